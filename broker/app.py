@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import TypeVar
 
+import msgspec
+
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
 from broker.dispatcher import REFUSALS, BrokerDispatcher
@@ -30,6 +32,8 @@ from broker.security.audit import Audit
 from broker.security.authorizer.standard import Authorizer
 from broker.security.brokers_only import BrokersOnly
 from broker.security.client_access import ClientAccess
+from broker.security.reload import Reload
+from broker.security.sasl.configured_users import ConfiguredUsers
 from broker.security.sasl.logins import Logins
 from broker.start import BrokerStart, EngineMaker, StoreOpener
 from broker.startup.components import Components, Shutdown
@@ -37,13 +41,13 @@ from broker.startup.listeners import Listeners
 from coldstore.inspection.probe import StoreRefused
 from coldstore.object_store import AccessRefused, ObjectStore
 from coldstore.roots.root import NewerFormat
-from coldstore.stores.opening import open_store
+from coldstore.stores.opening import keys_of, open_store
 from coldstore.url import parse_bucket_url
 from hotstore.cleaning.engine_process import ProcessEngine
 from hotstore.errors import DataDirLocked
 from logformat.errors import Corrupt, StorageFailed, ThermoclineError
 from seams.files.disk import is_full
-from seams.loop.tasks import Tasks
+from seams.loop.tasks import Tasks, supervise
 from seams.world import World
 
 log = logging.getLogger(__name__)
@@ -68,9 +72,16 @@ async def run(
     *,
     open_bucket: StoreOpener | None = None,
     make_engine: EngineMaker | None = None,
+    reread: Callable[[], BrokerConfig] | None = None,
+    hang_up: asyncio.Event | None = None,
 ) -> int:
-    """Serve until `stop` is set or the broker ends by itself. `announce` gets the ready line. Returns the exit code."""
-    broker = Broker(config, world, open_bucket or open_configured_bucket, make_engine or ProcessEngine)
+    """Serve until `stop` is set or the broker ends by itself. `announce` gets the ready line. Returns the exit code.
+
+    `reread`: the configuration as its file is now, for a reload. `hang_up` asks for one (SIGHUP) each time it is set.
+    """
+    broker = Broker(config, world, open_bucket or open_configured_bucket, make_engine or ProcessEngine, reread)
+    if hang_up is not None:
+        broker.reload_when(hang_up)
     try:
         await broker.start(stop)
         if not stop.is_set():
@@ -101,6 +112,7 @@ class Broker:
         world: World,
         open_bucket: StoreOpener,
         make_engine: EngineMaker = ProcessEngine,
+        reread: Callable[[], BrokerConfig] | None = None,
     ) -> None:
         if config.read_only:
             config = read_only_config(config)
@@ -109,6 +121,7 @@ class Broker:
         self.components = Components()
         self._tasks = Tasks(self._report)
         self._make_engine = make_engine
+        self._reload = Reload()
         self._superseded = asyncio.Event()
         self._clean_stop = False
         self.health = Health()
@@ -124,15 +137,19 @@ class Broker:
         self._waits = Waits(self.health, self._tasks)
         self.exit_code: int = ServeExit.CLEAN
         self._start: BrokerStart | ReadOnlyStart = (
-            self._reads_only(open_bucket) if config.read_only else self._serves(open_bucket)
+            self._reads_only(self._watched(open_bucket))
+            if config.read_only
+            else self._serves(self._watched(open_bucket))
         )
         self._listening = self._start.listening
+        if reread is not None and self._listening.logins.takes_plain:
+            self._reload.add(ConfiguredUsers(reread, self._listening.logins))
         self.components.http, self.components.server = self._listening.http, self._listening.server
 
     def _serves(self, open_bucket: StoreOpener) -> BrokerStart:
         """A member of its cluster."""
         config, world = self._config, self._world
-        self.views = operator_views(self._startup, lambda: self._once(Sources))
+        self.views = operator_views(self._startup, lambda: self._once(Sources), self._reload_asked)
         dispatcher = BrokerDispatcher(self._tasks, BrokersOnly(config.brokers_listener), self.clients)
         return BrokerStart(
             config,
@@ -140,7 +157,7 @@ class Broker:
             world,
             open_bucket,
             self._make_engine,
-            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report),
+            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report, self._reload),
             dispatcher,
             self.components,
             self._tasks,
@@ -151,6 +168,32 @@ class Broker:
             self._report,
             self._keep_session,
         )
+
+    def _watched(self, open_bucket: StoreOpener) -> StoreOpener:
+        """A reload reads the key file of the store that is opened, too."""
+
+        def opened(config: BrokerConfig, world: World) -> ObjectStore:
+            store = open_bucket(config, world)
+            if (keys := keys_of(store, parse_bucket_url(config.bucket_url))) is not None:
+                self._reload.add(keys)
+            return store
+
+        return opened
+
+    async def _reload_asked(self) -> bytes:
+        """Over HTTP; the answer as JSON."""
+        return msgspec.json.encode(await self._reload.asked(self._world.workers, "HTTP"))
+
+    def reload_when(self, hang_up: asyncio.Event) -> None:
+        """Reload each time that `hang_up` is set."""
+
+        async def keep() -> None:
+            while True:
+                await hang_up.wait()
+                hang_up.clear()
+                await self._reload.asked(self._world.workers, "SIGHUP")
+
+        self._tasks.spawn("reload", supervise("reload", keep, self._world.rng, self._report))
 
     def _logins(self, dispatcher: BrokerDispatcher) -> Logins:
         config = self._config
@@ -163,7 +206,7 @@ class Broker:
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
         """A read-only broker beside another cluster."""
         config, world = self._config, self._world
-        self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources))
+        self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources), self._reload_asked)
         refuses = RefusesWrites(config.brokers_listener)
         dispatcher = BrokerDispatcher(self._tasks, refuses, self.clients, REFUSALS | read_only_refusals)
         return ReadOnlyStart(
@@ -171,7 +214,7 @@ class Broker:
             LiveConfig(config),
             world,
             open_bucket,
-            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report),
+            Listeners(config, world, dispatcher, self._logins(dispatcher), self.views, self._report, self._reload),
             dispatcher,
             self.components,
             self._tasks,

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Annotated, get_origin, get_type_hints
 
 from broker.config.authorizer import AuthorizerConfig
+from broker.config.connections import ConnectionBounds
 from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.sasl import Login, PasswordLogin, SaslListener
@@ -55,6 +56,7 @@ class BrokerConfig:
     connections_max: Annotated[int, "max.connections"]
     connections_per_ip_max: Annotated[int, "max.connections.per.ip"]
     connections_per_ip_overrides: Mapping[str, int]  # max.connections.per.ip.overrides
+    connections_of_listener: Mapping[str, ConnectionBounds]  # by listener name, of those that have their own
     connection_creation_rate_max: Annotated[int, "max.connection.creation.rate"]  # a second
     frame_timeout_ms: Annotated[int, "thermocline.frame.timeout.ms"]
     fetch_max_bytes: Annotated[int, "fetch.max.bytes"]

@@ -1,14 +1,47 @@
-"""Reads `max.connections.per.ip.overrides`."""
+"""Bounds on connections that are no single config of the broker: those of single addresses
+(`max.connections.per.ip.overrides`), and those of single listeners (`listener.name.NAME.max.connections`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.config.values import InvalidConfig
 from logformat.record_batch import INT32_MAX
 
+if TYPE_CHECKING:
+    from broker.config.sources import Explicit
+
 NAME = "max.connections.per.ip.overrides"
+MOST: Final = "max.connections"
+PER_S: Final = "max.connection.creation.rate"
+
+
+class ConnectionBounds(NamedTuple):
+    """Open connections of one listener, and new ones a second; None: bounded as those of the whole broker."""
+
+    most: int | None
+    per_s: int | None
+
+
+def of_listeners(values: Explicit, listeners: Iterable[str]) -> Mapping[str, ConnectionBounds]:
+    """The bounds of the listeners that have their own. Raises InvalidConfig."""
+    found = {}
+    for listener in listeners:
+        own = values.own_of_listener(listener)
+        bounds = ConnectionBounds(*(own.number(name) if name in own.configured else None for name in (MOST, PER_S)))
+        if bounds != (None, None):
+            found[listener] = bounds
+    return found
+
+
+def check_of_listeners(bounds: Mapping[str, ConnectionBounds]) -> None:
+    """As Kafka does for a change at run time. Raises InvalidConfig."""
+    for most, per_s in bounds.values():
+        for name, number in ((MOST, most), (PER_S, per_s)):
+            if number is not None and number <= 0:
+                raise InvalidConfig(f"Invalid {name} {number}")
 
 
 def per_ip_overrides(text: str | None) -> Mapping[str, int]:

@@ -129,17 +129,32 @@ _OF_A_LISTENER = re.compile(
     r"((?:ssl|sasl|principal|connections\.max\.reauth|connection\.failed\.authentication)\..+)"
 )
 """`listener.name.NAME.CONFIG`, with a SASL mechanism between for those that a mechanism may have of its own."""
+_CONNECTIONS_OF_A_LISTENER = re.compile(r"listener\.name\.[^.]+\.(max\.connections|max\.connection\.creation\.rate)")
+_OF_ONE_LISTENER = {
+    "max.connections": "Open connections of this listener; above it accepting waits. The broker's bound holds too, "
+    "except for the listener of brokers, where this one takes its place.",
+    "max.connection.creation.rate": "Connections that this listener accepts a second; above it accepting waits. As for "
+    "max.connections, the bound of the broker holds too.",
+}
+"""These Kafka takes for all brokers too (`ClusterLevelListenerConfigs`)."""
 
 
 def broker_definition(name: str) -> Definition | None:
     """The definition of a broker config, also of one listener's own, or of one known only by its prefix; None for an
     unknown name."""
     found = BROKER.get(name)
+    if found is None and (own := _CONNECTIONS_OF_A_LISTENER.fullmatch(name)) is not None:
+        return replace(BROKER[own[1]], name=name, default=None, doc=_OF_ONE_LISTENER[own[1]], reason="")
     if found is None and (own := _OF_A_LISTENER.fullmatch(name)) and (base := BROKER.get(own[1])) is not None:
         return replace(base, name=name, dynamic=base.dynamic or own[1] in OF_A_LISTENER - OF_A_LISTENER_FIXED)
     if found is None and name.startswith(IGNORED_BEGINNINGS):
         return Definition(name, ConfigType.STRING, None, doc=f"Accepted without effect: {reason_of(name)}")
     return found
+
+
+def is_of_one_broker(name: str) -> bool:
+    """Whether a listener's config is refused for all brokers at once, as in Kafka."""
+    return name.startswith("listener.name.") and _CONNECTIONS_OF_A_LISTENER.fullmatch(name) is None
 
 
 def topic_definition(name: str) -> Definition:

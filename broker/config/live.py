@@ -12,6 +12,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.cleaner import cleaner_refusal
 from broker.config.definitions import broker_definition
 from broker.config.kafka.without_effect import reason_of
+from broker.config.key_stores import check_key_store
 from broker.config.resolve import with_overrides
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
@@ -33,7 +34,8 @@ class LiveConfig:
 
     def apply(self, cluster_overrides: Mapping[str, str], own_overrides: Mapping[str, str]) -> bool:
         """Apply these overrides. Returns whether the configuration changed."""
-        now = with_overrides(self._started, _usable(cluster_overrides), _usable(own_overrides))
+        static = self._started.static
+        now = with_overrides(self._started, _usable(static, cluster_overrides), _usable(static, own_overrides))
         if now == self.now:
             return False
         for name in sorted(now.configured.keys() - self.now.configured.keys()):
@@ -48,7 +50,7 @@ class LiveConfig:
         return True
 
 
-def _usable(overrides: Mapping[str, str]) -> dict[str, str]:
+def _usable(static: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, text in overrides.items():
         definition = broker_definition(name)
@@ -56,6 +58,7 @@ def _usable(overrides: Mapping[str, str]) -> dict[str, str]:
             if definition is None or not definition.dynamic:
                 raise InvalidConfig("it cannot be changed while a broker runs")
             definition.parse(text)
+            check_key_store(static, name, text)
         except InvalidConfig as refused:
             # The value is not told: of a config that is unknown here nobody can say whether it is a secret.
             log.error("the dynamic config %s has no effect: %s; delete it or set it anew", name, refused)

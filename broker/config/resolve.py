@@ -14,7 +14,7 @@ from typing import Any
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, SUPER_USERS, authorizer_config
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.cleaner import check_cleaner_change, cleaner_config, cleaner_refusal
-from broker.config.connections import per_ip_overrides
+from broker.config.connections import check_of_listeners, of_listeners, per_ip_overrides
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
 from broker.config.groups import GroupConfig
 from broker.config.kafka.honoured import RACK_SELECTOR
@@ -104,6 +104,7 @@ def _build(values: Explicit, launch: Launch) -> BrokerConfig:
         first_users=first_users(values, every),
         brokers_login=brokers_login(values, next(one for one in every if one.name == at.brokers.name)),
         inflight_request_bytes_max=inflight,
+        connections_of_listener=of_listeners(values, (one.name for one in every)),
         connections_per_ip_overrides=per_ip_overrides(values.text("max.connections.per.ip.overrides")),
         flush_sync=values.text("thermocline.flush") == "sync",
         local_bytes_max=local_bytes_max,
@@ -152,7 +153,9 @@ def with_overrides(
     cleaner's, contradict each other. Without it the cleaner keeps its configuration then.
     """
     values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
+    bounds = of_listeners(values, (one.name for one in started.every_listener))
     if check:
+        check_of_listeners(of_listeners(Explicit({**cluster_overrides, **own_overrides}), bounds))
         _check_topic_defaults(values)
         check_cleaner_change(started.configured, started.cleaner, values)
     return replace(
@@ -160,6 +163,7 @@ def with_overrides(
         configured=MappingProxyType(dict(values.configured)),
         cluster_overrides=MappingProxyType(dict(cluster_overrides)),
         own_overrides=MappingProxyType(dict(own_overrides)),
+        connections_of_listener=bounds,
         cleaner=started.cleaner if cleaner_refusal(values) else cleaner_config(values),
         **_dynamic(values),
     )

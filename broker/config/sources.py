@@ -109,9 +109,14 @@ class Explicit:
     def of_listener(self, listener: str) -> Explicit:
         """The values as listener `listener` has them: those of `listener.name.LISTENER.` under the plain names, over
         the others."""
+        return Explicit({**self.configured, **self.own_of_listener(listener).configured})
+
+    def own_of_listener(self, listener: str) -> Explicit:
+        """The values of `listener.name.LISTENER.` only, under the plain names."""
         prefix = f"listener.name.{listener.lower()}."
-        own = {name[len(prefix) :]: text for name, text in self.configured.items() if name.lower().startswith(prefix)}
-        return Explicit({**self.configured, **own})
+        return Explicit(
+            {name[len(prefix) :]: text for name, text in self.configured.items() if name.lower().startswith(prefix)}
+        )
 
     def value(self, name: str) -> Value:
         return BROKER[name].parse(self.configured.get(name, BROKER[name].default))

@@ -1,6 +1,7 @@
 """Commits a broker's configured `min.insync.replicas` (as KIP-966 does) and unclean-election default to the cluster,
-once. Only the cluster's value decides when a write is acknowledged and which replica is elected. The first controller
-with a configured value commits it. Later a differing value has no effect and is logged."""
+once; and a secret of SCRAM to a cluster of users that has none. Only the cluster's value decides when a write is
+acknowledged and which replica is elected. The first controller with a configured value commits it. Later a differing
+value has no effect and is logged."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ async def commit_defaults(
     wanted = {name: configured[name] for name in DEFAULTS if name in configured}
     if metadata.is_decided_by(node_id) and wanted.keys() - metadata.image.cluster_configs.keys():
         await controller.set_broker_configs(None, lambda existing: {**wanted, **existing})
+    if metadata.is_decided_by(node_id) and metadata.image.scram and not metadata.image.scram_secret:
+        await controller.ensure_scram_secret()
     for name, value in wanted.items():
         stands = metadata.image.cluster_configs.get(name, DEFAULTS[name])
         if stands != value:

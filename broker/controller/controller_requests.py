@@ -32,6 +32,7 @@ from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Acl, LogPlace
 from broker.security.authorizer.acl_filter import AclFilter
+from broker.security.sasl.scram import SECRET_BYTES
 from logformat.errors import Retryable
 from seams.rng import Rng
 
@@ -225,9 +226,15 @@ class ControllerRequests:
         self, deletions: Sequence[credentials.Deletion], upsertions: Sequence[credentials.Upsertion]
     ) -> tuple[credentials.Outcome, ...]:
         """Change SCRAM credentials; the outcome of each user."""
+        fresh = self._rng.random_bytes(SECRET_BYTES)
         return await self._decide(
-            lambda image: credentials.alter(image, deletions, upsertions, self._commit_queue.image_bytes)
+            lambda image: credentials.alter(image, deletions, upsertions, self._commit_queue.image_bytes, fresh)
         )
+
+    async def ensure_scram_secret(self) -> None:
+        """For a cluster whose users are older than its secret."""
+        fresh = self._rng.random_bytes(SECRET_BYTES)
+        await self._decide(lambda image: Decision(credentials.secret(image, fresh), None))
 
     async def moves(
         self, wanted: Sequence[tuple[str, Sequence[int]]] | None = None

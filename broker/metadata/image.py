@@ -28,6 +28,7 @@ from broker.metadata.records import (
     Row,
     RowsSet,
     ScramCredential,
+    ScramSecret,
     TopicCreated,
     TopicDeleted,
     TopicPurged,
@@ -72,6 +73,7 @@ class ClusterImage(msgspec.Struct):
     scram: dict[str, dict[str, ScramCredential]] = {}
     acls: tuple[Acl, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
+    scram_secret: bytes = b""  # of unknown users' salts; empty: no user was added since there is one
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
         return self.cluster_configs, self.node_configs.get(node_id, {})
@@ -97,6 +99,7 @@ class ClusterImage(msgspec.Struct):
             self.scram,
             self.acls,
             self.quotas,
+            self.scram_secret,
         )
         quotas: list[ClientQuotas] = []  # applied together: one request may change a thousand of many thousands
         for record in records:
@@ -136,6 +139,8 @@ class ClusterImage(msgspec.Struct):
                 self.cluster_configs = configs
             case ScramCredential():
                 self.scram = _with_credential(self.scram, record)
+            case ScramSecret(secret):
+                self.scram_secret = self.scram_secret or secret
             case AclsChanged(added, removed):
                 self.acls = _with_acls(self.acls, added, removed)
 

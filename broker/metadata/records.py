@@ -1,4 +1,5 @@
-"""The metadata records in `cluster.json`: node, gone, topic, rows, deleted, purged, config, scram, acls, quota.
+"""The metadata records in `cluster.json`: node, gone, topic, rows, deleted, purged, config, scram, secret,
+acls, quota.
 
 A record states an outcome, never a cause, so two versions of this software cannot conclude differently. Nodes and rows
 are written whole. A released kind keeps its meaning; fields are only added, with defaults.
@@ -134,6 +135,15 @@ class ScramCredential(msgspec.Struct, frozen=True, tag="scram", tag_field="t"):
     iterations: int = 0
 
 
+class ScramSecret(msgspec.Struct, frozen=True, tag="secret", tag_field="t"):
+    """The cluster's secret for salts of users whom SCRAM does not know; set once, with the first user."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "ScramSecret()"
+
+
 class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One binding, by Kafka's numbers of resource types, pattern types, operations and permissions; fields in the order
     of Kafka's messages. Two bindings of equal values are one."""
@@ -181,6 +191,7 @@ MetadataRecord = (
     | TopicPurged
     | ConfigsSet
     | ScramCredential
+    | ScramSecret
     | AclsChanged
     | ClientQuotas
 )

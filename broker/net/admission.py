@@ -1,17 +1,18 @@
-"""Limits on new connections: total, per address, and rate.
+"""Limits on new connections: total and rate, of the broker and of each listener (KIP-402, KIP-612); per address.
 
-Above the total or the rate a connection waits, as in Kafka. It is closed when its address has too many connections, or
+Above a total or a rate a connection waits, as in Kafka. It is closed when its address has too many connections, or
 when too many wait already. One from an address that opens them too fast is closed after a delay (KIP-612). No I/O: the
 time is a parameter.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from broker.net.limits import NetLimits
+from broker.net.limits import NO_LIMITS, NetLimits
 
 T = TypeVar("T")
 
@@ -38,26 +39,98 @@ class NoAddressRates:
         return 0.0
 
 
-class ConnectionLimiter(Generic[T]):
-    """Connections admitted and waiting. A connection is any hashable value; `left` follows every `arrived` that was not
-    refused."""
+class Allowance:
+    """Open connections, and new ones a second, with at most one second's worth at once. None: no limit."""
 
-    def __init__(self, limits: NetLimits, now_s: float) -> None:
-        self._limits = limits
-        self._rate = limits.connections_per_s_max
-        self._credit = self._burst = _burst(limits)
+    def __init__(self, most: float | None, per_s: float | None, now_s: float) -> None:
+        self._most, self._per_s = most, per_s
+        self._credit = self._burst
         self._credit_s = now_s
-        self._per_address: Counter[str] = Counter()
-        self._waiting: deque[T] = deque()
-        self.admitted = 0
+        self.open = 0
 
-    def set_limits(self, limits: NetLimits, now_s: float) -> None:
+    def set(self, most: float | None, per_s: float | None, now_s: float) -> None:
         """Change the limits. Unused credit of the old rate remains, up to the new burst."""
         self._refill(now_s)
-        self._limits = limits
-        self._rate = limits.connections_per_s_max
-        self._burst = _burst(limits)
+        self._most, self._per_s = most, per_s
         self._credit = min(self._credit, self._burst)
+
+    def has_room(self, now_s: float) -> bool:
+        self._refill(now_s)
+        return self._credit >= 1.0 and (self._most is None or self.open < self._most)
+
+    def spend(self) -> None:
+        """Admit one; `has_room` said so."""
+        self.open += 1
+        self._credit -= 1.0
+
+    def retry_in_s(self, now_s: float) -> float | None:
+        """Seconds until there is room; None when only a connection that leaves, or another limit, can help."""
+        self._refill(now_s)
+        if self._most is not None and self.open >= self._most:
+            return None
+        if self._credit >= 1.0:
+            return 0.0
+        return (1.0 - self._credit) / self._per_s if self._per_s else None
+
+    @property
+    def _burst(self) -> float:
+        """One second's worth, as Kafka's rate window; of a rate of 0 nothing."""
+        if self._per_s is None:
+            return math.inf
+        return max(self._per_s, 1.0) if self._per_s else 0.0
+
+    def _refill(self, now_s: float) -> None:
+        gained = math.inf if self._per_s is None else (now_s - self._credit_s) * self._per_s
+        self._credit = min(self._burst, self._credit + gained)
+        self._credit_s = now_s
+
+
+class Crowd:
+    """What several listeners share: the bounds on all their connections, on those of an address, and on waiting ones.
+    `apart`: only the last two, for a listener whose own bounds are those of the broker."""
+
+    def __init__(self, limits: NetLimits, now_s: float, *, apart: bool = False) -> None:
+        self.apart = apart
+        self.limits = limits
+        self.total = Allowance(*self._of_all(), now_s)
+        self.per_address: Counter[str] = Counter()
+        self.waiting = 0
+
+    def set_limits(self, limits: NetLimits, now_s: float) -> None:
+        self.limits = limits
+        self.total.set(*self._of_all(), now_s)
+
+    def own(self, listener: str) -> tuple[float | None, float | None]:
+        """Open connections and rate of one listener."""
+        own = self.limits.of_listener.get(listener, NO_LIMITS)
+        most, per_s = self._broker_wide() if self.apart else (None, None)
+        return most if own.most is None else own.most, per_s if own.per_s is None else own.per_s
+
+    def _of_all(self) -> tuple[float | None, float | None]:
+        return (None, None) if self.apart else self._broker_wide()
+
+    def _broker_wide(self) -> tuple[float, float]:
+        return self.limits.connections_max, self.limits.connections_per_s_max
+
+
+class ConnectionLimiter(Generic[T]):
+    """Connections of one listener, admitted and waiting. A connection is any hashable value; `left` follows every
+    `arrived` that was not refused. A listener at its own bounds keeps nobody of another one of its crowd out."""
+
+    def __init__(self, limits: NetLimits, now_s: float, listener: str = "", crowd: Crowd | None = None) -> None:
+        self._listener = listener
+        self._crowd = crowd or Crowd(limits, now_s)
+        self._own = Allowance(*self._crowd.own(listener), now_s)
+        self._waiting: deque[T] = deque()
+
+    @property
+    def admitted(self) -> int:
+        return self._own.open
+
+    def set_limits(self, limits: NetLimits, now_s: float) -> None:
+        """Change the limits, of its crowd too."""
+        self._crowd.set_limits(limits, now_s)
+        self._own.set(*self._crowd.own(self._listener), now_s)
 
     @property
     def waiting(self) -> int:
@@ -65,55 +138,54 @@ class ConnectionLimiter(Generic[T]):
 
     def arrived(self, connection: T, address: str, now_s: float) -> Admission:
         """Decide on a connection from `address` ("" = unknown: not counted per address)."""
-        limits = self._limits
+        crowd, limits = self._crowd, self._crowd.limits
         most = limits.connections_per_ip_overrides.get(address, limits.connections_per_ip_max)
-        if address and self._per_address[address] >= most:
+        if address and crowd.per_address[address] >= most:
             return Admission.REFUSE
         if not self._waiting and self._spend(now_s):
             verdict = Admission.ADMIT
-        elif len(self._waiting) >= self._limits.connections_waiting_max:
+        elif crowd.waiting >= limits.connections_waiting_max:
             return Admission.REFUSE
         else:
             self._waiting.append(connection)
+            crowd.waiting += 1
             verdict = Admission.WAIT
         if address:
-            self._per_address[address] += 1
+            crowd.per_address[address] += 1
         return verdict
 
     def left(self, connection: T, address: str, admitted: bool) -> None:
         """A connection that was admitted or still waits has closed."""
+        crowd = self._crowd
         if admitted:
-            self.admitted -= 1
+            self._own.open -= 1
+            crowd.total.open -= 1
         else:
             self._waiting.remove(connection)
+            crowd.waiting -= 1
         if address:
-            self._per_address[address] -= 1
-            if not self._per_address[address]:
-                del self._per_address[address]
+            crowd.per_address[address] -= 1
+            if not crowd.per_address[address]:
+                del crowd.per_address[address]
 
     def next(self, now_s: float) -> T | None:
         """Admit and return the longest waiting connection, if one may be admitted now."""
-        return self._waiting.popleft() if self._waiting and self._spend(now_s) else None
+        if not self._waiting or not self._spend(now_s):
+            return None
+        self._crowd.waiting -= 1
+        return self._waiting.popleft()
 
     def retry_in_s(self, now_s: float) -> float | None:
         """Seconds until `next` may admit one; None when none waits, or only a `left` can help."""
-        if not self._waiting or self.admitted >= self._limits.connections_max:
+        if not self._waiting:
             return None
-        self._refill(now_s)
-        return max(0.0, (1.0 - self._credit) / self._rate)
+        own, total = self._own.retry_in_s(now_s), self._crowd.total.retry_in_s(now_s)
+        return None if own is None or total is None else max(own, total)
 
     def _spend(self, now_s: float) -> bool:
-        self._refill(now_s)
-        if self._credit < 1.0 or self.admitted >= self._limits.connections_max:
+        total = self._crowd.total
+        if not (self._own.has_room(now_s) and total.has_room(now_s)):
             return False
-        self._credit -= 1.0
-        self.admitted += 1
+        self._own.spend()
+        total.spend()
         return True
-
-    def _refill(self, now_s: float) -> None:
-        self._credit = min(self._burst, self._credit + (now_s - self._credit_s) * self._rate)
-        self._credit_s = now_s
-
-
-def _burst(limits: NetLimits) -> float:
-    return max(limits.connections_per_s_max, 1.0)  # one second's worth, as Kafka's rate window

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from seams.net import SocketBuffers
 
 _MIB = 1 << 20
 _BUFFERS = SocketBuffers(send=102_400)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Of one listener alone. None: those of the broker."""
+
+    most: int | None = None  # listener.name.NAME.max.connections
+    per_s: float | None = None  # listener.name.NAME.max.connection.creation.rate
+
+
+NO_LIMITS: Final = ListenerLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,7 @@ class NetLimits:
     connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
+    of_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
     connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
     wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel

@@ -7,11 +7,12 @@ the drain time.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.net.admission import AddressRates, Admission, ConnectionLimiter, NoAddressRates
+from broker.net.admission import AddressRates, Admission, ConnectionLimiter, Crowd, NoAddressRates
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
 from broker.net.connection_timeouts import DeadlineWheel, Ticks
@@ -74,7 +75,7 @@ class Server:
         self._connections: dict[Connection, None] = {}  # in order of arrival
         self._connection_id = 0
         self._apart: set[str] = set()
-        self._admissions: dict[str, ConnectionLimiter[Connection]] = {}  # by listener; shared unless apart
+        self._admissions: dict[str, ConnectionLimiter[Connection]] = {}
         self._address_rates: AddressRates = NoAddressRates()
         self._delayed: dict[Connection, asyncio.TimerHandle] = {}  # at most `connections_waiting_max`
         self._admit_timer: asyncio.TimerHandle | None = None
@@ -108,7 +109,7 @@ class Server:
     @property
     def connections_waiting(self) -> int:
         """Connections accepted by the kernel and not admitted yet."""
-        return sum(admissions.waiting for admissions in self._groups())
+        return sum(admissions.waiting for admissions in self._admissions.values())
 
     async def bind(self, binds: Iterable[Bind]) -> None:
         """Bind the addresses, without accepting connections. After OSError none is bound."""
@@ -133,11 +134,10 @@ class Server:
         is open."""
         assert self._listeners, "not bound"
         now_s = asyncio.get_running_loop().time()
-        together: ConnectionLimiter[Connection] = ConnectionLimiter(self._limits, now_s)
-        self._admissions = {
-            name: ConnectionLimiter(self._limits, now_s) if name in self._apart else together
-            for name in self._listeners
-        }
+        together = Crowd(self._limits, now_s)
+        for name in self._listeners:
+            crowd = Crowd(self._limits, now_s, apart=True) if name in self._apart else together
+            self._admissions[name] = ConnectionLimiter(self._limits, now_s, name, crowd)
         try:
             for listener in self._listeners.values():
                 await listener.accept()
@@ -156,7 +156,7 @@ class Server:
         if not self._admissions:
             return
         now_s = asyncio.get_running_loop().time()
-        for admissions in self._groups():
+        for admissions in self._admissions.values():
             admissions.set_limits(limits, now_s)
         if self._admit_timer is not None:
             self._admit_timer.cancel()
@@ -252,7 +252,7 @@ class Server:
 
     def _admit_later(self, now_s: float) -> None:
         """Set a timer for when a waiting connection may be admitted."""
-        found = (admissions.retry_in_s(now_s) for admissions in self._groups())
+        found = (admissions.retry_in_s(now_s) for admissions in self._admissions.values())
         retry_s = min((retry_s for retry_s in found if retry_s is not None), default=None)
         if retry_s is not None and self._admit_timer is None and not self._stopping:
             self._admit_timer = asyncio.get_running_loop().call_later(max(retry_s, _RETRY_S_MIN), self._admit_waiting)
@@ -260,14 +260,14 @@ class Server:
     def _admit_waiting(self) -> None:
         self._admit_timer = None
         now_s = asyncio.get_running_loop().time()
-        for admissions in self._groups():
-            while not self._stopping and (connection := admissions.next(now_s)) is not None:
+        turns = deque(self._admissions.values())
+        while turns and not self._stopping:  # listeners take turns: what they share is not one's alone
+            if (connection := turns[0].next(now_s)) is None:
+                turns.popleft()
+            else:
                 connection.admit()
+                turns.rotate(-1)
         self._admit_later(now_s)
-
-    def _groups(self) -> Iterable[ConnectionLimiter[Connection]]:
-        """The limiters, each once."""
-        return dict.fromkeys(self._admissions.values())
 
     def _tick(self) -> None:
         """A second of the running loop passed."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from broker.net.shared import Shared
 from broker.net.tls_handshakes import Handshakes
 from broker.net.tls_layer import TlsLayer
 from broker.net.tls_machine import TlsFailed, TlsMachine
+
+log = logging.getLogger(__name__)
 
 
 class PeerRefused(ValueError):
@@ -78,6 +81,9 @@ class ServerSession:
 
     def failed(self, reason: CloseReason, detail: str) -> None:
         self._over()
+        if reason is CloseReason.TLS_PLAINTEXT:  # the log takes ten such lines a minute
+            peer = self._connection.peer
+            log.warning("%s speaks plaintext to listener %s, which is TLS: %s", peer.address, peer.listener, detail)
         self._connection.refused(reason, detail)
 
     def lost(self, exc: Exception | None) -> None:

@@ -218,8 +218,8 @@ def _of_security(facts: Facts) -> dict[Condition, str]:
     said: dict[Condition, str] = {}
     if facts.refused_certificates:
         said[Condition.CERTIFICATE_REFUSED] = (
-            f"{'; '.join(facts.refused_certificates[:SHOWN_MAX])}: the old certificate is used; mend the file, and it "
-            "is read again within ten seconds"
+            f"{'; '.join(facts.refused_certificates[:SHOWN_MAX])}: the old one is used; mend the file, then "
+            "`thermocline certificate reload`"
         )
     if facts.expiring_certificates:
         said[Condition.CERTIFICATE_EXPIRES] = (

@@ -1,4 +1,4 @@
-"""The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, and `POST /tier/seal`.
+"""The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, `POST /tier/seal`, `POST /reload`.
 
 With secrets (`thermocline.http.token.file`) every request needs one of them, but for those of probes, and /metrics if
 it is open. Without, a request that changes anything is accepted from loopback only. It always needs a JSON content
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler, Middleware
 
 _SEAL_TIMEOUT_S: Final = 3600.0
+_RELOAD_TIMEOUT_S: Final = 60.0
 _BODY_BYTES_MAX: Final = 64 * 1024
 
 
@@ -45,6 +46,7 @@ class Views:
     not_ready: Callable[[], str]  # "" when ready
     failures: Callable[[], list[str]]
     seal: Callable[[str | None], Awaitable[None]]
+    reload: Callable[[], Awaitable[bytes]]  # JSON, an array of what was read again
 
 
 class Secrets(Protocol):
@@ -82,6 +84,7 @@ class HttpServer:
         application.router.add_get("/broker", self._broker)
         application.router.add_get("/cluster", self._cluster)
         application.router.add_post("/tier/seal", self._seal)
+        application.router.add_post("/reload", self._reload)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         assert self._runner.server is not None
@@ -135,10 +138,8 @@ class HttpServer:
             return _text(f"{failure}\n", 503)
 
     async def _seal(self, request: web.Request) -> web.Response:
-        if self._protection.secrets is None and not _is_loopback(request.remote):
-            return _text("tier seal is answered from loopback only, without thermocline.http.token.file\n", 403)
-        if request.content_type != "application/json":
-            return _text("send Content-Type: application/json\n", 415)
+        if (refusal := self._may_not_change(request)) is not None:
+            return refusal
         try:
             wanted = decoder_of(SealRequest).decode(await request.read() or b"{}")
         except msgspec.MsgspecError as malformed:
@@ -153,6 +154,23 @@ class HttpServer:
         except ThermoclineError as failure:
             return _text(f"{failure}\n", 503)
         return _response(b'{"sealed": true, "done": true}')
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        if (refusal := self._may_not_change(request)) is not None:
+            return refusal
+        try:
+            async with asyncio.timeout(_RELOAD_TIMEOUT_S):
+                return _response(await self._views.reload())
+        except TimeoutError:
+            return _text("files, or the key service, did not answer in time; see the broker's log\n", 504)
+
+    def _may_not_change(self, request: web.Request) -> web.Response | None:
+        """The refusal of a request that changes something; None: it may. Its secret was asked for before."""
+        if self._protection.secrets is None and not _is_loopback(request.remote):
+            return _text(f"{request.path} is answered from loopback only, without thermocline.http.token.file\n", 403)
+        if request.content_type != "application/json":
+            return _text("send Content-Type: application/json\n", 415)
+        return None
 
 
 def _is_loopback(remote: str | None) -> bool:

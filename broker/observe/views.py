@@ -5,7 +5,7 @@ A starting broker shows what it waits for; `Sources` add the rest once clients a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -19,7 +19,9 @@ from broker.observe.tier_view import broker_json, status_json
 from logformat.errors import Retryable
 
 
-def operator_views(startup: StartupSources, serving: Callable[[], Sources | None]) -> Views:
+def operator_views(
+    startup: StartupSources, serving: Callable[[], Sources | None], reload: Callable[[], Awaitable[bytes]]
+) -> Views:
     """`serving`: None while nothing is served yet."""
 
     looks = ClusterSummaries(startup.config.node_id)
@@ -78,6 +80,7 @@ def operator_views(startup: StartupSources, serving: Callable[[], Sources | None
         not_ready=lambda: not_ready(startup),
         failures=lambda: list(startup.health.failures),
         seal=seal,
+        reload=reload,
     )
 
 

@@ -3,7 +3,7 @@ for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -54,7 +54,9 @@ class ReadOnlySources:
     certificates: Certificates
 
 
-def read_only_views(startup: StartupSources, serving: Callable[[], ReadOnlySources | None]) -> Views:
+def read_only_views(
+    startup: StartupSources, serving: Callable[[], ReadOnlySources | None], reload: Callable[[], Awaitable[bytes]]
+) -> Views:
     """`serving`: None while nothing is served yet."""
 
     async def broker() -> bytes:
@@ -89,6 +91,7 @@ def read_only_views(startup: StartupSources, serving: Callable[[], ReadOnlySourc
         not_ready=lambda: not_ready(startup),
         failures=lambda: list(startup.health.failures),
         seal=seal,
+        reload=reload,
     )
 
 

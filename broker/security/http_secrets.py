@@ -29,6 +29,10 @@ class HttpSecrets:
         self._read = read
         self._digests = self._make()
 
+    @property
+    def says(self) -> str:
+        return f"{len(self._digests)} in use"
+
     def allows(self, authorization: str) -> bool:
         """Whether the header of a request names one of the secrets."""
         scheme, _, given = authorization.strip().partition(" ")

@@ -15,7 +15,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Session, StartedSession
 from broker.metadata.records import Endpoint
-from broker.security.sasl.credentials import credentials
+from broker.security.sasl.credentials import first_records
 from broker.startup.limits import check_tiering
 from hotstore.host.data_dir import DataDir, Process
 from hotstore.host.log_directories import LogDirectories
@@ -49,7 +49,7 @@ async def claim_directory(
         doubt,
         rack=config.rack,
         take_over=config.take_over,
-        first_records=partial(credentials, config.first_users, workers, world.rng),
+        first_records=partial(first_records, config.first_users, workers, world.rng),
     )
     settled = joined.identity
     assert settled.cluster_id is not None and settled.directory_id is not None

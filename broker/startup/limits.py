@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.config.broker_config import BrokerConfig
 from broker.membership.session import Refused
 from broker.metadata.image import ClusterImage
-from broker.net.limits import NetLimits
+from broker.net.limits import ListenerLimits, NetLimits
 from broker.quotas.client_quotas import QuotaManagers
 from broker.quotas.rates import Windows
 from broker.security.client_access import ClientAccess
@@ -25,6 +25,9 @@ def net_limits(config: BrokerConfig) -> NetLimits:
         connections_per_ip_max=config.connections_per_ip_max,
         connections_per_ip_overrides=config.connections_per_ip_overrides,
         connections_per_s_max=config.connection_creation_rate_max,
+        of_listener={
+            name: ListenerLimits(bounds.most, bounds.per_s) for name, bounds in config.connections_of_listener.items()
+        },
         buffers=SocketBuffers(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
         wide_send_buffers_max=0 if "socket.send.buffer.bytes" in config.static else NetLimits().wide_send_buffers_max,
         drain_ms_max=config.shutdown_timeout_ms,

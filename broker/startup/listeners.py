@@ -19,6 +19,7 @@ from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server
 from broker.observe.http import HttpServer, Protection, Views
+from broker.security.reload import Reload
 from broker.security.sasl.logins import Logins
 from broker.security.tls.certificates import Certificates
 from broker.startup.limits import net_limits
@@ -48,12 +49,13 @@ class Listeners:
         logins: Logins,
         views: Views,
         report: FailureReport,
+        reload: Reload | None = None,
     ) -> None:
         self._config = config
         self._workers = world.workers
         self.logins = logins
         limits = net_limits(config)
-        self.certificates = certificates = Certificates(config, world.disk, world.clock)
+        self.certificates = certificates = Certificates(config, world.disk, world.clock, reload)
         tls = certificates.http
         protection = Protection(
             certificates.http_secrets, None if tls is None else tls.context, config.http_metrics_open

@@ -68,6 +68,16 @@ class EncryptedStore:
     def url(self) -> str:
         return self._inner.url
 
+    @property
+    def ring(self) -> KeyRing:
+        return self._ring
+
+    def take(self, ring: KeyRing) -> None:
+        """Use the keys of `ring` from now on. From any thread. What was seen before is forgotten: the new ring may
+        refuse plain objects."""
+        self._ring = ring
+        self._known = OrderedDict()
+
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
         if _is_probe(key):
@@ -154,7 +164,7 @@ class EncryptedStore:
                 self._remember(key, known)
                 return got  # else it was encrypted since: so few bytes do not tell
         got = await self._inner.get(key, -min(stored_tail(length), GET_BYTES_MAX))
-        sealed = self._learn(key, got)
+        sealed = self._learn(key, got).sealed
         if sealed is None:
             return Got(got.data[-length:], got.etag, got.size)
         start, given = resolve_range(key, -length, None, sealed.size)
@@ -212,20 +222,21 @@ class EncryptedStore:
 
     async def _look(self, key: str) -> _Known:
         """What the object's trailer says, by one request."""
-        got = await self._inner.get(key, -TRAILER_BYTES)
-        self._learn(key, got)
-        return self._known[key]
+        return self._learn(key, await self._inner.get(key, -TRAILER_BYTES))
 
-    def _learn(self, key: str, got: Got) -> Sealed | None:
-        sealed = describe(key, got.data, got.size, self._ring)
-        self._remember(key, _Known(got.etag, got.size, sealed))
-        return sealed
+    def _learn(self, key: str, got: Got) -> _Known:
+        known = _Known(got.etag, got.size, describe(key, got.data, got.size, self._ring))
+        self._remember(key, known)
+        return known
 
     def _remember(self, key: str, known: _Known) -> None:
-        self._known[key] = known
-        self._known.move_to_end(key)
-        while len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
+        if known.sealed is None and not self._ring.accepts_plain:
+            return  # it was read under a ring that `take` replaced meanwhile
+        every = self._known  # `take` replaces it, perhaps just now
+        every[key] = known
+        every.move_to_end(key)
+        while len(every) > KNOWN_MAX:
+            every.popitem(last=False)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:

@@ -83,6 +83,22 @@ class KeyRing:
         self.accepts_plain = accepts_plain
         self.source = source
 
+    def is_same(self, other: KeyRing) -> bool:
+        """Whether both have the same keys, active key and policy."""
+        return self._facts() == other._facts()
+
+    def _facts(self) -> tuple[dict[str, bytes], str | None, bool]:
+        active = None if self.active is None else self.active.key_id
+        return {key_id: key.check for key_id, key in self._keys.items()}, active, self.accepts_plain
+
+    def replaced(self, other: KeyRing) -> tuple[str, ...]:
+        """Ids under which `other` has another key."""
+        return tuple(key_id for key_id, key in other._keys.items() if self._is_other(key_id, key.check))
+
+    def _is_other(self, key_id: str, check: bytes) -> bool:
+        known = self._keys.get(key_id)
+        return known is not None and not hmac.compare_digest(known.check, check)
+
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(self._keys)

@@ -11,6 +11,7 @@ from logformat.errors import InvalidRequest
 from seams.world import World
 
 if TYPE_CHECKING:
+    from coldstore.encryption.reloaded_keys import ReloadedKeys
     from coldstore.encryption.rewrap import Rewrapper
 
 
@@ -36,6 +37,16 @@ def open_store(url: BucketUrl, world: World) -> ObjectStore:
     from coldstore.encryption.key_file import load_ring
 
     return EncryptedStore(store, load_ring(url.key_file), world.workers, world.rng)
+
+
+def keys_of(store: ObjectStore, url: BucketUrl) -> ReloadedKeys | None:
+    """The keys of an open store, to be read again; None where it does not encrypt."""
+    if url.key_file is None:
+        return None
+    from coldstore.encryption.encrypted_store import EncryptedStore
+    from coldstore.encryption.reloaded_keys import ReloadedKeys
+
+    return ReloadedKeys(url.key_file, store) if isinstance(store, EncryptedStore) else None
 
 
 def _open_plain(url: BucketUrl, world: World) -> ReplacingStore:

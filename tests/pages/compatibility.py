@@ -163,8 +163,9 @@ DIFFERENCES = (
     ),
     Difference(
         "Of the configs that Kafka takes on running brokers, listeners, config.providers, cordoned.log.dirs, "
-        "max.connections.per.ip.overrides, sasl.jaas.config, key stores of a listener and the numbers of copies and "
-        "cold reads at a time are refused, and so are unknown names, which Kafka keeps for plug-ins.",
+        "max.connections.per.ip.overrides, sasl.jaas.config, trust stores, key stores outside of the directory of the "
+        "listener's first one, and the numbers of copies and cold reads at a time are refused, and so are unknown "
+        "names, which Kafka keeps for plug-ins.",
         "tests/integration/kafka/test_run_time_configs.py",
     ),
     Difference(

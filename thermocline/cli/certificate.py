@@ -1,12 +1,12 @@
 """`thermocline certificate`: the certificates that `serve --secure` made, in its data directory. Works beside a running
-broker, which loads a renewed certificate by itself."""
+broker, which loads a renewed certificate by itself; `reload` makes running brokers read all their files now."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.arguments import add_bootstrap, add_json
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import json_line, table
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from thermocline.cli.serve.secure.directory import SecuredDirectory
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
+_RELOAD_TIMEOUT_S: Final = 70.0  # the broker's own timeout is a minute
+
 
 def register(nouns: Subparsers[Parser]) -> None:
     verbs = nouns.add_parser(
         "certificate",
-        help="list, renew the certificates of serve --secure",
+        help="list, renew the certificates of serve --secure; reload those of running brokers",
         example="thermocline certificate list --data-dir /var/lib/thermocline",
     ).add_subparsers(metavar="VERB", required=True)
     listing = verbs.add_parser(
@@ -38,7 +40,18 @@ def register(nouns: Subparsers[Parser]) -> None:
         "--join), and its security/ca.pem to all clients. Users, ACLs and records stay as they are.",
         example="thermocline certificate authority --data-dir /var/lib/thermocline",
     )
+    reload = verbs.add_parser(
+        "reload",
+        help="make running brokers read certificates, keys and users again",
+        description="Every broker reads again, now: key and trust stores, the secrets of its HTTP port, the users of "
+        "PLAIN in its --config, the key file of an encrypted bucket. What cannot be used is refused, and the old one "
+        "stays. SIGHUP does the same.",
+        example="thermocline certificate reload -b kafka.example:9092 --json",
+    )
+    add_bootstrap(reload)
+    reload.set_defaults(run=reload_files)
     add_json(listing)
+    add_json(reload)
     for parser, run in ((listing, list_certificates), (renew, renew_certificates), (authority, new_authority)):
         parser.add_argument("--data-dir", metavar="DIR", required=True, help="of serve --secure")
         parser.set_defaults(run=run)
@@ -60,6 +73,34 @@ def renew_certificates(arguments: argparse.Namespace) -> int:
 
     for file, hosts, expires in _directory(arguments).renew(datetime.now(UTC)):
         print(f"{file}: until {expires:%Y-%m-%d}, for {', '.join(hosts)}")
+    return Exit.DONE
+
+
+def reload_files(arguments: argparse.Namespace) -> int:
+    """POST /reload to the brokers' HTTP ports."""
+    from seams.typed_json import decoder_of
+    from thermocline.cli.clients.connections import http_addresses
+    from thermocline.cli.clients.http_client import HttpRefused, post_json
+    from thermocline.cli.clients.statuses import Reloaded
+
+    rows, failed = [], []
+    for node_id, address in http_addresses(arguments.bootstrap_server).items():
+        try:
+            answer = post_json(address, "/reload", "{}", timeout_s=_RELOAD_TIMEOUT_S)
+            found = decoder_of(list[Reloaded]).decode(answer)
+        except HttpRefused as refused:
+            failed.append(f"broker {node_id}: {refused}")
+            continue
+        rows += [(str(node_id), one.what, one.outcome, one.says) for one in found]
+    if arguments.json:
+        for node, what, outcome, says in rows:
+            print(json_line({"node": int(node), "what": what, "outcome": outcome, "says": says}))
+    elif rows:
+        print(table(("broker", "what", "outcome", ""), rows))
+    if failed:
+        raise CommandFailed("; ".join(failed))
+    if any(outcome == "refused" for _, _, outcome, _ in rows):
+        raise CommandFailed("what is refused above is not used: mend the file, then reload again")
     return Exit.DONE
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from thermocline.cli.terminal.arguments import add_json
 from thermocline.cli.terminal.outcome import CommandFailed, Exit, plain_words
+from thermocline.cli.terminal.output import json_line
 
 if TYPE_CHECKING:
     from coldstore.encryption.key_file import KeyEntry, KeyFile
@@ -70,6 +72,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         about="print the ids of the keys, which one is active, and where each is kept",
         example="thermocline key list /etc/thermocline/keys.json",
     )
+    add_json(show)
     show.set_defaults(run=_list)
 
 
@@ -140,6 +143,15 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     file = _read(arguments.file)
+    if getattr(arguments, "json", False):
+        for key_id, entry in file.keys.items():
+            kms = None if entry.aws_kms is None else entry.aws_kms.key_id
+            print(
+                json_line(
+                    {"id": key_id, "active": key_id == file.active, "kms": kms, "accept_plain": file.accept_plain}
+                )
+            )
+        return Exit.DONE
     for key_id, entry in file.keys.items():
         place = "in the file" if entry.aws_kms is None else f"wrapped by {entry.aws_kms.key_id}"
         print(f"{'active' if key_id == file.active else '':6} {key_id:32} {place}")

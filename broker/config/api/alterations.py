@@ -10,8 +10,9 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.definitions import BROKER, broker_definition
+from broker.config.definitions import BROKER, broker_definition, is_of_one_broker
 from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_ONE
+from broker.config.key_stores import check_key_store
 from broker.config.resolve import with_overrides
 from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
@@ -148,7 +149,7 @@ def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> 
         raise InvalidRequest(
             f"Cannot update these configs at default cluster level, broker id must be specified: [{', '.join(of_one)}]"
         )
-    if not own and (of_listeners := sorted(name for name in explicit if name.startswith("listener.name."))):
+    if not own and (of_listeners := sorted(name for name in explicit if is_of_one_broker(name))):
         raise InvalidRequest(
             "Cannot update these configs at default cluster level, broker id must be specified: "
             f"[{', '.join(of_listeners)}]"
@@ -158,6 +159,8 @@ def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> 
         raise InvalidRequest(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
     try:
         accepted = {name: _canonical(name, text) for name, text in explicit.items()}
+        for name, text in accepted.items():
+            check_key_store(broker.static, name, text)
         if own:
             with_overrides(broker, broker.cluster_overrides, accepted, check=True)
         else:

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.definitions import BROKER, DYNAMIC_ONLY, RIVALS, TOPIC, TOPIC_SYNONYMS
+from broker.config.definitions import BROKER, DYNAMIC_ONLY, RIVALS, TOPIC, TOPIC_SYNONYMS, broker_definition
 from broker.config.topic.topic_config import Origin, find_value, resolve_topic
 from broker.config.values import ConfigType, Definition
 
@@ -125,7 +125,7 @@ def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[Confi
         for name in names
         if name in values
     ]
-    defaults = [(name, BROKER[name].default) for name in names if name not in DYNAMIC_ONLY]
+    defaults = [(name, _known(name).default) for name in names if name not in DYNAMIC_ONLY]
     if not defaults:
         return found
     if not found and defaults[0][1] is None:
@@ -148,7 +148,7 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
     """Values set at run time for all brokers (the resource without a name), sorted by name."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        _entry(BROKER[name], text, source, (ConfigSynonym(name, text, source),))
+        _entry(_known(name), text, source, (ConfigSynonym(name, text, source),))
         for name, text in sorted(broker.cluster_overrides.items())
     ]
 
@@ -161,8 +161,16 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
     live = live or {}
     altered = broker.own_overrides.keys() | broker.cluster_overrides.keys()
     shown = [n for n in BROKER if n in altered or (n in broker.configured if n in DYNAMIC_ONLY else BROKER[n].honoured)]
-    entries = [_broker_entry(broker, live, BROKER[name]) for name in shown]
+    of_listeners = sorted(altered - BROKER.keys())
+    entries = [_broker_entry(broker, live, _known(name)) for name in (*shown, *of_listeners)]
     return sorted([*entries, _PROTOCOL_VERSION])
+
+
+def _known(name: str) -> Definition:
+    """Also of one listener's config. An override without a definition was left out when it was applied."""
+    found = broker_definition(name)
+    assert found is not None, name
+    return found
 
 
 def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Definition) -> DescribedConfig:
@@ -194,4 +202,4 @@ def _in_effect(broker: BrokerConfig, name: str, explicit: str | None) -> str | N
             return broker.data_dir
         case "node.id" | "broker.id":
             return str(broker.node_id)
-    return BROKER[name].default if explicit is None else explicit
+    return _known(name).default if explicit is None else explicit

@@ -3,7 +3,8 @@ so that tools which set them in passing work. tests/integration/kafka/test_run_t
 
 Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
 `max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
-`cluster.json` would show them. Key stores are files, of one listener of one broker.
+`cluster.json` would show them. Key stores are files, of one listener of one broker, in the
+directory of its first one (`broker.config.key_stores`).
 
 What says who a peer is stays as it was at the start (`ssl.client.auth`, trust stores, names of brokers): else whoever
 may alter configs could name a file that holds a CA of their own, such as a log they produce to, and be a broker. A

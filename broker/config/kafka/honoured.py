@@ -95,7 +95,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "ssl.protocol": D("TLSv1.2 leaves TLS 1.3 out."),
     "ssl.cipher.suites": D(
         "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
-        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256."
+        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256. Without a list TLS "
+        "1.2 has those with GCM or ChaCha20; suites with CBC have to be named."
     ),
     "ssl.endpoint.identification.algorithm": H(
         "https: other brokers' certificates have the host that is connected to among their names; empty: any name."
@@ -162,13 +163,20 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "with 102400 a request of 1 MB takes eleven reads instead of a few, a fifth less throughput",
     ),
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
-    "max.connections": D("Open connections; above it accepting waits.", "10000", _LIMITS_ON),
+    "max.connections": D(
+        "Open connections; above it accepting waits. Of one listener: listener.name.NAME.max.connections.",
+        "10000",
+        _LIMITS_ON,
+    ),
     "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
     "max.connections.per.ip.overrides": H(
         "The same for single addresses: address:count,… (Kafka takes host names too)."
     ),
     "max.connection.creation.rate": D(
-        "Connections accepted a second; above it accepting waits, none is closed.", "1000", _LIMITS_ON
+        "Connections accepted a second; above it accepting waits, none is closed. Of one listener: "
+        "listener.name.NAME.max.connection.creation.rate.",
+        "1000",
+        _LIMITS_ON,
     ),
     "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
     "max.incremental.fetch.session.cache.slots": H(

@@ -98,8 +98,8 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     (
         "listener.name.",
-        "of one listener only its configs of SASL and TLS are its own; the bounds on connections hold for all "
-        "listeners together.",
+        "of one listener only its configs of SASL and TLS, max.connections and max.connection.creation.rate are its "
+        "own.",
     ),
 )
 """By the beginning of a broker config's name, the first that fits: why it is accepted without effect."""

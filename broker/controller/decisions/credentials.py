@@ -14,7 +14,7 @@ from broker.controller.decisions.decision import Decision, check_room
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import ScramCredential
+from broker.metadata.records import ScramCredential, ScramSecret
 from broker.security.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISM_OF, keys_of
 
 USERS_MAX: Final = 10_000  # of one request
@@ -45,9 +45,14 @@ class Outcome(NamedTuple):
 
 
 def alter(
-    image: ClusterImage, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion], image_bytes: int
+    image: ClusterImage,
+    deletions: Sequence[Deletion],
+    upsertions: Sequence[Upsertion],
+    image_bytes: int,
+    fresh_secret: bytes,
 ) -> Decision[tuple[Outcome, ...]]:
-    """Change credentials; the outcome of each user: deleted ones, then set ones, then those that were refused."""
+    """Change credentials; the outcome of each user: deleted ones, then set ones, then those that were refused.
+    `fresh_secret`: random, for a cluster that has users and no secret yet."""
     if upsertions:
         check_room(image_bytes)
     times = Counter([*(one.user for one in deletions), *(one.user for one in upsertions)])
@@ -66,7 +71,13 @@ def alter(
         except ApiError as why:
             refused[change.user] = Outcome(change.user, why.code, str(why))
     done = (Outcome(record.user) for record in records)
-    return Decision(tuple(records), (*done, *refused.values()))
+    first = secret(image, fresh_secret) if any(record.stored_key for record in records) else ()
+    return Decision((*first, *records), (*done, *refused.values()))
+
+
+def secret(image: ClusterImage, fresh: bytes) -> tuple[ScramSecret, ...]:
+    """The record of the cluster's secret, where it has none."""
+    return () if image.scram_secret else (ScramSecret(fresh),)
 
 
 def _record(image: ClusterImage, change: Deletion | Upsertion) -> ScramCredential:

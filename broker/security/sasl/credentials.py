@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.config.sasl import PasswordLogin
-from broker.metadata.records import ScramCredential
-from broker.security.sasl.scram import ITERATIONS_MIN, SALT_BYTES, keys_of, salted_password
+from broker.metadata.records import ScramCredential, ScramSecret
+from broker.security.sasl.scram import ITERATIONS_MIN, SALT_BYTES, SECRET_BYTES, keys_of, salted_password
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
 
@@ -22,8 +22,9 @@ def credential(login: PasswordLogin, salt: bytes, iterations: int = ITERATIONS_M
     return ScramCredential(login.username, login.mechanism, salt, keys.stored_key, keys.server_key, iterations)
 
 
-async def credentials(logins: Sequence[PasswordLogin], workers: Workers, rng: Rng) -> tuple[ScramCredential, ...]:
-    """A credential of each login, made in a worker."""
-    return tuple(
-        [await workers.run(credential, each, rng.random_bytes(SALT_BYTES), lane=Lane.LOGIN) for each in logins]
-    )
+async def first_records(
+    logins: Sequence[PasswordLogin], workers: Workers, rng: Rng
+) -> tuple[ScramSecret | ScramCredential, ...]:
+    """A credential of each login, made in a worker, behind the cluster's secret."""
+    made = [await workers.run(credential, each, rng.random_bytes(SALT_BYTES), lane=Lane.LOGIN) for each in logins]
+    return (ScramSecret(rng.random_bytes(SECRET_BYTES)), *made) if made else ()

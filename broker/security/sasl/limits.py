@@ -2,14 +2,17 @@
 parameter.
 
 Each token is judged at a rate, of all clients together and of one address; above it the token waits. As many logins
-may be under way as fit `UNDER_WAY_MAX`.
+may be under way as fit `UNDER_WAY_MAX`, a quarter of them of one address: without that, two addresses that say nothing
+would keep everybody else out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 UNDER_WAY_MAX: Final = 4096
+UNDER_WAY_PER_ADDRESS_MAX: Final = UNDER_WAY_MAX // 4
 TOKENS_PER_S: Final = 6000  # a token costs about 40 µs: a quarter of the loop
 TOKENS_PER_S_OF_ADDRESS: Final = 3000
 _BURST_S: Final = 1.0
@@ -28,8 +31,13 @@ class LoginRate:
 
     def wait_s(self, now_s: float) -> float:
         """Take one; how long to wait for it."""
+        wait_s = self.would_wait_s(now_s)
         self._full_s = max(self._full_s, now_s) + self._interval_s
-        return max(0.0, self._full_s - now_s - _BURST_S)
+        return wait_s
+
+    def would_wait_s(self, now_s: float) -> float:
+        """How long one would wait that is taken now."""
+        return max(0.0, max(self._full_s, now_s) + self._interval_s - now_s - _BURST_S)
 
     def is_full(self, now_s: float) -> bool:
         return self._full_s <= now_s
@@ -40,18 +48,27 @@ class LoginLimits:
 
     def __init__(self) -> None:
         self.under_way = 0
+        self._under_way_of: Counter[str] = Counter()  # by address
         self._all = LoginRate(TOKENS_PER_S)
         self._by_address: dict[str, LoginRate] = {}
 
-    def begin(self) -> bool:
-        """Whether one more login may begin; `end` when it is over."""
+    def begin(self, host: str) -> bool:
+        """Whether one more login of `host` ("": unknown, which has no share) may begin; `end` when it is over."""
         if self.under_way >= UNDER_WAY_MAX:
             return False
+        if host and self._under_way_of[host] >= UNDER_WAY_PER_ADDRESS_MAX:
+            return False
         self.under_way += 1
+        if host:
+            self._under_way_of[host] += 1
         return True
 
-    def end(self) -> None:
+    def end(self, host: str) -> None:
         self.under_way -= 1
+        if host:
+            self._under_way_of[host] -= 1
+            if not self._under_way_of[host]:
+                del self._under_way_of[host]
 
     def wait_s(self, host: str, now_s: float) -> float | None:
         """How long the next token of `host` waits; None: longer than a login may take."""
@@ -61,5 +78,6 @@ class LoginLimits:
             while len(self._by_address) >= _ADDRESSES_MAX:
                 self._by_address.pop(next(iter(self._by_address)))  # the address longest unheard of
         self._by_address[host] = rate
-        wait_s = max(rate.wait_s(now_s), self._all.wait_s(now_s))
-        return None if wait_s > WAIT_S_MAX else wait_s
+        if max(rate.would_wait_s(now_s), self._all.would_wait_s(now_s)) > WAIT_S_MAX:
+            return None  # it takes none: what one address is refused is not taken from the others
+        return max(rate.wait_s(now_s), self._all.wait_s(now_s))

@@ -83,7 +83,7 @@ class ListenerLogins:
 class LoginDispatcher:
     """`broker.net.dispatch.PeerDispatcher` of one peer."""
 
-    __slots__ = ("_deadline", "_expires_s", "_login", "_renewed_s", "_session", "_shared")
+    __slots__ = ("_deadline", "_expires_s", "_host", "_login", "_renewed_s", "_session", "_shared")
 
     def __init__(self, shared: ListenerLogins) -> None:
         self._shared = shared
@@ -92,11 +92,13 @@ class LoginDispatcher:
         self._expires_s: float | None = None  # the session's end, by the monotonic clock
         self._renewed_s = float("-inf")
         self._deadline: asyncio.TimerHandle | None = None
+        self._host = ""
 
     def admitted(self, peer: Peer) -> None:
         """See `PeerDispatcher`."""
         assert peer.connection is not None
-        if not self._shared.limits.begin():
+        self._host = peer.host
+        if not self._shared.limits.begin(self._host):
             peer.connection.end("too many logins are under way")
             return
         peer.connection.limit_frames(self._shared.frame_bytes_max)
@@ -187,7 +189,7 @@ class LoginDispatcher:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self._shared.limits.end()
+            self._shared.limits.end(self._host)
 
 
 def _end(peer: Peer, later: Later, parts: list[Part] | None, why: str) -> None:

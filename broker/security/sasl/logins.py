@@ -53,7 +53,7 @@ class Logins:
     ) -> None:
         self._world = world
         self._metadata: Metadata | None = None
-        self._secret = b""
+        self._plain_users = {name: password_digests(config.plain_users) for name, config in configured.items()}
         limits = LoginLimits()
         self._verifiers: dict[str, TokenVerifier] = {}
         self._listeners: dict[str, ListenerLogins] = {}
@@ -69,7 +69,7 @@ class Logins:
                 name,
                 config,
                 broker,
-                self._mechanisms(config),
+                self._mechanisms(name, config),
                 verify,
                 LoginLimits() if name == brokers_listener else limits,
                 world.clock,
@@ -84,28 +84,54 @@ class Logins:
     def serve(self, metadata: Metadata) -> None:
         """Use `metadata` from now on; called before the first connection is accepted."""
         self._metadata = metadata
-        # The same on every broker and after every start; who has not logged in cannot know the cluster's id.
-        self._secret = sha256(b"thermocline scram decoys:" + metadata.cluster_id.encode()).digest()
 
     @property
     def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Background services by name, to be started: they keep the keys of tokens current."""
         return {f"keys of {name}": verifier.keep for name, verifier in self._verifiers.items()}
 
-    def _mechanisms(self, config: SaslListener) -> dict[str, MakeMechanism]:
-        digests = password_digests(config.plain_users)
+    @property
+    def plain_users_count(self) -> int:
+        """Users of PLAIN, over all listeners."""
+        return len({user for users in self._plain_users.values() for user in users})
+
+    @property
+    def takes_plain(self) -> bool:
+        return any(self._plain_users.values())
+
+    def use_plain_users(self, configured: Mapping[str, SaslListener]) -> bool:
+        """Let the users of `configured` log in by PLAIN from now on; whether others could before. From any thread.
+        Listeners and their mechanisms stay those of the start."""
+        users = {
+            name: password_digests(configured[name].plain_users) if name in configured else before
+            for name, before in self._plain_users.items()
+        }
+        changed, self._plain_users = users != self._plain_users, users
+        return changed
+
+    def _mechanisms(self, name: str, config: SaslListener) -> dict[str, MakeMechanism]:
         found: dict[str, MakeMechanism] = {}
         for mechanism in config.mechanisms:
             if mechanism == PLAIN:
-                found[mechanism] = partial(PlainServer, digests)
+                found[mechanism] = partial(self._plain, name)
             elif mechanism == OAUTHBEARER:
                 found[mechanism] = OAuthBearerServer
             else:
                 found[mechanism] = partial(self._scram, mechanism)
         return found
 
+    def _plain(self, listener: str) -> Mechanism:
+        return PlainServer(self._plain_users[listener])
+
     def _scram(self, mechanism: str) -> Mechanism:
-        return ScramServer(mechanism, self._credential, self._nonce(), self._secret)
+        return ScramServer(mechanism, self._credential, self._nonce(), self._secret())
+
+    def _secret(self) -> bytes:
+        """Of unknown users' salts: the same on every broker and after every start. Of the cluster's id while no user
+        was added since clusters have a secret; the controller's next start makes one."""
+        assert self._metadata is not None
+        known = self._metadata.image.scram_secret
+        return known or sha256(b"thermocline scram decoys:" + self._metadata.cluster_id.encode()).digest()
 
     def _nonce(self) -> str:
         return f"{self._world.rng.uuid().hex}{self._world.rng.uuid().hex}"

@@ -23,6 +23,7 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 _CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server that our client logs in to
 SALT_BYTES: Final = 20
+SECRET_BYTES: Final = 32  # of a cluster, for the salts of unknown users
 """As Kafka's tools make; of unknown users too."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"

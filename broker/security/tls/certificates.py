@@ -1,24 +1,23 @@
 """Certificates of one broker, by listener, and the secrets of its HTTP port: read at the start, watched for changes.
 
-Files are read again every ten seconds and compared by content; a changed config takes effect at once.
+Files are read again every ten seconds and compared by content, or by a reload at once; so does a changed config.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
 from broker.config.sources import Explicit
-from broker.config.values import InvalidConfig
 from broker.security.http_secrets import HttpSecrets
+from broker.security.reload import Reload, Watched
 from broker.security_protocol import SecurityProtocol
 from seams.clock import Clock
 from seams.files.disk import Disk, read_file
@@ -26,8 +25,6 @@ from seams.loop.workers import Workers
 
 if TYPE_CHECKING:
     from broker.security.tls.listener_tls import ListenerTls  # imported where TLS is spoken: 40 ms and 10 MB
-
-log = logging.getLogger(__name__)
 
 WATCH_S: Final = 10.0
 _HTTP: Final = "thermocline.http"
@@ -42,44 +39,14 @@ def listener_values(values: Explicit, listener: str, protocol: SecurityProtocol)
     return values.of_listener(listener)
 
 
-class Watched(Protocol):
-    @property
-    def where(self) -> str:
-        """Its name in messages."""
-        ...
-
-    def reload(self) -> bool:
-        """Whether it changed. Blocking. Raises InvalidConfig for files that cannot be used; then the old ones stay."""
-        ...
-
-
-class Refusals:
-    """New files that could not be used. Each reason is logged once, and kept until the file is mended."""
-
-    def __init__(self) -> None:
-        self.why: dict[str, str] = {}  # by `where`
-
-    def reload(self, watched: Watched) -> bool:
-        """Read it again; whether it changed. Blocking."""
-        try:
-            changed = watched.reload()
-        except InvalidConfig as refused:
-            if self.why.get(watched.where) != str(refused):
-                log.error("%s: the new one is refused, the old one stays: %s", watched.where, refused)
-            self.why[watched.where] = str(refused)
-            return False
-        self.why.pop(watched.where, None)
-        return changed
-
-
 class Certificates:
     """Blocking; raises InvalidConfig when one cannot be used."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, reload: Reload | None = None) -> None:
         self._values = Explicit(config.configured)
         self._clock = clock
         self._changed = asyncio.Event()
-        self._refused = Refusals()
+        self._reload = reload or Reload()
         read = partial(read_file, disk)
         self._found: dict[str, ListenerTls] = {}
         for name, where, values in self._users(config):
@@ -88,6 +55,7 @@ class Certificates:
             self._found[name] = ListenerTls(where, values, read, clock.wall_ms)
         path = self._values.text("thermocline.http.token.file")
         self.http_secrets = HttpSecrets(path, read) if path and config.http_host is not None else None
+        self._reload.add(*self._watched())
 
     def _users(self, config: BrokerConfig) -> Iterable[tuple[str, str, Callable[[], Explicit]]]:
         for one in config.every_listener:
@@ -135,12 +103,11 @@ class Certificates:
                 async with asyncio.timeout(WATCH_S):
                     await self._changed.wait()
             self._changed.clear()
-            for one in watched:
-                await workers.run(self._refused.reload, one)
+            await self._reload.run(workers, watched)
 
     def refused(self) -> tuple[str, ...]:
         """New files that could not be used, each with the reason."""
-        return tuple(self._refused.why.values())
+        return self._reload.refused()
 
     def _watched(self) -> list[Watched]:
         found: list[Watched] = [*self._found.values()]

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.config.values import InvalidConfig
+from broker.security.tls.cipher_suites import DEFAULT_1_2
 from broker.security.tls.settings import ClientAuth, TlsSettings
 from broker.security.tls.stores import BadStore, KeyPair, ReadFile, check_valid, read_keys, read_trust
 from seams.files.nameless import nameless_file
@@ -87,8 +88,7 @@ def _limit(made: ssl.SSLContext, settings: TlsSettings) -> None:
     made.options |= ssl.OP_NO_COMPRESSION
     made.minimum_version = min(_VERSIONS[version] for version in settings.versions)
     made.maximum_version = max(_VERSIONS[version] for version in settings.versions)
-    if settings.suites.tls_1_2:
-        made.set_ciphers(":".join(settings.suites.tls_1_2))
+    made.set_ciphers(":".join(settings.suites.tls_1_2 or DEFAULT_1_2))
 
 
 def _load(made: ssl.SSLContext, keys: KeyPair, where: str) -> None:

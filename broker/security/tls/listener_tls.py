@@ -54,6 +54,10 @@ class ListenerTls:
         """When the first certificate of the chain does."""
         return self._made.contexts.expires
 
+    @property
+    def says(self) -> str:
+        return f"certificate valid to {self.expires:%Y-%m-%d %H:%M} UTC"
+
     def context(self) -> ssl.SSLContext:
         return self._made.contexts.server
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from broker.config.sasl import PasswordLogin, TokenLogin
 from broker.security_protocol import SecurityProtocol
-from thermocline.cli.clients.client_properties import read_properties
+from thermocline.cli.clients.client_properties import _SECRETS, read_properties
+from thermocline.cli.clients.librdkafka_names import NAMES
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 SECRET = "hunter2-of-this-test"
@@ -71,6 +74,37 @@ def test_a_token_file_of_oauthbearer() -> None:
         'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required tokenFile="/run/t";'
     )
     assert read_properties(text, []).login == TokenLogin("/run/t")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl.password", SECRET),
+        ("ssl.key.password", SECRET),
+        ("ssl.key.pem", SECRET),
+        ("sasl.oauthbearer.client.secret", SECRET),
+        ("thermocline.http.token", SECRET),
+        ("sasl.jaas.config", f'x.PlainLoginModule required username="a" password="{SECRET}";'),
+        ("sasl.oauthbearer.config", f"clientSecret={SECRET}"),
+    ],
+)
+def test_a_secret_is_no_argument(name: str, value: str) -> None:
+    """Other users of the machine see it (S9). The message says where it belongs, and does not repeat it."""
+    with pytest.raises(CommandFailed, match="THERMOCLINE_COMMAND_CONFIG") as refused:
+        read_properties(None, [(name, value)])
+    assert refused.value.code == Exit.USAGE and SECRET not in str(refused.value)
+
+
+def test_every_name_of_a_secret_is_known() -> None:
+    """Of librdkafka's configs those that have secrets by their names; a new version's would be missed."""
+    like = re.compile(r"password|secret$|passphrase|key\.pem|\.key$")
+    assert {name for name in NAMES if like.search(name)} - _SECRETS == set()
+
+
+def test_a_file_of_a_token_is_named_by_an_argument() -> None:
+    text = 'x.OAuthBearerLoginModule required tokenFile="/run/t";'
+    given = [("security.protocol", "SASL_SSL"), ("sasl.mechanism", "OAUTHBEARER"), ("sasl.jaas.config", text)]
+    assert read_properties(None, given).login == TokenLogin("/run/t")
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def test_what_a_command_does_not_know_is_looked_up_in_its_own_help(
     [
         (["--set", "log.retenton.ms=1"], "log.retention.ms"),
         (["--listen", "0.0.0.0:9092"], "--insecure"),
+        (["--secure", "--insecure"], "contradict each other"),
         (["--bucket", "file:///data/inside"], "inside one another"),
         (["--bucket", "s3://key:secret@bucket"], "credentials"),
         (["--config", "/no/such/file"], "/no/such/file"),
@@ -220,7 +221,9 @@ def test_serve_prints_the_ready_line_and_stops_on_sigterm(
 ) -> None:
     """One line on stdout; everything else, such as ignored configs and the shared disk, on stderr; the app's code."""
 
-    async def run(config: BrokerConfig, world: World, stop: asyncio.Event, announce: Callable[[str], None]) -> int:
+    async def run(
+        config: BrokerConfig, world: World, stop: asyncio.Event, announce: Callable[[str], None], **_: object
+    ) -> int:
         assert await world.workers.run(lambda: 1) == 1
         announce("ready kafka=127.0.0.1:1")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -240,7 +243,7 @@ def test_a_second_sigterm_ends_the_process_at_once(tmp_path: Path) -> None:
     """The operator asked twice: no more draining."""
     script = f"""
 import asyncio, os, signal, sys, types
-async def run(config, world, stop, announce):
+async def run(config, world, stop, announce, **_):
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.01)

@@ -8,6 +8,7 @@ shows a value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,6 +46,24 @@ _RENAMED: Final = {
     "ssl.keystore.key": "ssl.key.pem",
 }
 
+_SECRETS: Final = frozenset(
+    {
+        HTTP_TOKEN,
+        "sasl.password",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+    }
+)
+_MAY_HOLD_SECRETS: Final = frozenset({"sasl.jaas.config", "sasl.oauthbearer.config"})
+_HOLDS_SECRET: Final = re.compile(r"(password|secret)\w*\s*=", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
@@ -74,7 +93,9 @@ class ClientProperties:
 def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> ClientProperties:
     """`extra`, the `-X` pairs, win over the file. Raises CommandFailed (usage)."""
     given = {name: (value, "the file of --command-config") for name, value in properties_in(file_text or "")}
-    given |= {name: (value, f"-X {name}") for name, value in extra}
+    for name, value in extra:
+        _refuse_secret(name, value)
+        given[name] = (value, f"-X {name}")
     for name in _BOOTSTRAP:
         if name in given and given[name][1].startswith("-X"):
             raise CommandFailed(f"-X {name}: use -b", Exit.USAGE)
@@ -87,6 +108,16 @@ def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> 
     protocol = SecurityProtocol(protocol_text)
     login = _login(found) if protocol.uses_sasl else None
     return ClientProperties(found, protocol, login, _tls(found), bootstrap, http_token)
+
+
+def _refuse_secret(name: str, value: str) -> None:
+    """Every user of a machine sees the arguments of its processes (S9)."""
+    if name in _SECRETS or (name in _MAY_HOLD_SECRETS and _HOLDS_SECRET.search(value)):
+        raise CommandFailed(
+            f"-X {name}: a secret would be shown to every user of this machine; write it in the file of "
+            "--command-config (or of THERMOCLINE_COMMAND_CONFIG)",
+            Exit.USAGE,
+        )
 
 
 def _in_librdkafka(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:

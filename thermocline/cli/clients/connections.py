@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 _HTTP = "thermocline.http"
 _HTTP_TLS = "thermocline.http.ssl.keystore.location"
+NEEDS_DESCRIBE_CONFIGS = (
+    "that takes DescribeConfigs on the cluster (`thermocline acl add --allow-principal User:NAME --operation "
+    "DescribeConfigs --cluster`)"
+)
 
 
 def connect(bootstrap: str, timeout_s: float = TIMEOUT_S) -> WireClient:
@@ -46,6 +50,8 @@ def http_addresses(bootstrap: str) -> dict[int, HttpAddress]:
         for broker in brokers:  # the connected broker answers for itself
             if (address := http_of(client, broker.node_id)) is not None:
                 found[broker.node_id] = address
+        if not found and not all(client.may_read_configs(broker.node_id) for broker in brokers[:1]):
+            raise CommandFailed(f"{client.host} does not say where its HTTP port is: {NEEDS_DESCRIBE_CONFIGS}")
     for broker in brokers if len(brokers) > 1 else ():
         if broker.node_id not in found:
             with WireClient(broker.host, broker.port) as client:

@@ -40,11 +40,17 @@ def get(address: HttpAddress, path: str, timeout_s: float = _TIMEOUT_S) -> bytes
     return _request(address, "GET", path, None, timeout_s)
 
 
-def post_json(address: HttpAddress, path: str, body: str, waiting: Callable[[], None] | None = None) -> bytes:
+def post_json(
+    address: HttpAddress,
+    path: str,
+    body: str,
+    waiting: Callable[[], None] | None = None,
+    timeout_s: float = _SEAL_TIMEOUT_S,
+) -> bytes:
     """The body of a success. Raises HttpRefused otherwise. Calls `waiting` every two seconds until the response
     arrives.
     """
-    return _request(address, "POST", path, body, _SEAL_TIMEOUT_S, waiting)
+    return _request(address, "POST", path, body, timeout_s, waiting)
 
 
 def _request(

@@ -65,3 +65,11 @@ class BrokerStatus(msgspec.Struct, frozen=True):
     blocked: tuple[Blocked, ...] = ()
     cluster: InCluster | None = None
     read_only: ReadOnly | None = None
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """One file in the array of `POST /reload`: `outcome` is loaded, unchanged or refused."""
+
+    what: str
+    outcome: str
+    says: str = ""

@@ -70,6 +70,9 @@ _ADVICE: dict[int, str] = {
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "it takes Read on the group: `thermocline acl add --allow-principal "
+    "User:NAME --operation Read --group GROUP`, or -g with one that you may read",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "see `thermocline acl list --topic TOPIC --matching`, as a super user",
     KafkaError.NON_EMPTY_GROUP: "stop its members first; see `thermocline group describe`",
     KafkaError.GROUP_ID_NOT_FOUND: "see `thermocline group list`",
     KafkaError.INVALID_RECORD: "a compacted topic wants a key (-k, -K); else see the broker's log",
@@ -162,9 +165,31 @@ def connected_admin(bootstrap: str) -> AdminClient:
 def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
     """The cluster's metadata. CommandFailed when no broker answers within 10 s; at once when the address refuses."""
     _refused_at_once(bootstrap)
-    with failing(f"no broker answers at {bootstrap}"):
-        found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
+    try:
+        with failing(f"no broker answers at {bootstrap}"):
+            found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
+    except CommandFailed as failed:
+        if refusal := login_refusal(bootstrap):
+            raise CommandFailed(refusal) from failed
+        raise
     return found
+
+
+def login_refusal(bootstrap: str) -> str | None:
+    """Whether a broker refuses the login of this command, and why; None: it does not, or that is not known.
+    librdkafka retries a refused login in silence, and then says that no broker answered."""
+    from thermocline.cli.clients.connections import connect
+    from thermocline.cli.clients.wire_client import BrokerUnreachable, LoginRefused
+
+    if current().login is None:
+        return None
+    try:
+        with connect(bootstrap):
+            return None
+    except LoginRefused as refused:
+        return str(refused)
+    except (BrokerUnreachable, CommandFailed):
+        return None
 
 
 def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 from broker.config.addresses import show_address
+from broker.config.sasl import PasswordLogin
 from broker.error_codes import ErrorCode
 from broker.security.sasl.client_login import LoginFailed, check_answer, check_handshake
 from broker.wire import codec, framing
@@ -59,6 +61,10 @@ class BrokerUnreachable(Retryable):
     """No response from an address. The message says which, and what to check; `why` is the message without that."""
 
     why = ""
+
+
+class LoginRefused(BrokerUnreachable):
+    """The broker answers, and refused the login; the message says whose."""
 
 
 class WireClient:
@@ -112,7 +118,9 @@ class WireClient:
             while token is not None:
                 answer = self.call(authenticate, SaslAuthenticateRequest(token), SaslAuthenticateResponse)
                 token = login.next_token(check_answer(mechanism, answer))
-        except (LoginFailed, OSError) as failed:  # OSError: of a token's file
+        except LoginFailed as failed:
+            raise self._login_refused(failed) from failed
+        except OSError as failed:  # of a token's file
             raise self._unreachable(failed) from failed
 
     def version(self, key: ApiKey) -> int:
@@ -157,9 +165,21 @@ class WireClient:
             found += data
         return found
 
+    def _login_refused(self, why: LoginFailed) -> LoginRefused:
+        """`why` names the mechanism, and never has a secret."""
+        login = self._properties.login
+        user = f"user {login.username}" if isinstance(login, PasswordLogin) else "the token's user"
+        found = f"{show_address(self.host, self.port)} refused the login of {user}: {why}"
+        refused = LoginRefused(f"{found}; check user, password and mechanism (--command-config)")
+        refused.why = found
+        return refused
+
     def _unreachable(self, why: object) -> BrokerUnreachable:
         found = f"no answer from {show_address(self.host, self.port)}: {why}"
-        unreachable = BrokerUnreachable(f"{found}; is the broker running, and is -b its address?")
+        advice = "is the broker running, and is -b its address?"
+        if isinstance(why, ssl.SSLError):
+            advice = "does this port speak TLS, and is its CA the one of ssl.ca.location (ssl.truststore.location)?"
+        unreachable = BrokerUnreachable(f"{found}; {advice}")
         unreachable.why = found
         return unreachable
 
@@ -182,6 +202,15 @@ class WireClient:
             if result.error_code == ErrorCode.NONE
             for entry in result.configs
         }
+
+    def may_read_configs(self, node_id: int) -> bool:
+        """Whether this user may read a broker's configs."""
+        resource = DescribeConfigsRequestResource(
+            resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=[]
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        answer = self.call(ApiKey.DESCRIBE_CONFIGS, request, DescribeConfigsResponse)
+        return all(result.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED for result in answer.results)
 
     def offsets(self, partitions: Mapping[str, Sequence[int]], sentinel: int) -> dict[tuple[str, int], int]:
         """The offset of a ListOffsets sentinel for each (topic, partition) that this broker leads."""

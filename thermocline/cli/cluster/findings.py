@@ -20,6 +20,7 @@ from broker.observe.cluster_findings import (
     shared_domains,
 )
 from broker.observe.conditions import SILENCE_WARN_MS
+from thermocline.cli.clients.connections import NEEDS_DESCRIBE_CONFIGS
 from thermocline.cli.cluster.status import STORE_AWAY, ClusterState
 
 THROTTLE_IDLE_MS: Final = 3_600_000
@@ -57,6 +58,12 @@ def notes(seen: ClusterState) -> list[str]:
         found.append(
             f"the HTTP port of broker {nodes} cannot be reached from here, so its conditions and lags are not known "
             "(--http; it listens on loopback unless told otherwise)"
+        )
+    if seen.hidden:
+        nodes = ", ".join(map(str, sorted(seen.hidden)))
+        found.append(
+            f"conditions, lags and the controller's view are not known of broker {nodes}: "
+            f"{NEEDS_DESCRIBE_CONFIGS}, and the HTTP port's token; topics that this user may not describe are missing"
         )
     return found
 

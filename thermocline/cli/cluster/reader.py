@@ -32,12 +32,14 @@ _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One broker's response. `silent`: why there is none; `http`: its HTTP address; `own`: its status from there."""
+    """One broker's response. `silent`: why there is none; `http`: its HTTP address; `own`: its status from there;
+    `hidden`: this user may not know that address."""
 
     node: int
     silent: str | None = None
     http: HttpAddress | None = None
     own: BrokerStatus | None = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,10 @@ class ClusterReader:
         self._http = {one.node: one.http for one in answers if one.http is not None}
         image = _newest_image(answers)
         if image is None:
-            return _with_own(_as_metadata_has_it(metadata, silent), answers)
-        return _as_image_has_it(image, answers, silent)
+            seen = _with_own(_as_metadata_has_it(metadata, silent), answers)
+        else:
+            seen = _as_image_has_it(image, answers, silent)
+        return replace(seen, hidden=frozenset(one.node for one in answers if one.hidden))
 
     def read_with_sizes(self) -> View:
         """The cluster now, with sizes. BrokerUnreachable when no broker answers."""
@@ -169,6 +173,8 @@ def _ask(broker: MetadataResponseBroker) -> _Answer:
     try:
         with WireClient(broker.host, broker.port, _ANSWER_S) as client:
             address = http_of(client, broker.node_id)
+            if address is None and not client.may_read_configs(broker.node_id):
+                return _Answer(broker.node_id, hidden=True)
     except BrokerUnreachable as failed:
         return _Answer(broker.node_id, failed.why or str(failed))
     own = None if address is None else get_json(address, "/broker", BrokerStatus, _ANSWER_S)

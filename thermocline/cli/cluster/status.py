@@ -43,7 +43,8 @@ class ClusterState:
     """The state of a cluster at one moment.
 
     By node: `silent`: reason why it did not answer; `standings` and `conditions`: its own report of its place in the
-    cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `read_only`: it belongs to no
+    cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`: it
+    answers, and this user may not know its HTTP port; `read_only`: it belongs to no
     cluster and reads the bucket of one. `copies`: replicas that are being copied.
     """
 
@@ -54,6 +55,7 @@ class ClusterState:
     standings: Mapping[int, InCluster] = field(default_factory=dict)
     conditions: Mapping[int, Sequence[ShownCondition]] = field(default_factory=dict)
     without_http: frozenset[int] = frozenset()
+    hidden: frozenset[int] = frozenset()
     read_only: Mapping[int, ReadOnly] = field(default_factory=dict)
     copies: Sequence[Copying] = ()
 
@@ -126,7 +128,9 @@ def picture(
         one for one in seen.partitions if _state(one) or _late(late.get((one.topic, one.partition), [])) is not None
     ]
     lines.append("")
-    lines += [f"{one.what}\n  -> {one.do}" for one in found] or ["nothing is wrong"]
+    lines += [f"{one.what}\n  -> {one.do}" for one in found] or [
+        "nothing is wrong in what this user may see" if seen.hidden else "nothing is wrong"
+    ]
     if lacking:
         lines += ["", _partitions(lacking[:_PARTITIONS_SHOWN_MAX], late)]
         if (more := len(lacking) - _PARTITIONS_SHOWN_MAX) > 0:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import select
 import sys
 import time
@@ -111,7 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
-        "group.id": arguments.group or "thermocline-cli",
+        # As kafka-console-consumer: an ACL for it has the prefix console-consumer-. Nothing is committed.
+        "group.id": arguments.group or f"console-consumer-{secrets.randbelow(100_000)}",
         "enable.partition.eof": True,
         "enable.auto.commit": False,
         "auto.offset.reset": "latest" if arguments.offset is StartEdge.END else "earliest",

@@ -1,7 +1,7 @@
 """The process of `thermocline serve`: from parsed flags to a running broker.
 
 Sets up the real seams, logging, signals and the ready line. The first SIGTERM or SIGINT stops cleanly, the second at
-once. A supervised broker also stops when its stdin closes. Crash points are armed in testing only.
+once. SIGHUP reloads. A supervised broker also stops when its stdin closes. Crash points are armed in testing only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import thermocline
@@ -41,7 +41,8 @@ _CONFIG_OF_FLAG = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    config = configure(arguments, os.environ)
+    configuration = Configuration(arguments, os.environ)
+    config = configured(arguments, configuration)
     if config.read_only and arguments.brokers is not None:
         raise CommandFailed("--read-only is one broker: leave out --brokers, and start more beside it", Exit.USAGE)
     count = None if arguments.supervised or config.read_only else brokers_wanted(arguments.brokers, config)
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         log.info("Kafka configs that have no effect here: %s", ", ".join(config.ignored))
     warn_of_one_disk(config)
     arm_crash_point(os.environ.get("THERMOCLINE_CRASH_AT"), testing=config.testing)
-    code = run_broker(config, ends_with_input=arguments.supervised)
+    code = run_broker(config, ends_with_input=arguments.supervised, reread=configuration.again)
     log.log(logging.INFO if code == Exit.DONE else logging.ERROR, "stopped with exit code %d", code)
     return code
 
@@ -76,56 +77,90 @@ def warn_of_one_disk(config: BrokerConfig) -> None:
         log.warning("no --bucket given: the cold tier is %s, so both tiers share a disk", config.bucket_url)
 
 
-def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
-    """The configuration from flags, environment and file. ConfigError; CommandFailed for an unreadable file."""
-    from broker.config.places import Launch, nested
-    from broker.config.resolve import resolve
-    from broker.config.sources import ConfigError
-    from coldstore.url import DirectoryUrl, parse_bucket_url
+class Configuration:
+    """The broker's configuration, from flags, environment and file. Of a reload, as the file is then, over the same
+    defaults. Raises ConfigError; CommandFailed for an unreadable file."""
 
-    flags = {name: value for flag, name in _CONFIG_OF_FLAG.items() if (value := getattr(arguments, flag)) is not None}
-    if arguments.no_http:
-        flags["thermocline.http"] = ""
-    file_text = None
-    if arguments.config is not None:
+    def __init__(self, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
+        from broker.config.places import Launch
+
+        self._file, self._sets, self._environment = arguments.config, arguments.set, environment
+        given = {
+            name: value for flag, name in _CONFIG_OF_FLAG.items() if (value := getattr(arguments, flag)) is not None
+        }
+        self.flags = given | ({"thermocline.http": ""} if arguments.no_http else {})
+        self.launch = Launch(
+            take_over=arguments.take_over,
+            read_only=arguments.read_only,
+            insecure=arguments.insecure,
+            host_name=socket.gethostname(),
+            working_dir=os.getcwd(),
+        )
+        self._defaults: Mapping[str, str] = {}
+        self._text = self._file_text()
+
+    def resolved(self, defaults: Mapping[str, str], *, is_judged: bool = True) -> BrokerConfig:
+        from broker.config.resolve import resolve
+
+        self._defaults = defaults
+        judged = self.launch if is_judged else self.launch._replace(insecure=True)
+        return resolve(self.flags, self._sets, self._environment, self._text, judged, defaults)
+
+    def again(self) -> BrokerConfig:
+        """As the file is now."""
+        from broker.config.sources import ConfigError
+
         try:
-            with open(arguments.config, encoding="utf-8") as file:
-                file_text = file.read()
+            self._text = self._file_text()
+        except CommandFailed as failed:
+            raise ConfigError(str(failed)) from failed
+        return self.resolved(self._defaults)
+
+    def _file_text(self) -> str | None:
+        if self._file is None:
+            return None
+        try:
+            with open(self._file, encoding="utf-8") as file:
+                return file.read()
         except OSError as failed:
             raise CommandFailed(f"--config {plain_words(failed)}", Exit.USAGE) from failed
         except UnicodeDecodeError as failed:
-            raise CommandFailed(f"--config {arguments.config}: {failed}", Exit.USAGE) from failed
-    launch = Launch(
-        take_over=arguments.take_over,
-        read_only=arguments.read_only,
-        insecure=arguments.insecure,
-        host_name=socket.gethostname(),
-        working_dir=os.getcwd(),
-    )
+            raise CommandFailed(f"--config {self._file}: {failed}", Exit.USAGE) from failed
 
-    def resolved(defaults: Mapping[str, str], *, is_judged: bool = True) -> BrokerConfig:
-        judged = launch if is_judged else launch._replace(insecure=True)
-        return resolve(flags, arguments.set, environment, file_text, judged, defaults)
 
+def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
+    """The configuration of a start. ConfigError; CommandFailed for an unreadable file."""
+    return configured(arguments, Configuration(arguments, environment))
+
+
+def configured(arguments: argparse.Namespace, configuration: Configuration) -> BrokerConfig:
+    """As `configure`, from `configuration`; with --secure, keys and certificates are made where they are missing."""
+    from broker.config.places import nested
+    from broker.config.sources import ConfigError
+    from coldstore.url import DirectoryUrl, parse_bucket_url
+
+    if arguments.secure and arguments.insecure:
+        raise CommandFailed("--secure and --insecure contradict each other: leave one of them out", Exit.USAGE)
     if arguments.secure:
         from thermocline.cli.serve.secure.settings import listener_text
         from thermocline.cli.serve.secure.setup import secured_config
 
+        flags = configuration.flags
         for name in ("listeners", "advertised.listeners"):
             if name in flags:
                 flags[name] = listener_text(flags[name])
-        config = secured_config(arguments, resolved, launch.host_name)
+        config = secured_config(arguments, configuration.resolved, configuration.launch.host_name)
     elif arguments.join is not None:
         raise CommandFailed("--join is for --secure: give both, or neither", Exit.USAGE)
     else:
-        config = resolved({})
+        config = configuration.resolved({})
         _refuse_unsecured(config)
     bucket = parse_bucket_url(config.bucket_url)
     if bucket.key_file is not None:
         from coldstore.encryption.key_file import KeyFileRefused, load_ring
 
         try:
-            load_ring(bucket.key_file)  # a key service is asked here, before the loop runs, and not again
+            load_ring(bucket.key_file)  # a key service is asked here, before the loop runs
         except KeyFileRefused as refused:
             raise ConfigError(str(refused)) from refused
     if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
@@ -186,9 +221,11 @@ def set_up_logging(log_format: str, level: str, broker: str | None = None) -> No
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
 
 
-def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
+def run_broker(
+    config: BrokerConfig, *, ends_with_input: bool = False, reread: Callable[[], BrokerConfig] | None = None
+) -> int:
     """Run `broker.app.run` with the real seams and signal handlers; its exit code. `ends_with_input`: the end of
-    stdin stops it.
+    stdin stops it. `reread`: the configuration as its file is now, for a reload.
     """
     from broker.app import run as run_app
     from seams.clock import SystemClock
@@ -210,15 +247,44 @@ def run_broker(config: BrokerConfig, *, ends_with_input: bool = False) -> int:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, _stop, stop, number)
+        hang_up = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, HangUp(hang_up.set, lambda: _stop(stop, signal.SIGHUP))
+        )
         if ends_with_input:
             asyncio.get_running_loop().add_reader(_INPUT, _input, stop)
-        return await run_app(config, world, stop, announce)
+        return await run_app(config, world, stop, announce, reread=reread, hang_up=hang_up)
 
     try:
         return asyncio.run(serve())
     finally:
         syncs.close()
         workers.close()
+
+
+class HangUp:
+    """SIGHUP: a reload; a stop where the terminal of the start is gone, unless `nohup` said that this is meant. Made
+    before a handler is installed."""
+
+    def __init__(self, reload: Callable[[], None], stop: Callable[[], None]) -> None:
+        self._reload = reload
+        self._stop = stop
+        self._ends_with_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _has_terminal()
+
+    def __call__(self) -> None:
+        if self._ends_with_terminal and not _has_terminal():
+            self._stop()
+        else:
+            self._reload()
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 def announce(line: str) -> None:

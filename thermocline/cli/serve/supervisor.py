@@ -20,6 +20,7 @@ from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
 from seams.net import SocketBuffers, TcpNet
 from thermocline.cli.serve.brokers_plan import Child, plan, ready_line
+from thermocline.cli.serve.process import HangUp
 from thermocline.cli.serve.supervision import Command, Do, Supervision
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -68,6 +69,7 @@ class _Supervisor:
         self._machine = Supervision([child.node_id for child in children])
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ready: dict[int, dict[str, str]] = {}
+        self._serving: set[int] = set()
         self._stopping: set[int] = set()
         self._happened = asyncio.Event()
         self._ended = asyncio.Event()
@@ -77,6 +79,7 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGHUP, HangUp(self._reload, lambda: self._signalled(signal.SIGHUP)))
         async with asyncio.TaskGroup() as group:
             self._group = group
             restarts = group.create_task(self._restart_due())
@@ -118,6 +121,7 @@ class _Supervisor:
         await self._read_ready_line(node_id, process)
         code = await process.wait()
         del self._processes[node_id]
+        self._serving.discard(node_id)
         level = logging.INFO if code == Exit.DONE else logging.ERROR
         log.log(level, "broker %d (process %d) ended %s", node_id, process.pid, _how(code))
         self._perform(self._machine.exited(node_id, code, now_s()))
@@ -133,6 +137,7 @@ class _Supervisor:
                 continue
             ready = {name: value for name, _, value in (part.partition("=") for part in rest.split())}
             self._ready[node_id] = ready
+            self._serving.add(node_id)
             self._children[node_id] = self._children[node_id].at_addresses(ready)
             log.info("broker %d serves: kafka=%s http=%s", node_id, ready["kafka"], ready["http"])
             self._perform(self._machine.ready(node_id, asyncio.get_running_loop().time()))
@@ -161,10 +166,19 @@ class _Supervisor:
         self._send(signal.SIGTERM)  # a child's second signal
         asyncio.get_running_loop().call_later(_AT_ONCE_S, self._send, signal.SIGKILL)
 
+    def _reload(self) -> None:
+        """Each broker reads its files again. One that starts does so anyway, and may not have its handler yet."""
+        for node_id in self._serving:
+            self._send_to(self._processes[node_id], signal.SIGHUP)
+
     def _send(self, number: signal.Signals) -> None:
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
-                process.send_signal(number)
+            self._send_to(process, number)
+
+    @staticmethod
+    def _send_to(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            process.send_signal(number)
 
     @staticmethod
     def _close_input(process: asyncio.subprocess.Process) -> None:

@@ -148,9 +148,18 @@ async def test_who_may_connect_follows() -> None:
     changes = [("max.connections", SET, "7"), ("max.connection.creation.rate", SET, "5")]
     assert await altered(life, (BROKER, ALL, changes)) == [(0, None)]
     assert connection_limits(life) == (7, 5)
+    of_one = [("listener.name.plaintext.max.connections", SET, "3")]
+    assert await altered(life, (BROKER, ALL, of_one)) == [(0, None)], "Kafka takes it for all brokers too"
+    of_one = [("listener.name.plaintext.max.connection.creation.rate", SET, "2")]
+    assert await altered(life, (BROKER, "1", of_one)) == [(0, None)]
+    assert connection_limits(life) == (7, 5) and own_limits(life) == (3, 2)
+    assert (await described(life, BROKER, "1"))["listener.name.plaintext.max.connections"].value == "3"
+    assert (await described(life, BROKER, ALL))["listener.name.plaintext.max.connections"].value == "3"
+    ((code, text),) = await altered(life, (BROKER, "1", [("listener.name.plaintext.max.connections", SET, "0")]))
+    assert (code, text) == (INVALID, "Invalid max.connections 0")
     await life.stop()
     again = await place.start()
-    assert connection_limits(again) == (7, 5), "forgotten by the next start"
+    assert connection_limits(again) == (7, 5) and own_limits(again) == (3, 2), "forgotten by the next start"
     await again.stop()
 
 
@@ -158,8 +167,16 @@ def connection_limits(life: Life) -> tuple[int, int]:
     """Of connections at once, and of new ones a second."""
     server = life.broker.components.server
     assert server is not None
-    limits = server._admissions["PLAINTEXT"]._limits
+    limits = server._admissions["PLAINTEXT"]._crowd.limits
     return limits.connections_max, limits.connections_per_s_max
+
+
+def own_limits(life: Life) -> tuple[float | None, float | None]:
+    """The same, of the listener alone."""
+    server = life.broker.components.server
+    assert server is not None
+    own = server._admissions["PLAINTEXT"]._own
+    return own._most, own._per_s
 
 
 def fixed(*names: str) -> tuple[int, str]:
@@ -255,18 +272,32 @@ async def test_what_tools_set_in_passing_is_taken_and_shown_where_it_has_no_effe
 
 
 async def test_key_stores_change_at_run_time_of_one_listener_of_one_broker() -> None:
-    """As in Kafka, but for secrets, which cluster.json would show, and for trust (see `REFUSED`)."""
-    life = await Place().start()
+    """As in Kafka, but for secrets, which cluster.json would show, and for trust (see `REFUSED`). A file of another
+    directory than the first one's may be one that clients write: then the listener would stop."""
     name, own = "ssl.keystore.location", "listener.name.inner.ssl.keystore.location"
-    assert await altered(life, (BROKER, "1", [(own, SET, "/keys.pem")])) == [(0, None)]
-    assert life.context.config.configured[own] == "/keys.pem"
-    ((code, text),) = await altered(life, (BROKER, ALL, [(own, SET, "/keys.pem")]))
+    life = await Place(f"{own}=/keys/first.pem").start()
+    assert await altered(life, (BROKER, "1", [(own, SET, "/keys/./next.pem")])) == [(0, None)]
+    assert life.context.config.configured[own] == "/keys/./next.pem"
+    for path in ("/data/t-0/00000000000000000000.log", "/keys/../data/x.pem", "/keys/more/x.pem", "x.pem", "/keys/.."):
+        ((code, text),) = await altered(life, (BROKER, "1", [(own, SET, path)]))
+        assert code == INVALID and "key stores of /keys only" in text, path
+    ((code, text),) = await altered(life, (BROKER, "1", [(own.replace("inner", "other"), SET, "/keys/x.pem")]))
+    assert code == INVALID and "at its start" in text
+    ((code, text),) = await altered(life, (BROKER, ALL, [(own, SET, "/keys/x.pem")]))
     assert code != 0 and "broker id must be specified" in text
-    ((code, text),) = await altered(life, (BROKER, "1", [(name, SET, "/keys.pem")]))
+    ((code, text),) = await altered(life, (BROKER, "1", [(name, SET, "/keys/x.pem")]))
     assert code != 0 and "listener prefix" in text
     ((code, text),) = await altered(life, (BROKER, "1", [("listener.name.inner.ssl.key.password", SET, "sesame")]))
     assert code != 0 and "dynamically" in text
+    assert life.context.config.configured[own] == "/keys/./next.pem"
     await life.stop()
+
+
+def test_a_key_store_that_an_older_version_took_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    own = "listener.name.inner.ssl.keystore.location"
+    live = LiveConfig(resolve({"log.dirs": "/d"}, [f"{own}=/keys/first.pem"], {}, None))
+    live.apply({}, {own: "/data/t-0/00000000000000000000.log"})
+    assert live.now.configured[own] == "/keys/first.pem" and "has no effect" in caplog.text
 
 
 async def test_advertised_listeners_are_shown_as_they_are_told() -> None:

@@ -13,7 +13,7 @@ from broker.metadata import format_1
 from broker.metadata.cluster_content import CLUSTER_FORMAT, ClusterContent, image_of
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.producer_ids import ProducerIds
-from broker.metadata.records import Row
+from broker.metadata.records import Row, ScramSecret
 from coldstore.object_store import Got
 from coldstore.roots.root_format import RootCodec
 from logformat.errors import Corrupt
@@ -107,6 +107,14 @@ def test_cluster_d53_each_kind_of_root_counts_its_formats_by_itself() -> None:
         RootCodec(Lease).decode("lease.json", Got(lease, "etag", len(lease)))
 
 
+def test_metadata_of_before_a_field_is_read_without_it() -> None:
+    """A root and a page that were written before the secret of SCRAM."""
+    assert image_of_root("broker_cluster_v2.json").scram_secret == b""
+    page = msgspec.json.decode(msgspec.json.encode(ClusterImage().with_records([ScramSecret(b"s" * 32)])))
+    assert page.pop("scram_secret")
+    assert msgspec.convert(page, ClusterImage) == ClusterImage()
+
+
 def test_the_golden_lease_is_released() -> None:
     """A clean stop's last act is readable."""
     lease = RootCodec(Lease).decode("lease.json", golden("broker_lease_v1.json")).content
@@ -127,7 +135,7 @@ def test_the_page_names_every_record_kind_and_field() -> None:
     """A record kind or field that is not documented fails here."""
     text = PAGE.read_text()
     kinds = msgspec.inspect.type_info(ClusterContent).fields[-1].type.item_type.types  # type: ignore[attr-defined]
-    security = {"scram", "acls", "quota"}
+    security = {"scram", "secret", "acls", "quota"}
     assert {kind.tag for kind in kinds} == security | {"node", "gone", "topic", "rows", "deleted", "purged", "config"}
     for field in msgspec.structs.fields(Row):
         assert f"| `{field.name}` |" in text, field.name

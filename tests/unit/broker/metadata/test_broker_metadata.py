@@ -27,6 +27,7 @@ from broker.metadata.records import (
     Row,
     RowsSet,
     ScramCredential,
+    ScramSecret,
     TopicCreated,
     TopicDeleted,
     TopicPurged,
@@ -69,6 +70,7 @@ RECORDS: st.SearchStrategy[list[MetadataRecord]] = st.lists(
         st.builds(
             lambda user, key: ScramCredential(user, "SCRAM-SHA-256", b"s", key, key), st.sampled_from("ab"), KEYS
         ),
+        st.builds(ScramSecret, KEYS),
         st.builds(lambda added, removed: AclsChanged(tuple(added), tuple(removed)), ACLS, ACLS),
         st.builds(
             lambda user, quotas: ClientQuotas((("user", user),), quotas),

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.admission import Admission, ConnectionLimiter
+from broker.net.admission import Admission, ConnectionLimiter, Crowd
 from broker.net.buffers import BufferPool, FrameBudget, size_class
 from broker.net.connection_timeouts import DeadlineWheel
 from broker.net.dispatch import Part
-from broker.net.limits import NetLimits
+from broker.net.limits import ListenerLimits, NetLimits
 from broker.net.response_queue import ResponseQueue
 
 MIB = 1 << 20
@@ -299,3 +299,38 @@ def test_too_many_waiting_are_refused() -> None:
     assert [a.arrived(n, "", 0.0) for n in range(3)] == [Admission.ADMIT, Admission.WAIT, Admission.REFUSE]
     a.left(1, "", admitted=False)
     assert a.waiting == 0
+
+
+def test_of_no_connection_a_second_none_is_admitted() -> None:
+    """And nothing is divided by it. Another rate lets the waiting one in."""
+    a = admissions(connections_per_s_max=0)
+    assert a.arrived(1, "h", 0.0) is Admission.WAIT and a.retry_in_s(5.0) is None
+    a.set_limits(NetLimits(connections_per_s_max=10), 10.0)
+    assert a.retry_in_s(10.0) == pytest.approx(0.1) and a.next(10.2) == 1
+
+
+def test_a_listener_at_its_own_bounds_keeps_nobody_out_of_another() -> None:
+    """KIP-402 and KIP-612: its bounds, and those of the broker, hold together; an address is counted over both."""
+    own = {"a": ListenerLimits(most=2), "b": ListenerLimits(per_s=3)}
+    limits = NetLimits(connections_max=6, connections_per_ip_max=8, of_listener=own)
+    crowd = Crowd(limits, 0.0)
+    a, b = (ConnectionLimiter[int](limits, 0.0, name, crowd) for name in "ab")
+    assert [a.arrived(n, "h", 0.0) for n in range(3)] == [Admission.ADMIT] * 2 + [Admission.WAIT]
+    assert [b.arrived(10 + n, "h", 0.0) for n in range(4)] == [Admission.ADMIT] * 3 + [Admission.WAIT]
+    assert (a.retry_in_s(0.0), b.retry_in_s(0.0)) == (None, pytest.approx(1 / 3))
+    assert b.next(0.4) == 13, "the sixth of the broker"
+    assert b.arrived(14, "h", 5.0) is Admission.WAIT, "the broker has six"
+    assert a.arrived(3, "h", 5.0) is Admission.REFUSE, "the ninth of this address"
+    a.left(0, "h", admitted=True)
+    assert a.next(5.0) == 2 and b.next(5.0) is None
+    b.left(10, "h", admitted=True)
+    assert b.next(5.0) == 14
+
+
+def test_the_bounds_of_the_broker_are_those_of_a_listener_apart() -> None:
+    """As in Kafka, unless it has its own; the crowd of others does not count."""
+    limits = NetLimits(connections_max=1)
+    apart: ConnectionLimiter[int] = ConnectionLimiter(limits, 0.0, "x", Crowd(limits, 0.0, apart=True))
+    assert [apart.arrived(n, "", 0.0) for n in range(2)] == [Admission.ADMIT, Admission.WAIT]
+    apart.set_limits(NetLimits(connections_max=1, of_listener={"x": ListenerLimits(most=2)}), 0.0)
+    assert apart.next(0.0) == 1

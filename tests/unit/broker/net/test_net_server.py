@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from broker.net.dispatch import CloseReason, Later, Part
-from broker.net.limits import NetLimits
+from broker.net.limits import ListenerLimits, NetLimits
 from broker.net.server import Bind, Server
 from seams.files.disk import FileRange
 from seams.files.posix_disk import PosixDisk
@@ -378,6 +378,29 @@ def test_a_crowd_at_one_listener_keeps_nobody_out_of_one_that_is_apart() -> None
             assert await answer(reader) == b"hello"
         assert server.connections_waiting == 0
         for _, writer in (*writers["CLIENTS"], *writers["BROKERS"], other):
+            writer.close()
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))
+
+
+def test_a_listener_with_few_connections_of_its_own_keeps_nobody_out_of_another() -> None:
+    """Those that wait there come in as soon as it may have more."""
+
+    async def scenario() -> None:
+        limits = NetLimits(of_listener={"FEW": ListenerLimits(most=1)})
+        server = Server(TcpNet(), ScriptedDispatcher(), limits, lambda name, failure: None)
+        await server.bind([Bind("FEW", "127.0.0.1", 0), Bind("MANY", "127.0.0.1", 0)])
+        await server.accept()
+        few = [await open_at(server, "FEW") for _ in range(3)]
+        many = [await open_at(server, "MANY") for _ in range(3)]
+        for reader, _ in (few[0], *many):
+            assert await answer(reader) == b"hello"
+        assert server.connections_waiting == 2
+        server.limit_connections(NetLimits())
+        for reader, _ in few[1:]:
+            assert await answer(reader) == b"hello"
+        for _, writer in (*few, *many):
             writer.close()
         await server.stop()
 

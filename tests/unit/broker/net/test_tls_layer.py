@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 import time
@@ -121,7 +122,9 @@ def test_a_crowd_of_handshakes_does_not_keep_brokers_out() -> None:
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x14\x00\x12\x00\x03\x00\x00\x00\x01"])
-def test_plaintext_is_closed_and_counted(first: bytes) -> None:
+def test_plaintext_is_closed_counted_and_told(first: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A client without TLS waits for ever and says little: the broker's log says why."""
+
     async def scenario(house: House) -> None:
         transport = house.net.arrive()
         transport.give(first)
@@ -130,6 +133,8 @@ def test_plaintext_is_closed_and_counted(first: bytes) -> None:
         assert house.closes == {CloseReason.TLS_PLAINTEXT: 1}
 
     in_tls_house(scenario)
+    (line,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "speaks plaintext to listener" in line.getMessage()
 
 
 def test_a_broken_handshake_gets_its_alert_and_is_counted() -> None:

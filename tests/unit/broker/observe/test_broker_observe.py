@@ -239,6 +239,9 @@ def views(**changed: Any) -> Views:
     async def cluster() -> bytes:
         return b"{}"
 
+    async def reload() -> bytes:
+        return b"[]"
+
     kept: dict[str, Any] = {
         "metrics": metrics,
         "status": lambda: b"[]",
@@ -247,6 +250,7 @@ def views(**changed: Any) -> Views:
         "not_ready": lambda: "",
         "failures": list,
         "seal": seal,
+        "reload": reload,
     }
     return Views(**{**kept, **changed})
 

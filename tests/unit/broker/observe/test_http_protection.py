@@ -57,8 +57,9 @@ def test_every_request_but_probes_needs_a_secret(tmp_path: Path, metrics_open: b
             ({"Authorization": "Bearer wrong-wrong-wrong-wrong"}, 401),
             ({"Authorization": f"Bearer {TOKEN}"}, 200),
         ):
-            async with session.post(f"{url}/tier/seal", json={}, headers=headers) as answer:
-                assert answer.status == status
+            for path in ("/tier/seal", "/reload"):
+                async with session.post(url + path, json={}, headers=headers) as answer:
+                    assert answer.status == status
         async with session.get(f"{url}/status", auth=aiohttp.BasicAuth("admin", "correct horse battery")) as answer:
             assert answer.status == 200 and await answer.json() == []
 

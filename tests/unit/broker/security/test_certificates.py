@@ -16,12 +16,14 @@ from broker.config.sources import ConfigError, Explicit, from_sets
 from broker.config.values import InvalidConfig
 from broker.net.tls_session import PeerRefused
 from broker.security.http_secrets import HttpSecrets
-from broker.security.tls.certificates import Refusals, listener_values
+from broker.security.reload import Outcome, Reload
+from broker.security.tls.certificates import listener_values
 from broker.security.tls.listener_tls import ListenerTls
 from broker.security.tls.settings import read_settings
 from broker.security_protocol import SecurityProtocol
 from tests.support.net.certificates import Authority, Signed
 from tests.support.net.tls_peer import authority, broker_certificate, inline, listener_tls, now_ms
+from tests.support.workers import InlineWorkers
 
 
 def read(path: str) -> bytes:
@@ -107,6 +109,18 @@ def test_what_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
     )
     for text in (said("encrypted", key_password="wrong"), said("p12", keystore_password="wrong")):
         assert "wrong" not in text.replace("password", ""), "no secret is shown"
+
+
+def test_tls_1_2_has_no_cbc_unless_it_is_named() -> None:
+    """Of the broker's two contexts, as server and as client."""
+
+    def named(tls: ListenerTls) -> set[str]:
+        return {one["name"] for context in (tls.context(), tls.client_context()) for one in context.get_ciphers()}
+
+    default = named(listener_tls())
+    assert {"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305", "TLS_AES_256_GCM_SHA384"} <= default
+    assert all("GCM" in name or "CHACHA20" in name for name in default), default
+    assert "ECDHE-ECDSA-AES128-SHA256" in named(listener_tls(cipher_suites="ECDHE-ECDSA-AES128-SHA256"))
 
 
 @pytest.mark.parametrize(
@@ -254,19 +268,26 @@ def test_a_changed_config_makes_a_new_context(tmp_path: Path) -> None:
     assert files.tls.reload() and files.tls.context().verify_mode is ssl.CERT_REQUIRED
 
 
-def test_a_bad_new_file_is_refused_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bad_new_file_is_refused_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The old one stays; once the file is mended, the trouble is over."""
-    files, refused = Files(tmp_path), Refusals()
+    files, reload = Files(tmp_path), Reload()
+    reload.add(files.tls)
+
+    async def outcome() -> Outcome:
+        (found,) = await reload.run(InlineWorkers())
+        return found.outcome
+
     before = files.tls.context()
     files.keys.write_text(broker_certificate().pem()[:100])
     with caplog.at_level(logging.ERROR):
-        assert not refused.reload(files.tls) and not refused.reload(files.tls)
-    assert files.tls.context() is before and "cannot be read" in refused.why["listener SSL"]
+        assert [await outcome(), await outcome()] == [Outcome.REFUSED] * 2
+    assert files.tls.context() is before and "cannot be read" in reload.refused()[0]
     assert len(caplog.records) == 1 and "the old one stays" in caplog.text
     files.put(authority().sign("broker"))
-    assert refused.reload(files.tls) and not refused.why
+    assert await outcome() is Outcome.LOADED and not reload.refused()
+    assert await outcome() is Outcome.UNCHANGED
     files.keys.unlink()
-    assert not refused.reload(files.tls) and "No such file" in refused.why["listener SSL"]
+    assert await outcome() is Outcome.REFUSED and "No such file" in reload.refused()[0]
 
 
 def test_a_new_certificate_has_the_old_names_unless_that_is_meant(tmp_path: Path) -> None:

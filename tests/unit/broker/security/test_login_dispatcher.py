@@ -14,7 +14,14 @@ from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.net.limits import NetLimits
 from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl import limits as limits_module
-from broker.security.sasl.limits import TOKENS_PER_S_OF_ADDRESS, UNDER_WAY_MAX, LoginLimits, LoginRate
+from broker.security.sasl.limits import (
+    TOKENS_PER_S,
+    TOKENS_PER_S_OF_ADDRESS,
+    UNDER_WAY_MAX,
+    UNDER_WAY_PER_ADDRESS_MAX,
+    LoginLimits,
+    LoginRate,
+)
 from broker.security.sasl.login import Reply
 from broker.security.sasl.login_dispatcher import LOGIN_S, ListenerLogins, LoginDispatcher
 from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
@@ -165,6 +172,32 @@ async def test_logins_under_way_are_bounded_and_counted(monkeypatch: pytest.Monk
     second.on_closed()
     _, fourth, _ = room.another()
     assert fourth.ended == [] and room.limits.under_way == 2
+
+
+async def test_one_address_holds_no_more_than_its_share_of_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that say nothing: two addresses could keep everybody out for as long as they opened new ones."""
+    monkeypatch.setattr(limits_module, "UNDER_WAY_PER_ADDRESS_MAX", 2)
+    room = Room()
+    second, kept, _ = room.another("10.0.0.1:2")
+    _, refused, _ = room.another("10.0.0.1:3")
+    _, other, _ = room.another("10.0.0.2:1")
+    assert refused.ended == ["too many logins are under way"]
+    assert (kept.ended, other.ended) == ([], [])
+    assert second.on_closed is not None
+    second.on_closed()
+    _, again, _ = room.another("10.0.0.1:4")
+    assert again.ended == []
+    assert [room.another("")[1].ended for _ in range(4)] == [[]] * 4, "a network without addresses has no shares"
+    assert 4 * UNDER_WAY_PER_ADDRESS_MAX <= UNDER_WAY_MAX
+
+
+async def test_what_one_address_is_refused_is_not_taken_from_others() -> None:
+    """Ten seconds' worth of all clients at once from one address: another one is judged without waiting long."""
+    room = Room()
+    for _ in range(10 * TOKENS_PER_S):
+        room.limits.wait_s("10.0.0.1", now_s())
+    wait_s = room.limits.wait_s("10.0.0.2", now_s())
+    assert wait_s is not None and wait_s < 2.1
 
 
 async def test_a_storm_of_one_address_waits_and_others_do_not() -> None:

@@ -1,0 +1,34 @@
+"""Which key store a listener may change to while the broker runs: another file of the directory of its first one. Pure.
+
+Whoever may alter configs could else name a file that clients write, such as a log with a certificate of their own in
+it: the listener would show it, and no client would connect. Kafka takes every path.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from broker.config.sources import Explicit
+from broker.config.values import InvalidConfig
+
+_LOCATION: Final = "ssl.keystore.location"
+_OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.ssl\.keystore\.location")
+
+
+def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
+    """`static`: the configs of the start. Raises InvalidConfig for a key store `name` that may not be `text`."""
+    found = _OF_LISTENER.fullmatch(name)
+    if found is None:
+        return
+    first = Explicit(static).of_listener(found[1]).text(_LOCATION)
+    if not first:
+        raise InvalidConfig(f"{name}: listener {found[1]} has no {_LOCATION} at its start; set one there")
+    directory = posixpath.dirname(posixpath.normpath(first))
+    if posixpath.dirname(posixpath.normpath(text.strip())) != directory:
+        raise InvalidConfig(
+            f"{name}: a running broker takes key stores of {directory or 'its working directory'} only, where the one "
+            "of its start is; put the new one there, or restart with another path"
+        )

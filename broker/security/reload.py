@@ -1,0 +1,95 @@
+"""A reload: files that a running broker may read again are read now, and each says what became of it.
+
+What cannot be used is refused: what was read before stays in use. One reload runs at a time. Certificates are also
+compared every ten seconds (`Certificates.keep`); keys of the bucket and PLAIN users are read by a reload only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from logformat.errors import ThermoclineError
+from seams.loop.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class Outcome(Enum):
+    LOADED = "loaded"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """`says`: what is in use now, or why the new one is not."""
+
+    what: str
+    outcome: Outcome
+    says: str
+
+
+class Watched(Protocol):
+    @property
+    def where(self) -> str:
+        """Its name in messages."""
+        ...
+
+    @property
+    def says(self) -> str:
+        """What is in use, never a secret."""
+        ...
+
+    def reload(self) -> bool:
+        """Whether it changed. Blocking. Raises ThermoclineError for files that cannot be used; then the old ones
+        stay."""
+        ...
+
+
+class Reload:
+    """Of one broker."""
+
+    def __init__(self) -> None:
+        self._watched: list[Watched] = []
+        self._why: dict[str, str] = {}  # of what was refused, by `where`, until it is mended
+        self._lock = asyncio.Lock()
+
+    def add(self, *watched: Watched) -> None:
+        self._watched.extend(watched)
+
+    async def run(self, workers: Workers, only: Sequence[Watched] | None = None) -> list[Reloaded]:
+        """Read `only` these again, or all."""
+        async with self._lock:
+            found = self._watched if only is None else only
+            return [await workers.run(self._reloaded, one) for one in tuple(found)]
+
+    async def asked(self, workers: Workers, by: str) -> list[Reloaded]:
+        """Read all again, as an operator asked by `by`; the log has the outcome."""
+        found = await self.run(workers)
+        for one in found:
+            level = logging.ERROR if one.outcome is Outcome.REFUSED else logging.INFO
+            log.log(level, "reload (%s): %s: %s (%s)", by, one.what, one.outcome.value, one.says)
+        if not found:
+            log.info("reload (%s): no certificate, key or user of this broker comes from a file", by)
+        return found
+
+    def refused(self) -> tuple[str, ...]:
+        """New files that could not be used, each with the reason."""
+        return tuple(self._why.values())
+
+    def _reloaded(self, watched: Watched) -> Reloaded:
+        """Blocking. A reason is logged once."""
+        try:
+            changed = watched.reload()
+        except ThermoclineError as refused:
+            if self._why.get(watched.where) != str(refused):
+                log.error("%s: the new one is refused, the old one stays: %s", watched.where, refused)
+            self._why[watched.where] = str(refused)
+            return Reloaded(watched.where, Outcome.REFUSED, f"the old one stays: {refused}")
+        self._why.pop(watched.where, None)
+        return Reloaded(watched.where, Outcome.LOADED if changed else Outcome.UNCHANGED, watched.says)

@@ -1,0 +1,30 @@
+"""Users of PLAIN, as the broker's configuration names them: read again by a reload. Blocking.
+
+Nothing else of a configuration that is read again takes effect; it needs a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.config.broker_config import BrokerConfig
+from broker.security.sasl.logins import Logins
+
+
+class ConfiguredUsers:
+    """`reread`: the configuration as its file is now; raises InvalidConfig."""
+
+    where: Final = "the users of PLAIN"
+
+    def __init__(self, reread: Callable[[], BrokerConfig], logins: Logins) -> None:
+        self._reread = reread
+        self._logins = logins
+
+    @property
+    def says(self) -> str:
+        return f"{self._logins.plain_users_count} in use"
+
+    def reload(self) -> bool:
+        """Raises InvalidConfig; then the old ones stay."""
+        return self._logins.use_plain_users(self._reread().sasl)

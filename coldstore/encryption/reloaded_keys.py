@@ -1,0 +1,38 @@
+"""The key file of a running broker: a reload gives its keys to the open store. Blocking.
+
+A file that has another key under an id in use is refused: it is the file of another bucket.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coldstore.encryption.encrypted_store import EncryptedStore
+from coldstore.encryption.key_file import KeyFileRefused, load_ring
+
+
+class ReloadedKeys:
+    where: Final = "the keys of the bucket"
+
+    def __init__(self, path: str, store: EncryptedStore) -> None:
+        self._path = path
+        self._store = store
+
+    @property
+    def says(self) -> str:
+        ring = self._store.ring
+        active = "new objects stay plain" if ring.active is None else f"new objects are under {ring.active.key_id}"
+        return f"{len(ring.ids)} keys, {active}" if len(ring.ids) != 1 else f"1 key, {active}"
+
+    def reload(self) -> bool:
+        """Raises KeyFileRefused, AccessRefused, StoreUnavailable (the key service); then the old keys stay."""
+        old, new = self._store.ring, load_ring(self._path)
+        if others := old.replaced(new):
+            raise KeyFileRefused(
+                f"key file {self._path} has another key under the id {', '.join(others)} than the one in use: it is of "
+                "another bucket, or was made anew; give a new key an id of its own"
+            )
+        if old.is_same(new):
+            return False
+        self._store.take(new)
+        return True

@@ -1,0 +1,72 @@
+"""A key file that is read again: its keys count for the open store, or the old ones stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coldstore.encryption.encrypted_store import EncryptedStore
+from coldstore.encryption.key_file import KeyFile, KeyFileRefused, encode, load_ring, plain_entry
+from coldstore.encryption.marker import KeyRefused
+from coldstore.encryption.reloaded_keys import ReloadedKeys
+from seams.rng import SystemRng
+from tests.support.store.memory_store import MemoryStore
+from tests.support.workers import InlineWorkers
+
+
+class Place:
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "keys.json"
+        self.write("old", old=b"o" * 32)
+        self.below = MemoryStore()
+        self.store = EncryptedStore(self.below, load_ring(str(self.path)), InlineWorkers(), SystemRng())
+        self.keys = ReloadedKeys(str(self.path), self.store)
+
+    def write(self, active: str | None, *, accept_plain: bool = False, **secrets: bytes) -> None:
+        entries = {name: plain_entry(secret) for name, secret in secrets.items()}
+        self.path.write_bytes(encode(KeyFile(1, active, accept_plain, entries)))
+        self.path.chmod(0o600)
+
+
+async def test_a_new_key_is_used_without_a_new_store(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    await place.store.put_root("first", b"{1}", None)
+    place.write("new", old=b"o" * 32, new=b"n" * 32)
+    assert place.keys.reload() and place.keys.says == "2 keys, new objects are under new"
+    assert not place.keys.reload(), "nothing changed since"
+    await place.store.put_root("second", b"{2}", None)
+    assert (await place.store.get("first")).data == b"{1}"
+    place.write("new", new=b"n" * 32)
+    assert place.keys.reload()
+    assert (await place.store.get("second")).data == b"{2}"
+    with pytest.raises(KeyRefused, match="'old'"):
+        await place.store.get("first")
+
+
+async def test_plain_objects_that_were_read_are_refused_from_then_on(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.write("old", accept_plain=True, old=b"o" * 32)
+    assert place.keys.reload()
+    await place.below.put_root("plain", b"{0}{0}", None)
+    assert (await place.store.get("plain", 1, 2)).data == b"0}"
+    place.write("old", old=b"o" * 32)
+    assert place.keys.reload()
+    with pytest.raises(KeyRefused, match="not encrypted"):
+        await place.store.get("plain", 1, 2)
+
+
+def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    """A broken file, and one with another key under the same id: of another bucket, or made anew by mistake."""
+    place = Place(tmp_path)
+    before = place.store.ring
+    place.path.write_text("{")
+    with pytest.raises(KeyFileRefused, match="not readable"):
+        place.keys.reload()
+    place.write("old", old=b"x" * 32)
+    with pytest.raises(KeyFileRefused, match="another key under the id old"):
+        place.keys.reload()
+    place.path.unlink()
+    with pytest.raises(KeyFileRefused, match="cannot be read"):
+        place.keys.reload()
+    assert place.store.ring is before
