@@ -1,4 +1,4 @@
-"""The current configuration of a running broker: that of its start, under overrides set at run time.
+"""The current configuration of a running broker: the one it started with, plus overrides set at run time.
 
 An override that this release cannot use (another release wrote it) is logged and left out; it never prevents a start.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveConfig:
-    """`now`: the current configuration, to be read anew each time. `started`: from flags, environment and file."""
+    """`now`: the current configuration; read it again for each use. `started`: from flags, environment and file."""
 
     def __init__(self, started: BrokerConfig) -> None:
         self.now = started
@@ -57,7 +57,7 @@ def _usable(overrides: Mapping[str, str]) -> dict[str, str]:
                 raise InvalidConfig("it cannot be changed while a broker runs")
             definition.parse(text)
         except InvalidConfig as refused:
-            # The value is not told: of a config that is unknown here nobody can say whether it is a secret.
+            # The value is not logged: an unknown config may be a secret.
             log.error("the dynamic config %s has no effect: %s; delete it or set it anew", name, refused)
         else:
             found[name] = text
