@@ -1,8 +1,8 @@
 """Limits on new connections: total, per address, and rate.
 
 Above the total or the rate a connection waits, as in Kafka. It is closed when its address has too many connections, or
-when too many wait already. One from an address that opens them too fast is closed after a delay (KIP-612). No I/O: the
-time is a parameter.
+when too many wait already. A connection from an address that opens them too fast is closed after a delay (KIP-612). No
+I/O: the time is a parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AddressRates(Protocol):
     """The rates at which addresses may open connections."""
 
     def arrived(self, address: str, now_s: float) -> float:
-        """Count a connection; the seconds after which it is to be closed unserved, 0: it may be served."""
+        """Count a connection. Returns the seconds after which to close it unserved; 0: it may be served."""
         ...
 
 
@@ -96,7 +96,7 @@ class ConnectionLimiter(Generic[T]):
         return self._waiting.popleft() if self._waiting and self._spend(now_s) else None
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """Seconds until `next` may admit one; None when none waits, or only a `left` can help."""
+        """Seconds until `next` may admit a connection; None when none waits, or only a `left` makes room."""
         if not self._waiting or self.admitted >= self._limits.connections_max:
             return None
         self._refill(now_s)

@@ -5,7 +5,7 @@ buffer. That buffer grows with what arrived: to at most twice those bytes, or tw
 delivered. A claimed length alone allocates nothing. No I/O: the caller asks `buffer` where to write, calls `received`,
 takes frames with `next`, then calls `compact` or `pause`.
 
-Hot path: many small frames are cut from the shared buffer; a large one is received where it stays.
+Hot path: many small frames are cut from the shared buffer; a large frame is received into its final buffer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class FrameReader:
     * (`next` or `advance_to`)* → `compact`, for frames left behind;
     * `pause` in place of `compact` when no read follows.
 
-    Views from `next` are valid until the end of the sequence, or from `hold` to `release`. `view[pos:end]` is what was
-    received and not taken. Its bytes may be changed in place; `advance_to` takes them.
+    Views from `next` are valid until the end of the sequence, or from `hold` to `release`. `view[pos:end]` has the
+    received bytes that were not taken. Its bytes may be changed in place; `advance_to` takes them.
     """
 
     __slots__ = (
@@ -100,15 +100,15 @@ class FrameReader:
             return pool.shared_small if self._budget.exhausted else pool.shared
         if self.end < len(self.view):
             return self.view[self.end :]
-        # An incomplete small frame: it goes back to the head of the shared buffer, the new bytes behind it. Copying at
-        # most 16 KiB is cheaper than a read of its own for the end of one frame.
+        # Copy the incomplete small frame to the start of the shared buffer; new bytes follow it. Copying at most 16 KiB
+        # is cheaper than a read of its own for the end of one frame.
         left = self.end - self.pos
         pool.shared[:left] = self.view[self.pos : self.end]
         return pool.shared[left : left + ALLOWANCE] if self._budget.exhausted else pool.shared[left:]
 
     def received(self, count: int) -> None:
         """`count` bytes were written to what `buffer` returned."""
-        if self.end == len(self.view):  # the own buffer had no room: all lies in the shared buffer now
+        if self.end == len(self.view):  # the own buffer had no room: all bytes are in the shared buffer now
             end = self.end - self.pos + count
             if self._backing is not None:
                 self._drop_backing()
@@ -146,8 +146,8 @@ class FrameReader:
         self.pos = pos
 
     def compact(self) -> bool:
-        """Free all that is not needed until the next read. False when the budget has no room for the incomplete frame:
-        call again before the next read."""
+        """Free all memory that is not needed until the next read. False when the budget has no room for the incomplete
+        frame: call again before the next read."""
         left = self.end - self.pos
         if left == 0 and self._backing is None:  # as after most reads: no second call
             self.view = _NOTHING
@@ -159,19 +159,20 @@ class FrameReader:
         return self._compact_incomplete(left, need)
 
     def pause(self) -> None:
-        """As `compact`, when nothing is read before the frames that are left were taken."""
+        """As `compact`, when no read follows until the remaining frames are taken."""
         if not self._free_if_empty() and self._backing is None:
             self._keep_copy(self.end - self.pos)
 
     def _free_if_empty(self) -> bool:
-        """Free everything if nothing is left. True when nothing more is to be done, as while a frame is held."""
+        """Free everything if no bytes are left. Returns True when no further step is needed, also while a frame is
+        held."""
         if self.pos == self.end and not self._held:
             self._close_window()
             return True
         return self._held
 
     def hold(self) -> None:
-        """Keep the last frame valid until `release`; what was read with it stays in place."""
+        """Keep the last frame valid until `release`; bytes read together with it are not moved."""
         if self._backing is None:
             self._backing = self._pool.adopt_shared()
             self._pooled = True
@@ -255,7 +256,7 @@ class FrameReader:
         self.pos = self.end = 0
 
     def _drop_backing(self, charged: int = 0) -> None:
-        """Return the present buffer; what stays `charged` is for its successor."""
+        """Return the present buffer; the bytes still `charged` pay for the next one."""
         backing = self._backing
         if backing is not None:
             self._backing = None

@@ -98,8 +98,8 @@ class Lifecycle:
         return self._throttle is not None
 
     def throttle(self, throttle_ms: int) -> None:
-        """Read nothing for so long, but no longer than the idle time, after which a peer that is gone is noticed. A
-        throttle that ends later than this one stands."""
+        """Stop reading for this time, at most the idle time, so that the broker still notices a lost peer. An earlier
+        throttle that ends later remains in effect."""
         loop, timer = asyncio.get_running_loop(), self._throttle
         until_s = loop.time() + min(throttle_ms, self._shared.limits.idle_ms_max) / 1000
         if self.state in OVER or (timer is not None and timer.when() >= until_s):

@@ -28,8 +28,8 @@ JOIN_MAX: Final = 64 << 10
 
 _SLICE: Final = 1 << 20
 _TLS_SLICE: Final = 256 << 10
-"""Of what is encrypted: about what a wide socket takes at once. With every send asyncio (CPython 3.11) moves in memory
-what the socket did not take: a MiB at a time costs 3.3 s/GB, this 0.84."""
+"""Bytes to encrypt at a time: about as many as a wide socket takes at once. On every send asyncio (CPython 3.11) moves
+the bytes that the socket did not take: 1 MiB at a time costs 3.3 s/GB, this size 0.84."""
 
 _WAKE_PIECE: Final = 16 << 10
 """Read into memory when the socket is full and cannot be watched: the transport waits with it for room, then sendfile
@@ -43,7 +43,7 @@ WIDE_BYTES: Final = 208 << 10
 
 
 class Sender(Protocol):
-    """The connection's life, as its writer reports to it."""
+    """Listener for the events of a writer."""
 
     def stalled(self) -> None:
         """The socket is full."""
@@ -96,7 +96,7 @@ class TransportWriter:
         self._transport = transport
         self._drained = drained
         self._sender = sender
-        self._parts: deque[Part] | None = None  # what waits for room, the first one already shortened by what was sent
+        self._parts: deque[Part] | None = None  # waits for room; without the bytes already sent
         self._writable = True  # the transport buffers nothing
         self._unwatch: Callable[[], None] | None = None  # stops watching the socket for room
         self._full = False  # the watched socket had no room
@@ -114,11 +114,11 @@ class TransportWriter:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Changes whenever the peer took something, also of what only the kernel still has."""
+        """Changes whenever the peer took bytes, also bytes that were only in the kernel."""
         return self._sent, self._transport.get_write_buffer_size() + self._net.unacknowledged(self._transport)
 
     def send(self, parts: list[Part]) -> None:
-        """Send parts behind all that was given before."""
+        """Send parts after all earlier parts."""
         if self._writable and not self._parts:
             try:
                 size = sum(map(len, cast("list[bytes]", parts)))

@@ -1,6 +1,6 @@
-"""Main of the cleaner's child process: `LocalEngine` behind the requests of one `ProcessEngine`.
-It opens no path: files come as descriptors beside a request. It ends when its parent does, when no pass is on for
-`idle_s` (its third argument), and after an error that is neither a file's nor a log's."""
+"""Main of the cleaner's child process: `LocalEngine` behind the requests of one `ProcessEngine`. It opens no path:
+files come as descriptors beside a request. It exits with its parent, after `idle_s` (its third argument) without a
+pass, and after an error that is neither of a file nor of a log."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Lists that came for the pass that begins next."""
+    """Lists received for the next pass."""
 
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     last_offsets: list[int] = field(default_factory=list)

@@ -1,8 +1,6 @@
-"""Limits on logins, so that a storm of them delays the storm and not the requests of others (S2). Pure: time is a
-parameter.
-
-Each token is judged at a rate, of all clients together and of one address; above it the token waits. As many logins
-may be under way as fit `UNDER_WAY_MAX`.
+"""Limits on logins, so that a login storm delays itself and not other requests (S2). Pure: time is a parameter. Two
+rates limit the tokens: of all clients, and of one address. A token above a rate waits. At most `UNDER_WAY_MAX` logins
+run at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 class LoginRate:
-    """A bucket of tokens as one number: when it will be full again (GCRA)."""
+    """A token bucket stored as one number, the time when it is full again (GCRA)."""
 
     __slots__ = ("_full_s", "_interval_s")
 
@@ -27,7 +25,7 @@ class LoginRate:
         self._full_s = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """Take one; how long to wait for it."""
+        """Take a token. Returns the time to wait for it."""
         self._full_s = max(self._full_s, now_s) + self._interval_s
         return max(0.0, self._full_s - now_s - _BURST_S)
 
@@ -54,7 +52,7 @@ class LoginLimits:
         self.under_way -= 1
 
     def wait_s(self, host: str, now_s: float) -> float | None:
-        """How long the next token of `host` waits; None: longer than a login may take."""
+        """Waiting time of the next token of `host`; None: longer than a login may take."""
         rate = self._by_address.pop(host, None)
         if rate is None:
             rate = LoginRate(TOKENS_PER_S_OF_ADDRESS)

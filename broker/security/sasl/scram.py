@@ -19,11 +19,12 @@ NUMBERS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
 MECHANISM_OF: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
 """Mechanisms by their number in requests (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
-"""What Kafka's tools and ours take, and what unknown users seem to have: another number tells that a user exists."""
+"""Iterations used by Kafka's tools and ours. Unknown users appear to have them, too; another number would reveal that a
+user exists."""
 ITERATIONS_MAX: Final = 16_384
 _CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server that our client logs in to
 SALT_BYTES: Final = 20
-"""As Kafka's tools make; of unknown users too."""
+"""Salt size of Kafka's tools, also for unknown users."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
 _PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma: it parts attributes
@@ -34,7 +35,7 @@ class ScramSyntax(Exception):
 
 
 class Keys(NamedTuple):
-    """What a server stores in place of a password."""
+    """The credential that a server stores in place of a password."""
 
     stored_key: bytes
     server_key: bytes
@@ -57,7 +58,7 @@ def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
 
 
 def is_proof(mechanism: str, stored_key: bytes, auth_message: bytes, proof: bytes) -> bool:
-    """Whether `proof` was made with the password of `stored_key`. Its time does not depend on how wrong it is."""
+    """Whether `proof` was made with the password of `stored_key`, in constant time."""
     signature = _hmac(mechanism, stored_key, auth_message)
     if len(proof) != len(signature):
         proof = bytes(len(signature))

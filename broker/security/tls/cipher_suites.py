@@ -37,7 +37,7 @@ _OPENSSL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Suites:
-    """Suites that a listener allows; of both versions empty: OpenSSL's default ones of each."""
+    """Suites that a listener allows. Both lists empty: OpenSSL's defaults for each version."""
 
     tls_1_2: tuple[str, ...]  # OpenSSL's names
     tls_1_3: tuple[str, ...]
@@ -47,7 +47,7 @@ class Suites:
         return not self.tls_1_2 and not self.tls_1_3
 
     def versions_of(self, versions: Sequence[str], where: str) -> tuple[str, ...]:
-        """Those of `versions` that have a suite, as in Java. Raises InvalidConfig when none has."""
+        """The protocol versions that have an allowed suite, as in Java. Raises InvalidConfig when none has."""
         if self.are_default:
             return tuple(versions)
         having = {"TLSv1.2": self.tls_1_2, "TLSv1.3": self.tls_1_3}

@@ -1,4 +1,4 @@
-"""Kafka's `ssl.*` configs of one listener as typed values, with what is refused of them. Pure: no file is read."""
+"""Kafka's `ssl.*` configs of one listener as validated, typed values. Pure: no file is read."""
 
 from __future__ import annotations
 
