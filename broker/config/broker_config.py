@@ -42,7 +42,7 @@ class BrokerConfig:
 
     # security
     sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL
-    first_users: tuple[PasswordLogin, ...]  # of SCRAM, with whom a new cluster begins
+    first_users: tuple[PasswordLogin, ...]  # first SCRAM users of a new cluster
     brokers_login: Login | None  # how this broker logs in to others; None: their listener does not speak SASL
     authorizer: AuthorizerConfig | None  # None: every client may do everything
 
@@ -135,7 +135,7 @@ class BrokerConfig:
     testing: Annotated[bool, "thermocline.testing"]
 
     configured: Mapping[str, str]  # explicit broker values by name, in canonical text, all layers merged
-    static: Mapping[str, str]  # of those, the ones of the start: flags, --set, environment, file
+    static: Mapping[str, str]  # the layers of the start: flags, --set, environment, file
     cluster_overrides: Mapping[str, str]  # set for every broker at run time
     own_overrides: Mapping[str, str]  # set for this broker at run time: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted

@@ -1,4 +1,4 @@
-"""This broker's requests to the controller, which is here or on another node by the current image."""
+"""This broker's requests to the controller that the current image names, here or on another node."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from broker.wire.messages import (
 
 
 class ControllerClient:
-    """For node `node_id`, in its session by the image. `own`: the controller here. Each request goes to one controller,
-    once."""
+    """Client of node `node_id`, in its session by the image. `own`: the local controller. Each request goes to one
+    controller, once."""
 
     def __init__(
         self, own: BrokerRpc, metadata: MetadataCache, links: Links, node_id: int, times: ClusterTimes

@@ -1,5 +1,6 @@
-"""Whether a replication throttle stands while nothing moves, and since when: an operator may have forgotten it
-(KIP-73). An image costs as much as it changed. A throttle set before this broker started counts from its start."""
+"""Detects a replication throttle that is set while no partition moves, because an operator may have forgotten it
+(KIP-73). The cost of an image is that of its changes. A throttle set before this broker started counts from its
+start."""
 
 from __future__ import annotations
 

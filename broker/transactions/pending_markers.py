@@ -35,8 +35,8 @@ LeaderOf = Callable[[TransactionalPartition], int]
 
 @dataclass(eq=False, slots=True)
 class Ending:
-    """A decided transaction of one shard. `decided`: the state of its id, the very object; what is open later has the
-    same producer id and epoch in transaction version 1, so that they do not tell. `left`: its partitions without an
+    """A decided transaction of one shard. `decided`: the state object of its id. It is compared by identity, because in
+    transaction version 1 a later transaction has the same producer id and epoch. `left`: its partitions without an
     answer. `is_marked`: none is left. `is_over`: it is complete, or the role ended."""
 
     shard: TransactionShard
@@ -107,7 +107,7 @@ class PendingMarkers:
         return True
 
     def completed(self, ending: Ending) -> None:
-        """Nothing more is to be done for it."""
+        """The transaction is complete: drop its entry."""
         ending.is_over = True
         if self._endings.get(ending.entry) is ending:
             del self._endings[ending.entry]

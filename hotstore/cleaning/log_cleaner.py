@@ -115,7 +115,8 @@ class LogCleaner:
         """Seal active segments that hold records for longer than `max.compaction.lag.ms`."""
         now_ms = self._world.clock.wall_ms()
         for opened, lease in self._candidates():
-            is_usable = not (lease.is_over or opened.is_torn or opened.log.failure)  # may change in a flush
+            # The role may have ended while the previous log was flushed.
+            is_usable = not (lease.is_over or opened.is_torn or opened.log.failure)
             if not (is_usable and must_roll(opened.log.active_info(), now_ms, opened.log.config)):
                 continue
             try:

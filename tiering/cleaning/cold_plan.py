@@ -86,8 +86,8 @@ def groups(
 
 @dataclass(frozen=True, slots=True)
 class ColdForecast:
-    """An estimate of the next pass, for operators. `stale_bytes`: what would leave the bucket; `requests` and
-    `moved_bytes` (read and written): its cost."""
+    """An estimate of the next pass, for operators. `stale_bytes`: bytes that would be removed from the bucket;
+    `requests` and `moved_bytes` (read and written): its cost."""
 
     stale_bytes: int = 0
     requests: int = 0

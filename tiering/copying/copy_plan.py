@@ -1,7 +1,6 @@
-"""Chooses the range of the log that is copied next.
-Pure. A range begins at the manifest's remote end, or above it if everything skipped lies below the log start. It ends
-where a sealed local segment ends, and holds only flushed, committed offsets (C6). A segment that straddles the remote
-end gives its rest (C5)."""
+"""Chooses the range of the log that is copied next. Pure. A range begins at the manifest's remote end, or higher if all
+skipped offsets are below the log start. It ends where a sealed local segment ends, and holds only flushed, committed
+offsets (C6). Of a segment that contains the remote end, the part above it is copied (C5)."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def next_copy(
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """Sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
+    """Segments that are sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
 
     bytes: int
     segments: int

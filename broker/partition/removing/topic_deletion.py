@@ -1,9 +1,9 @@
 """Deletion of topics: every broker removes its files, the controller's broker also the objects (R24).
 
-- Only topics that the image names as deleted are removed. While a rebuild stands nothing is removed, not even a file
+- Only topics that the image names as deleted are removed. In a rebuilt cluster that is not confirmed nothing is removed
   (R29).
-- Only the controller's broker deletes objects and has the topic forgotten. So the next controller continues the
-  deletions of a dead one.
+- Only the controller's broker deletes objects and has the topic forgotten. The next controller thus continues deletions
+  after a failure.
 - A topic is forgotten after every broker in session had time to learn of the deletion; otherwise its log there would
   become a stray. Objects of uploads that ended meanwhile are deleted too.
 """
@@ -27,14 +27,14 @@ from seams.rng import Rng
 from tiering.service import TierService
 
 RETRY_S_MAX: Final = 300.0
-LATER_S: Final = 1.0  # after a session: a broker that did not see the commit by then has no session
-PURGING_MAX: Final = 4  # topics whose objects are deleted at once: a wide request must not starve uploads
+LATER_S: Final = 1.0  # after one session timeout a broker that did not see the commit has no session
+PURGING_MAX: Final = 4  # topics whose objects are deleted concurrently; a large request must not starve uploads
 
 
 @dataclass(eq=False, repr=False)
 class TopicDeletion:
-    """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a deleted topic
-    of which nothing is left; it raises while it cannot. `session_s`: a broker silent for so long has no session."""
+    """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a completely
+    deleted topic; it raises while it cannot. `session_s`: a broker silent for so long has no session."""
 
     _node_id: int
     _metadata: MetadataCache
@@ -108,7 +108,7 @@ class TopicDeletion:
             return await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions, self._may_delete)
 
     def _may_delete(self) -> bool:
-        """Asked before each deletion of objects: a topic of many partitions takes minutes."""
+        """Checked before each deletion of objects, because a topic of many partitions takes minutes."""
         self._check_not_rebuilt()
         return self._decides
 

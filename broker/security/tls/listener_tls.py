@@ -50,7 +50,7 @@ class ListenerTls:
 
     @property
     def expires(self) -> datetime:
-        """Expiry of the first certificate of the chain."""
+        """Earliest expiry of the certificates in the chain."""
         return self._made.contexts.expires
 
     def context(self) -> ssl.SSLContext:

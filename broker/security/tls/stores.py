@@ -46,7 +46,7 @@ class KeyPair:
 
     @property
     def expires(self) -> datetime:
-        """Expiry of the first certificate of the chain."""
+        """Earliest expiry of the certificates in the chain."""
         return min(certificate.not_valid_after_utc for certificate in self.chain)
 
 
