@@ -1,7 +1,7 @@
-"""Writes snapshots of an internal topic's shards to the bucket, for a lost disk. A failing shard delays no other.
-Failures are logged when they begin and when they end, however many shards fail. A snapshot is committed for the leader
-epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the local log reads
-none."""
+"""Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk. A failing shard delays no
+other. The log has one line when failures begin and one when they end, for any number of shards. A snapshot is committed
+for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the
+local log reads none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Snapshots:
             log.warning("snapshots of %s are written again, after %s", self._log.name, lasted)
 
     async def write_all(self) -> None:
-        """As `write_changed` at the end of a broker. A failure is raised after every shard was tried."""
+        """As `write_changed`, at the stop of a broker. Raises a failure after every shard was tried."""
         _, failures = await self._round(0.0)
         for failure in failures.values():
             raise failure

@@ -16,9 +16,9 @@ from broker.wire import messages as wire
 from broker.wire.apis import APIS
 
 TRANSACTION_VERSION: Final = 2
-"""Of the feature `transaction.version`: each end of a transaction takes an epoch (KIP-890 part 2)."""
+"""Level of the feature `transaction.version` at which each end of a transaction bumps the epoch (KIP-890 part 2)."""
 _BROKERS_ENDPOINT: Final = 1
-_SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
+_SOFTWARE_CHARS_MAX: Final = 255  # longest name and version of a client's software; the connection stores them
 _ADVERTISED: Final = [
     wire.ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()
