@@ -23,8 +23,8 @@ from logformat.record_batch import INT32_MAX, INT64_MAX
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# How much better other indexes may pack, besides a tenth. Batches of 4096 bytes need most: Kafka's indexes have every
-# second one.
+# Allowance for other indexes that pack better, besides a tenth. Batches of 4096 bytes need the most: Kafka's indexes
+# have every second one.
 _PACKED_SPARE_BYTES: Final = 512
 _GAPS_EXPECTED: Final = 8  # in one object, at most; each is a lost tail
 

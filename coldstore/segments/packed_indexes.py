@@ -1,7 +1,7 @@
 """Both indexes of a segment, packed: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
 Columns of differences, in byte planes, through zlib: 2 to 7 bytes an entry instead of 20, so an entry every 16 KiB
-costs no more than one every 64 KiB did. Thin indexes stand beside them for older readers. `unpack`'s memory is bounded
-by the log's size, whatever the payload claims."""
+costs no more than one every 64 KiB did. Thin indexes are stored as well, for older readers. `unpack`'s memory is
+bounded by the log's size, whatever the payload claims."""
 
 from __future__ import annotations
 

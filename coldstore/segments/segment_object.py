@@ -59,7 +59,7 @@ class TransactionOutcome(IntEnum):
 
 
 class DecidedTransaction(NamedTuple):
-    """An aborted transaction, or one whose marker lies at or beyond the range's end (C4). Offsets are absolute."""
+    """An aborted transaction, or one whose marker is at or above the range's end (C4). Offsets are absolute."""
 
     producer_id: int
     producer_epoch: int
@@ -69,8 +69,9 @@ class DecidedTransaction(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """Of an object that compaction wrote: records below `clean_end` superseded what it lacks; `replaces`: the objects
-    whose range it took over, which may still be there (a manifest that is rebuilt names only one of them)."""
+    """Statistics of an object that compaction wrote. `clean_end`: records below it superseded the removed ones.
+    `replaces`: the objects of the same range that it replaced. They may still exist, so a rebuilt manifest must name
+    only one of them."""
 
     clean_end: int
     replaces: tuple[UUID, ...]
@@ -110,9 +111,8 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
-    """How many last bytes to read so that one GET brings the whole footer.
-
-    `log_bytes`: of the object's entry; then exactly the footer. Without it nearly always enough: 48 KiB of 128 MiB."""
+    """Number of last bytes to read so that one GET contains the footer. With `log_bytes` of the object's entry it is
+    exact. Without it, it is nearly always enough: 48 KiB of 128 MiB."""
     wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
     if log_bytes is not None and object_bytes - log_bytes > TRAILER_SIZE:
         wanted = object_bytes - log_bytes
@@ -269,7 +269,7 @@ class SegmentFooter:
         return state
 
     def check_key(self, key: SegmentKey) -> None:
-        """Raises Corrupt if this object was written under another key: swapped, renamed, or of another log."""
+        """Raises Corrupt if the object was written under another key: swapped, renamed, or of another log."""
         said = self.statistics
         written = SegmentKey(said.topic_id, said.partition, said.base_offset, said.leader_epoch, said.uuid)
         if written != key:

@@ -45,7 +45,7 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """`log_bytes`: of the log as read; `footer_position`: where stored log bytes end."""
+    """`log_bytes`: size of the log as read; `footer_position`: end of the stored log bytes."""
 
     log_bytes: int
     footer_position: int

@@ -13,7 +13,8 @@ from hotstore.log.segment import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """Offsets [start, end) to copy as one object, and about how many bytes (a straddling file counts whole)."""
+    """Offsets [start, end) to copy as one object, and about how many bytes (a file that contains the remote end counts
+    in full)."""
 
     start_offset: int
     end_offset: int
@@ -21,7 +22,7 @@ class CopyRange:
 
 
 class NoCopy(Enum):
-    """Why there is nothing to copy now."""
+    """The reason why no range can be copied now."""
 
     DONE = "everything sealed is in the bucket"
     UNSTABLE = "the sealed end is not flushed or not visible yet"
