@@ -121,7 +121,7 @@ def validate_records(
             greatest = max(greatest, timestamp)
             index += 1
     except CorruptBatch as error:
-        # Bytes after the last record count as its fault: a client looks the index up among what it sent.
+        # Bytes after the last record count as its fault: a client looks up the index in its request.
         raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
     return greatest
 

@@ -22,7 +22,7 @@ from seams.files import syscalls
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
 DESCRIPTORS_MAX: Final = 8  # of one message
-_REAP_S: Final = 5.0  # a killed process that waits for a disk may take longer; then it is left behind
+_REAP_S: Final = 5.0  # a killed process that waits for a disk may take longer; then it is not awaited
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest: class idle may wait for ever beside a busy disk
 

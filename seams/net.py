@@ -74,9 +74,8 @@ class Net(Protocol):
         ...
 
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
-        """Call `tell` on the loop repeatedly while the socket has room, though the transport buffers nothing.
-
-        Returns the function that ends it, to be called before the transport is gone; None if the socket cannot be
+        """Call `tell` on the loop repeatedly while the socket has room, even if the transport buffers nothing. Returns
+        the function that stops it, to be called before the transport is closed; None if the socket cannot be
         watched."""
         ...
 

@@ -24,12 +24,12 @@ class FlushState(IntEnum):
     """State of a log's sync."""
 
     IDLE = 0
-    DEFERRED = 1  # a sync is due and no request waits for it: a timer will start it (ADR 8)
+    DEFERRED = 1  # a sync is due and no request waits for it; a timer will start it (ADR 8)
     REQUESTED = 2  # its round has not begun: appends until then are covered
     SYNCING = 3
     DIRTY = 4  # syncing, and batches were appended since it began
     DECIDING = 5  # that sync ended; `Flusher` decides whether another one is due
-    CLOSING = 6  # a sync still runs, none follows
+    CLOSING = 6  # a sync still runs, and none follows
     CLOSED = 7
     FAILING = 8  # the log failed while a sync runs
     FAILED = 9
@@ -77,12 +77,12 @@ NEXT: Final[dict[FlushState, dict[FlushEvent, tuple[FlushState, FlushAction]]]] 
     S.FAILING: {E.ENDED: (S.FAILED, A.NOTHING)},
     S.FAILED: {},
 }
-"""Any other event changes nothing in that state."""
+"""Other events do not change that state."""
 
 RUNNING: Final = frozenset({S.REQUESTED, S.SYNCING, S.DIRTY, S.CLOSING, S.FAILING})
 """A sync was requested and has not ended."""
 OVER: Final = frozenset({S.CLOSING, S.CLOSED, S.FAILING, S.FAILED})
-"""Nothing starts any more."""
+"""No further sync starts."""
 
 
 @dataclass(slots=True)

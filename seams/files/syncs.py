@@ -29,7 +29,7 @@ Synced = Callable[[list[OSError | None]], None]
 
 
 class CutOff(OSError):
-    """A sync that began and got no answer: what is durable is unknown. `__cause__` is what interrupted it."""
+    """A sync that began and got no result, so the durable bytes are unknown. `__cause__` is the interruption."""
 
     def __init__(self, by: BaseException) -> None:
         super().__init__(errno.EIO, f"a sync was cut off, what is durable is unknown: {by!r}")

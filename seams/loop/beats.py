@@ -1,7 +1,7 @@
-"""Common times for periodic checks, so that an idle process wakes once for all of them.
-A beat is a whole multiple of its period after the phase, so a longer period's beats are among those of a shorter one
-that divides it. Without it an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between
-processes: brokers of one machine, or of one simulation, need not check at the same moment."""
+"""Common times for periodic checks, so that an idle process wakes once for all of them. A beat is a whole multiple of
+its period after the phase, so a longer period's beats are among those of a shorter one that divides it. Without it an
+idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between processes, so that brokers of
+one machine, or of one simulation, do not check at the same time."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class ColdExpirer:
         self._verify = verify
         self._forget = forget
         self._counters = counters
-        self._graces: deque[tuple[float, int]] = deque()  # (end of grace, log start): objects below it may then be deleted
+        self._graces: deque[tuple[float, int]] = deque()  # (end of grace, log start): then delete objects below
         self._unnamed: deque[tuple[float, list[str]]] = deque()
         self._replaced_due_s: float | None = None
 
