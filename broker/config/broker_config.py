@@ -24,7 +24,7 @@ class BrokerConfig:
     # identity and places
     node_id: int
     rack: str | None
-    selects_by_rack: bool  # consumers are sent to replicas in their rack (KIP-392)
+    selects_by_rack: bool  # consumers are redirected to replicas in their rack (KIP-392)
     data_dir: str  # absolute
     bucket_url: str
     bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
@@ -41,10 +41,10 @@ class BrokerConfig:
     insecure: tuple[str, ...]  # addresses that others reach without authentication, as --insecure allows
 
     # security
-    sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL
+    sasl: Mapping[str, SaslListener]  # SASL listeners by name
     first_users: tuple[PasswordLogin, ...]  # first SCRAM users of a new cluster
-    brokers_login: Login | None  # how this broker logs in to others; None: their listener does not speak SASL
-    authorizer: AuthorizerConfig | None  # None: every client may do everything
+    brokers_login: Login | None  # login to other brokers; None: their listener does not use SASL
+    authorizer: AuthorizerConfig | None  # None: no authorization
 
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]
@@ -79,7 +79,7 @@ class BrokerConfig:
     replica_lag_ms_max: Annotated[int, "replica.lag.time.max.ms"]
     follower_rate_max: Annotated[
         int, "follower.replication.throttled.rate"
-    ]  # bytes a second, of replicas that are throttled
+    ]  # bytes per second of throttled replicas
     replication_quota_windows: Annotated[int, "replication.quota.window.num"]
     replication_quota_window_s: Annotated[int, "replication.quota.window.size.seconds"]
     quota_windows: Annotated[int, "quota.window.num"]
@@ -142,7 +142,7 @@ class BrokerConfig:
 
     @property
     def every_listener(self) -> tuple[ListenerConfig, ...]:
-        """With the additional one for brokers, if there is one."""
+        """All listeners, including the additional one for brokers."""
         return self.listeners if self.internal is None else (*self.listeners, self.internal)
 
 

@@ -1,7 +1,7 @@
 """Resolves flags, `--set`, environment and file to one `BrokerConfig`, and checks configs that depend on each other.
 
-Addresses and directories are checked in `places`; precedence is in `sources`. Pure: texts come in, a value or
-ConfigError comes out.
+Addresses and directories are checked in `places`; precedence is in `sources`. Pure: from texts to a value or
+ConfigError.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def resolve(
 
 
 def _inflight_bytes_max(values: Explicit) -> int | None:
-    """Of requests in flight; None: no limit."""
+    """Bytes of requests in flight; None: no limit."""
     inflight = values.number("queued.max.request.bytes")
     if 0 <= inflight < values.number("socket.request.max.bytes"):
         raise ConfigError(
@@ -184,7 +184,7 @@ def _check_topic_defaults(values: Explicit) -> None:
 
 
 def _selects_by_rack(text: str) -> bool:
-    """Whether consumers are sent to replicas in their rack. Kafka's default has no selector."""
+    """Whether consumers are redirected to replicas in their rack. Kafka's default has no selector."""
     if text.strip() not in ("", RACK_SELECTOR):
         raise ConfigError(
             f"Invalid value {text} for configuration replica.selector.class: no Java class is run here; "

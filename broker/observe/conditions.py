@@ -1,4 +1,4 @@
-"""Conditions: what is wrong with this broker, each in a sentence that ends with what to do.
+"""Conditions: problems of this broker, each as a sentence that ends with the remedy.
 
 Names and sentences are the same in `tier status`, in `/broker` and in the label of one metric; docs/operations.md has a
 section on each name. Pure.
@@ -97,13 +97,13 @@ class Named(msgspec.Struct, frozen=True):
 
 
 def conditions(facts: Facts) -> list[Named]:
-    """Those that hold, worst first."""
+    """The conditions that hold, worst first."""
     says = _of_cluster(facts.cluster) | _of_broker(facts) | _of_disk(facts) | _of_bucket(facts) | _of_security(facts)
     return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
 
 
 def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
-    """One sentence a name, in the words of `cluster status`."""
+    """One sentence per finding name, with the text of `cluster status`."""
     said: dict[Condition, str] = {}
     for finding in findings:
         condition = Condition(finding.name)

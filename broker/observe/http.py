@@ -1,8 +1,8 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, and `POST /tier/seal`.
 
-With secrets (`thermocline.http.token.file`) every request needs one of them, but for those of probes, and /metrics if
-it is open. Without, a request that changes anything is accepted from loopback only. It always needs a JSON content
-type, so that no web page can send it (cli.md).
+With secrets (`thermocline.http.token.file`) every request needs one, except probes, and /metrics if it is open. Without
+secrets, a request that changes state is accepted only from loopback. Such a request always needs a JSON content type,
+so that no web page can send it (cli.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Secrets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """`secrets` None: whoever reaches the port may read. `context`: the present TLS context; None: plaintext."""
+    """`secrets` None: every client that reaches the port may read. `context`: the present TLS context; None:
+    plaintext."""
 
     secrets: Secrets | None = None
     context: Callable[[], ssl.SSLContext] | None = None

@@ -26,7 +26,7 @@ from tiering.partition_state import Block
 
 _REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
 _WHY_CHARS: Final = 300
-# What blocks appends is shown before what blocks tiering.
+# Causes that block appends are shown before causes that block tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 
@@ -172,7 +172,7 @@ def _blocked(sources: Sources) -> list[Blocked]:
 
 
 def facts_at_start(startup: StartupSources) -> Facts:
-    """While nothing is served yet."""
+    """Status before the broker serves."""
     outage, store = startup.outage(), startup.store()
     return Facts(
         data_dir=startup.config.data_dir,

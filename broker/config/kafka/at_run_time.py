@@ -1,13 +1,12 @@
-"""Kafka's configs without effect here that Kafka takes while a broker runs: they are taken here too, kept and shown,
-so that tools which set them in passing work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
+"""Kafka's configs without effect here that Kafka accepts at run time. They are accepted, stored and shown here, too, so
+that tools that also set them work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
 
-Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
-`max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
-`cluster.json` would show them. Key stores are files, of one listener of one broker.
-
-What says who a peer is stays as it was at the start (`ssl.client.auth`, trust stores, names of brokers): else whoever
-may alter configs could name a file that holds a CA of their own, such as a log they produce to, and be a broker. A
-trust store's file is read again when it changes, so a new CA needs no other path.
+Refused at run time: configs that promise protection (`config.providers`, `cordoned.log.dirs`,
+`max.connections.per.ip.overrides`), login mechanisms (fixed at the start), and passwords (`cluster.json` would show
+them). Key stores are files of one listener of one broker. Configs that decide a peer's identity are fixed at the start
+(`ssl.client.auth`, trust stores, names of brokers). Otherwise a principal that may alter configs could name a file with
+its own CA, such as a log that it produces to, and become a broker. A trust store's file is read again when it changes,
+so a new CA needs no other path.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ remote.log.manager.fetch.max.bytes.per.second remote.log.manager.follower.thread
 share.coordinator.cached.buffer.max.bytes transaction.partition.verification.enable
 """)
 )
-"""Of one broker, or of all."""
+"""Configs of one broker, or of all."""
 
 OF_ONE: Final = frozenset(
     _names("""
@@ -42,7 +41,7 @@ ssl.cipher.suites ssl.enabled.protocols ssl.engine.factory.class
 ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 """)
 )
-"""Of one broker, named by its id: Kafka takes none of them for all brokers."""
+"""Configs of one broker, named by its id; Kafka refuses them for all brokers."""
 
 OF_A_LISTENER: Final = frozenset(
     _names("""
@@ -50,7 +49,7 @@ ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.lo
 ssl.keystore.type ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""Kafka takes them at run time with the prefix of a listener only."""
+"""Kafka accepts these at run time only with the prefix of a listener."""
 
 OF_A_LISTENER_FIXED: Final = frozenset(
     _names("""
@@ -58,4 +57,5 @@ ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.pa
 ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""Of these, refused: secrets, which `cluster.json` would show; certificates inline, too long for it; trust stores."""
+"""Those of them that are refused: secrets, which `cluster.json` would show; inline certificates, which are too long for
+it; trust stores."""

@@ -1,7 +1,7 @@
 """Metrics of the cluster: controller, sessions, partitions, replication, commit times.
 
-Figures that Kafka has are Kafka's (KafkaController, ReplicaManager). Each partition is counted by one broker: its
-leader, or the controller when it has none.
+Metrics that Kafka also has are defined as in Kafka (KafkaController, ReplicaManager). One broker counts each partition:
+its leader, or the controller if it has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.replication.catch_up import ReplicationCounters
 
 
 def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateReplica]) -> Iterator[Metric]:
-    """`late`: of partitions that are led here."""
+    """`late`: replicas of partitions led here."""
     yield from _who(sources, seen)
     yield from _partitions(seen)
     yield from _turnover(sources.turnover)

@@ -1,8 +1,8 @@
 """Metrics of topics and partitions: bytes produced and fetched, offsets, tiering lag.
 
 The first TOPICS_MAX topics have series of their own, and the first PARTITIONS_MAX of their partitions have offsets. All
-others are summed under an empty label, which Prometheus treats as no label. So sums are right, and clients cannot make
-a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
+others are summed under an empty label, which Prometheus treats as no label. Sums are thus right, and clients cannot
+make a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PartitionFigures:
             offsets[place] = offsets.get(place, 0) + offset
 
     def add_reads(self, reads: FollowerFetch) -> None:
-        """What consumers read of a partition that is followed here."""
+        """Bytes and records that consumers read from a partition followed here."""
         of = (self._shown.topic(reads.topic),)
         for name, value in (
             ("topic_fetched_bytes", reads.fetched_bytes),
@@ -187,8 +187,8 @@ def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
 
 
 def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
-    """Late replicas with a session, of a partition led here. A replica that has all that the log held half a second ago
-    is not late."""
+    """Late replicas with a session, of a partition led here. A replica with all records that the log had half a second
+    ago is not late."""
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:
         return []

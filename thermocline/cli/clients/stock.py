@@ -89,7 +89,7 @@ def client_config(bootstrap: str) -> ClientConfig:
 
 
 def _token(path: str, _: str) -> tuple[str, float]:
-    """The token of a file, for librdkafka, which asks again when the time is over."""
+    """The token of a file, for librdkafka, which asks again after its expiry."""
     with open(path, encoding="ascii") as file:
         return file.read().strip(), time.time() + _TOKEN_FILE_S
 
@@ -129,7 +129,7 @@ def _shown(extra: list[tuple[str, str]]) -> str:
 
 
 def plainly(what: str, error: KafkaError) -> str:
-    """One line: what was done, what went wrong, and what to do about it."""
+    """One line: the operation, the error, and the remedy."""
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
         advice = None  # the broker's own message may be about something else

@@ -204,8 +204,8 @@ def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) 
 
 
 class _Undecided:
-    """Notes once, after ten seconds without a record or at the end, that records are there and not shown, because a
-    transaction is open."""
+    """Prints once, after ten seconds without a record or at the end, that records are hidden because a transaction is
+    open."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -214,7 +214,7 @@ class _Undecided:
         self._noted = False
 
     def reached(self, partition: int, last_stable_offset: int, high_watermark: int) -> None:
-        """All that is decided was read."""
+        """All decided records were read."""
         if last_stable_offset < high_watermark:
             self._above[partition] = last_stable_offset
         else:
@@ -242,7 +242,7 @@ class _Undecided:
 
 
 class _Silence:
-    """Notes once, after ten seconds, that partitions with unread records give nothing, and why.
+    """Prints once, after ten seconds, that partitions with unread records deliver none, and the reason.
 
     librdkafka retries silently.
     """
@@ -258,7 +258,7 @@ class _Silence:
         self._since_s, self._noted = time.monotonic(), False
 
     def go_on(self, partitions: Collection[int]) -> None:
-        """Nothing arrived from these partitions, which have records or whose end is unknown."""
+        """No record arrived from these partitions, which have records or an unknown end."""
         if self._noted or time.monotonic() - self._since_s < SILENCE_NOTED_S:
             return
         self._noted = True

@@ -334,8 +334,8 @@ class _Archiver:
         return any(one.outcome is TransactionOutcome.ABORTED for footer in footers for one in footer.transactions)
 
     def _any_replaced(self, step: ArchiveStep) -> bool:
-        """Whether compaction replaced an object of the step since the run read the manifests: records that it dropped
-        are in their counts, and maybe in no object any more. The next step is planned with what is there now."""
+        """Whether compaction replaced an object of the step since the run read the manifests. The manifests' counts
+        then include removed records. The next step is planned with the current objects."""
         parts = self._parts()
         for partition, segments in self._planned(step).items():
             part, (first, end) = parts[self._topic.topic, partition], step.ranges[partition]
@@ -353,7 +353,8 @@ class _Archiver:
         }
 
     def _report_unread(self, step: ArchiveStep, count: int, loss: Loss) -> None:
-        """Records of the step that the manifests count, no transaction aborted, and no task read."""
+        """Records of the step in the manifests' counts that neither belong to an aborted transaction nor were read by a
+        task."""
         line = (
             f"{self._topic.topic} {offset_ranges.encode(step.offsets)}: {count} of {step.records} records were not read"
         )
