@@ -172,11 +172,11 @@ _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
 # Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent one.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
-_WIDE_FRAME: Final = 8 << 10  # a smaller frame cannot name so many partitions
+_WIDE_FRAME: Final = 8 << 10  # a smaller frame has fewer partitions
 
 
 def is_wide(request: Message) -> bool:
-    """Whether the request names so many partitions that it is handled in turns with other work."""
+    """Whether the request names too many partitions to be handled without yielding to other work."""
     if isinstance(request, ProduceRequest):
         topics: list[Any] = request.topic_data
         rows = sum(len(topic.partition_data) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0

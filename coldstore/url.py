@@ -77,7 +77,7 @@ def with_key_file(url: BucketUrl, path: str | None) -> BucketUrl:
 
 
 def parse_bucket_url(text: str) -> BucketUrl:
-    """A bucket URL from a config or the command line. Raises InvalidRequest with what is wrong."""
+    """A bucket URL from a config or the command line. Raises InvalidRequest with the reason."""
     scheme, separator, _ = text.partition("://")
     if separator and scheme == "file":
         return _directory_url(text)

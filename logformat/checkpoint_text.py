@@ -41,7 +41,7 @@ def format_checkpoint(entries: Iterable[str]) -> bytes:
 def parse_checkpoint(data: Buffer, file: str, columns: int) -> list[Line]:
     """Entries of a checkpoint file. An empty file, which Kafka leaves before its first write, has none.
 
-    Raises Corrupt for anything malformed, NewerFormat for another version."""
+    Raises Corrupt for malformed text, NewerFormat for another version."""
     try:
         text = bytes(data).decode("ascii")
     except UnicodeDecodeError as error:

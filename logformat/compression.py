@@ -109,8 +109,7 @@ def _decompressed(codec: Codec, data: memoryview, cap: int) -> bytes:
 
 
 def _gunzip(data: memoryview, cap: int) -> bytes:
-    """Fed in slices, small ones first: zlib copies what is fed beyond a member's end, and a MiB may have 50 000
-    members."""
+    """Fed in slices, small ones first: zlib copies input beyond a member's end, and a MiB may have 50 000 members."""
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
@@ -158,7 +157,7 @@ def _unzstd(data: memoryview, cap: int) -> bytes:
                 parts.append(frame.decompress(data[pos : pos + step]))
                 left -= len(parts[-1])
                 pos += step
-            if frame.eof:  # frames may be concatenated; what was fed beyond this one belongs to the next
+            if frame.eof:  # frames may be concatenated; input beyond this one belongs to the next
                 pos = min(pos, len(data)) - len(frame.unused_data)
             elif left > 0:
                 raise CorruptBatch("zstd data is cut short")

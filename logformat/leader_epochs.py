@@ -36,7 +36,7 @@ def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) 
     """End of a log after its replica became leader without all acknowledged records; `served_epoch` served the
     partition last.
 
-    A replica that did not see that epoch keeps only what is below its high watermark, because the rest may have been
+    A replica that did not see that epoch keeps only records below its high watermark, because later ones may have been
     overwritten. A later epoch is that of an unfinished unclean start, which truncated already."""
     return end if seen_epoch >= served_epoch else min(end, high_watermark)
 

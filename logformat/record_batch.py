@@ -221,7 +221,7 @@ def check_batch(
 ) -> BatchHeader:
     """The header of a produced batch, after every check that does not need its records.
 
-    `end` bounds what may be read; a batch may end before it (Kafka refuses a second one: compare `size`). `bytes_max`
+    `end` bounds the readable bytes; a batch may end before it (Kafka refuses a second one: compare `size`). `bytes_max`
     is the topic's max.message.bytes. Timestamps below `timestamp_min` or above `timestamp_max` (the caller's clock ∓
     message.timestamp.{before,after}.max.ms, ms) are refused, except −1 (none). Raises CorruptBatch, UnsupportedMagic,
     UnsupportedCodec, InvalidRecordBatch, InvalidTimestamp, BatchTooLarge, TransactionalBatchRefused. Source: Kafka's

@@ -173,8 +173,8 @@ def offset_for_timestamp(
 ) -> TimestampOffset | None:
     """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
 
-    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp, from which a
-    reader misses nothing."""
+    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp; a reader that
+    starts there misses no record."""
     header = read_header(batch, pos)
     if header.max_timestamp < timestamp:
         return None

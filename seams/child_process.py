@@ -128,7 +128,7 @@ class ParentChannel:
 
     @classmethod
     def of_arguments(cls, arguments: Sequence[str]) -> ParentChannel:
-        """Of the first two command-line arguments."""
+        """The channel of the first two command-line arguments."""
         return cls(int(arguments[0]), int(arguments[1]))
 
     def receive(self, timeout_s: float | None) -> tuple[bytes, list[int]]:
@@ -206,5 +206,5 @@ def _end_with(parent_pid: int, descriptor: int) -> None:
 
 
 def _import_path() -> str:
-    """PYTHONPATH with which a child imports the same modules as this process, whatever its directory."""
+    """PYTHONPATH with which a child in any directory imports the same modules as this process."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)

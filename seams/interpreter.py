@@ -34,7 +34,7 @@ def build_of(version: str, variables: Mapping[str, Any]) -> Build:
 
 
 def this_build() -> Build:
-    """Of the running interpreter."""
+    """The build of the running interpreter."""
     return build_of(platform.python_version(), sysconfig.get_config_vars())
 
 

@@ -169,7 +169,7 @@ class PartitionJobs:
         if max(of.remote_end_offset, of.log_start_offset) < of.log.local_log_start_offset:
             return AGAIN_S  # perhaps an earlier version of the root: objects it does not name may be the only copies
         if not of.is_complete():
-            return AGAIN_S  # nothing may be deleted yet
+            return AGAIN_S  # deletion is not allowed yet
         try:
             await self._collector.collect(of.topic_id, of.partition, of.holds, of.check_fresh)
         except (Corrupt, ObjectMissing) as unreadable:

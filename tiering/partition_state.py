@@ -97,7 +97,8 @@ class TieredPartition:
         self.visible_end: Callable[[], int] = lambda: log.stable_end_offset
         """The last stable offset: nothing at or above it is copied."""
         self.committed_end: Callable[[], int] = lambda: log.stable_end_offset
-        """The high watermark: retention of what is not copied does not wait for open transactions, as in Kafka."""
+        """The high watermark: retention of segments that are not copied does not wait for open transactions, as in
+        Kafka."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
@@ -396,7 +397,7 @@ class TieredPartition:
         raises the reservation first (`request_end`, ADR 13). The local copy is lowered before the root. A crash in
         between leaves the root too high, which causes a gap after the loss of the disk, but no offset is assigned
         twice. The next `reserve` overwrites a release that arrives late. Does nothing while other replicas are
-        assigned: their logs may end higher (D29). Raises as `commit`, and OSError."""
+        assigned, because their logs may end higher (D29). Raises as `commit`, and OSError."""
         if not self.is_alone:
             return False
         async with self._reserving:
@@ -419,7 +420,7 @@ class TieredPartition:
     # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
     @property
     def sure_end_offset(self) -> int:
-        """Local segments that end at or below it may be deleted at once: they lie below the root's log start, or in
+        """Local segments that end at or below it may be deleted at once: they are below the root's log start, or in
         objects that this process verified, without a hole from the first local one on."""
         manifest = self.manifests.manifest
         if manifest is None or not self.claimed:

@@ -119,7 +119,7 @@ class TierService:
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────
     async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
-        """See `AttachedTiers.attach`. It begins to claim, copy and expire when nothing is being opened
+        """See `AttachedTiers.attach`. It begins to claim, copy and expire when no log is being opened
         (`deferring_starts`)."""
         tier = await self._attached.attach(lease, lead)
         self._deferred.attached(tier.start)

@@ -46,7 +46,7 @@ class Lead:
     - `unclean_after`: this log may lack acknowledged records; the leader epoch that served before this one. None:
       complete.
     - `broker_epoch`: this broker's session in the image that makes it leader.
-    - `on_behind`: called on the loop if the log ends below what the bucket holds (R18).
+    - `on_behind`: called on the loop if the log ends below the bucket's end (R18).
     """
 
     leader_epoch: int

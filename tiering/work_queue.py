@@ -240,7 +240,7 @@ class WorkQueue:
 
 
 async def _run(job: Job) -> float | Retryable | None:
-    """A temporary refusal is an outcome; any other exception goes to the report."""
+    """A temporary refusal is a normal outcome; any other exception is reported."""
     try:
         return await job.run()
     except Retryable as failure:

@@ -77,9 +77,7 @@ class BrokerConfig:
     log_start_checkpoint_interval_ms: Annotated[int, "log.flush.start.offset.checkpoint.interval.ms"]
     high_watermark_checkpoint_interval_ms: Annotated[int, "replica.high.watermark.checkpoint.interval.ms"]
     replica_lag_ms_max: Annotated[int, "replica.lag.time.max.ms"]
-    follower_rate_max: Annotated[
-        int, "follower.replication.throttled.rate"
-    ]  # bytes per second of throttled replicas
+    follower_rate_max: Annotated[int, "follower.replication.throttled.rate"]  # bytes per second of throttled replicas
     replication_quota_windows: Annotated[int, "replication.quota.window.num"]
     replication_quota_window_s: Annotated[int, "replication.quota.window.size.seconds"]
     quota_windows: Annotated[int, "quota.window.num"]

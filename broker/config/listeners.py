@@ -2,9 +2,9 @@
 
 Checks `listeners`, `advertised.listeners`, `listener.security.protocol.map`, `controller.listener.names`,
 `inter.broker.listener.name` and `thermocline.internal` together, with the messages of Kafka 4.3.1. Every listener has a
-name and a port of its own, and an address that its clients can use. Brokers have a listener that clients do not need,
-so that requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, because
-there is no controller quorum. Pure: names are not resolved, addresses not bound.
+unique name and port, and an address that its clients can use. Brokers have a listener that clients do not need, so that
+requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, because there
+is no controller quorum. Pure: names are not resolved, addresses not bound.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class ListenerTexts(NamedTuple):
 
 
 def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
-    """The listeners of clients and brokers, in the order written. Raises InvalidConfig for what cannot be served.
+    """The listeners of clients and brokers, in the order written. Raises InvalidConfig for listeners that cannot be
+    served.
 
     `host_name`: advertised if every interface is bound and no address is advertised.
     """
@@ -230,5 +231,5 @@ def _joined(address: Address, told: Address | None, host_name: str, protocol: Se
 
 
 def _shown(addresses: Iterable[Address]) -> str:
-    """As Kafka prints a list of them."""
+    """A list of them in Kafka's format."""
     return f"[{', '.join(f'{one.name}://{show_address(one.host, one.port)}' for one in addresses)}]"

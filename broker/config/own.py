@@ -58,7 +58,7 @@ OWN: tuple[Definition, ...] = (
         "Absolute path of the key file: objects of the bucket are encrypted and decrypted with its keys "
         "(docs/encryption.md). A key_file in the bucket's URL is stronger.",
     ),
-    # what an acknowledgement means
+    # durability of an acknowledgement
     _own(
         "flush",
         _STRING,

@@ -38,7 +38,7 @@ def resolve(
     launch: Launch = Launch(),  # noqa: B008 - immutable
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> BrokerConfig:
-    """The broker's configuration. Raises ConfigError for anything that cannot be used.
+    """The broker's configuration. Raises ConfigError for a value that cannot be used.
 
     `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
     environment; `file_text`: a `server.properties`, or None; `defaults`: values below all of these.

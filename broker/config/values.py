@@ -42,7 +42,7 @@ def _shown(limit: float) -> str:
 
 
 def double_text(number: float) -> str:
-    """As Java prints a double: `0.5`, `1.0`, `5.0E-4`."""
+    """A double in Java's format: `0.5`, `1.0`, `5.0E-4`."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     digits, _, exponent = f"{Decimal(repr(number)):e}".partition("e")

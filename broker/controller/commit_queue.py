@@ -2,10 +2,10 @@
 
 - A change is decided on the newest image and the decisions before it, then committed, then applied (image feed), then
   answered.
-- After a commit of unknown outcome nothing is decided until the bucket resolved it, so a retry never makes a second
+- After a commit of unknown outcome no change is decided until the bucket resolved it, so a retry never creates a second
   topic of one name.
-- A process that lost the controller epoch decides no more (R1). A change begun in one epoch never commits in a later
-  one.
+- A process that lost the controller epoch makes no more decisions (R1). A change begun in one epoch never commits in a
+  later one.
 - A change that needs no commit is answered only while no other process can have claimed.
 
 Changes that wait together are committed together, because a bucket takes only a few commits a second.
@@ -121,7 +121,7 @@ class CommitQueue:
                     self._queue.remove(asked)
 
     def renounce(self) -> None:
-        """Another process is the controller: decide nothing more. This broker's partitions are not affected."""
+        """Another process is the controller: make no more decisions. This broker's partitions are not affected."""
         self._is_controller = False
         for asked in self._taken():
             asked.refuse(not_controller())
@@ -217,7 +217,7 @@ class CommitQueue:
         self._doubtful = records  # the PUT may succeed even if the commit fails
         try:
             at = await self._root.commit(records)
-        except CommitTooLarge:  # before anything was written
+        except CommitTooLarge:  # before any write
             self._doubtful = None
             raise
         self._doubtful = None

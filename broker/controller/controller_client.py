@@ -39,8 +39,8 @@ class ControllerClient:
         self._times = times
 
     async def propose(self, proposals: Sequence[PartitionProposal]) -> tuple[ErrorCode, ...]:
-        """As `BrokerRpc.alter_partition`. ConnectionError: nothing was sent, also without a session or a known
-        controller."""
+        """As `BrokerRpc.alter_partition`. ConnectionError: the request was not sent; also raised without a session or a
+        known controller."""
         broker_epoch = self._metadata.broker_epoch(self._node_id)
         if broker_epoch == NO_EPOCH:
             raise ConnectionError(f"broker {self._node_id} is not registered; nothing was sent")

@@ -42,9 +42,9 @@ AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitabl
 
 @dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
-    """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
-    controller on another broker (None: there is no other broker). `ask_candidates` asks replicas about their logs
-    (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is `ClusterControl.fitness`."""
+    """Each method raises the errors of `CommitQueue.decide` and of its decision. `opened` is `Effects.opened`.
+    `remote`: the controller on another broker (None: there is no other broker). `ask_candidates` asks replicas about
+    their logs (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
     _metadata: MetadataCache
@@ -134,7 +134,7 @@ class ControllerRequests:
             await self.opened(topic)
 
     async def delete_topic(self, name: str, topic_id: str | None = None, charge: Charge = free) -> Topic:
-        """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
+        """Free the name and stop serving. `topic_id`: the topic of this id, even if another topic has the name now
         (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
 
         def delete(image: ClusterImage) -> Decision[Topic]:
@@ -147,7 +147,7 @@ class ControllerRequests:
         return topic
 
     async def record_purged(self, topic: Topic) -> None:
-        """Remove the record of a deleted topic, once nothing of it is left."""
+        """Remove the record of a deleted topic after its files and objects are deleted."""
         await self._decide(lambda image: topics.purged(image, topic.topic_id))
 
     async def set_configs(

@@ -71,7 +71,7 @@ class LeaderRebalance:
     _interval_s: float
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Rebalance periodically until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             if self._metadata.is_decided_by(self._node_id):

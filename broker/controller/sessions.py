@@ -32,7 +32,7 @@ class _Session:
     broker_epoch: int
     heard_s: float | None  # in loop time; None: not in this epoch
     ends_s: float
-    is_closed: bool = False  # the connection of its heartbeats closed, and none came since
+    is_closed: bool = False  # its heartbeat connection closed, and no heartbeat arrived since
     knock_s: float = inf  # time to probe its port
     is_ending: bool = False  # its end is decided, or another process replaces it
 
@@ -90,7 +90,7 @@ class Sessions:
             self._had.append((time_s, members))
 
     def heartbeat(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
-        """A heartbeat came. Returns whether its session exists and continues."""
+        """A heartbeat arrived. Returns whether its session exists and continues."""
         session = self._sessions.get(node_id)
         if session is None or session.broker_epoch != broker_epoch or session.is_ending:
             return False

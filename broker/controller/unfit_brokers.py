@@ -114,8 +114,8 @@ class UnfitBrokers:
         return True
 
     async def act(self) -> bool:
-        """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether
-        nothing is left."""
+        """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether all
+        of this is done."""
         self.is_done = True  # unless a report or an image arrives meanwhile
         try:
             await self._remove_lost_logs()

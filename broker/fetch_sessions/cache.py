@@ -62,7 +62,7 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """Of all sessions, for metrics."""
+        """Partitions of all sessions, for metrics."""
         return sum(len(session.targets) for session in self._sessions.values())
 
     def begin(self, request: FetchRequest, version: int, names: Names, now_ms: int) -> Full | Incremental | ErrorCode:

@@ -37,7 +37,7 @@ class Throttles:
         self._monotonic_s = monotonic_s
         self._topics: dict[str, Topic] = {}
         self._moving: set[str] = set()  # ids of topics with an ongoing reassignment
-        self._named: set[str] = set()  # ids of topics whose replicas are named
+        self._named: set[str] = set()  # ids of topics with throttled replicas
         self._idle_since_s: float | None = None
 
     def apply_image(self, at: ImageAt) -> None:

@@ -67,8 +67,8 @@ class GroupCoordinator:
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
         """`topics`: the topics that allow commits; by default all. `names`: topic names by id. `leaving`: names of
-        deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether no other
-        broker can coordinate these groups by now (R25)."""
+        deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether this
+        broker's session excludes another coordinator (R25)."""
         self._clock = clock
         self._rng = rng
         self._config = config
@@ -97,8 +97,8 @@ class GroupCoordinator:
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
-        """Producers, and their epochs, whose offsets in that partition wait for a marker that a loss may have taken.
-        None while they are loaded."""
+        """Producers, and their epochs, with offsets in that partition that wait for a possibly lost marker. None while
+        they are loaded."""
         if topic != OFFSETS_TOPIC:
             return {}
         shard = self.log.ready(index)

@@ -71,7 +71,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: dict[TopicPosition, int] = {}
-        self._adopted: set[TopicPosition] = set()  # whose topic id is not in the log yet
+        self._adopted: set[TopicPosition] = set()  # positions without a topic id in the log yet
         self.open = OpenOffsets()
         self.count = 0  # committed ones
         self._size_bytes = 0
@@ -90,7 +90,7 @@ class GroupOffsets:
         return self.count + self.open.count
 
     def positions(self) -> Iterator[TopicPosition]:
-        """Of committed offsets, then those of open transactions only."""
+        """Positions with committed offsets, then those with only open transactions."""
         for topic, partition, _ in self:
             yield topic, partition
         for topic, partition in self.open.positions():

@@ -216,7 +216,7 @@ class GroupShard:
         return Live(count, _live_records(groups))
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        """Committed positions, then open ones, which are newer. What a marker commits meanwhile comes last."""
+        """Committed positions, then open ones, which are newer. Offsets that a marker commits meanwhile come last."""
         self._resolved = {}
         try:
             yield stored_group_record("", None)  # no real group: members must name theirs

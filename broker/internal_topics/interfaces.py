@@ -34,7 +34,7 @@ class InternalTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Of one partition. Sizes in bytes, times in ms."""
+    """Limits of one partition. Sizes in bytes, times in ms."""
 
     append_batch_bytes_max: int  # of one batch: many writes share one flush
     append_queue_max: int  # waiting writes; more are refused as retriable

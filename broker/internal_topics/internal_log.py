@@ -123,7 +123,7 @@ class InternalLog(Generic[S]):
         return [shard.state for shard in self.shards() if shard.is_ready]
 
     def shards(self) -> Iterator[LedShard[S]]:
-        """Those that are completely loaded, also after `close`."""
+        """The completely loaded states, also after `close`."""
         for partition in tuple(self._partitions.values()):
             if partition.shard is not None and partition.life.is_whole:
                 yield partition.shard
@@ -133,7 +133,7 @@ class InternalLog(Generic[S]):
         return any(partition.life.state is ShardState.LOADING for partition in self._partitions.values())
 
     async def wait_loaded(self) -> None:
-        """Until every led shard is loaded or failed."""
+        """Wait until every led shard is loaded or failed."""
         while self.is_loading:
             self._moved.clear()
             await self._moved.wait()

@@ -33,7 +33,7 @@ class Snapshots:
         return self._log.name
 
     async def keep(self) -> None:
-        """Until cancelled: check a few times an interval for due snapshots."""
+        """Check a few times per interval for due snapshots, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s / _LOOKS_PER_INTERVAL)
             await self._write_and_tell(self._interval_s)
@@ -71,7 +71,7 @@ class Snapshots:
         )
 
     async def _round(self, age_s: float) -> tuple[int, dict[str, Exception]]:
-        """Write those whose last snapshot is `age_s` old. Returns how many succeeded, and the failures by shard
+        """Write shards whose last snapshot is `age_s` old. Returns how many succeeded, and the failures by shard
         name."""
         written, failures = 0, dict[str, Exception]()
         for shard in tuple(self._log.shards()):

@@ -14,7 +14,7 @@ CUT_OFF_S: Final = 60.0  # time of an outage of this broker alone; most outages 
 
 
 class BrokerFitness:
-    """`is_disk_full`: whether nothing may be appended in its data directory."""
+    """`is_disk_full`: whether its data directory accepts no appends."""
 
     def __init__(self, log_failures: LogFailures, is_disk_full: Callable[[], bool]) -> None:
         self._log_failures = log_failures

@@ -37,8 +37,8 @@ class ControllerLease:
         return NO_LEASE if lease is None else lease.content.counter
 
     async def poll(self, controller_epoch: int) -> LeaseSight:
-        """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns what all polls so far show
-        (C19)."""
+        """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns the conclusion of all polls so
+        far (C19)."""
         before_read = self._world.clock.monotonic_s()
         self._watch.poll_begins(before_read)
         lease = await self._lease.load()

@@ -2,7 +2,7 @@
 
 - The image decides who is the controller, as for leaders. A claim whose response was lost thus takes effect when its
   author reads it (D12).
-- A broker that hears a controller does not claim.
+- A broker does not claim while a controller answers it.
 - A controller that resigned stops bumping, and claims again if no other broker did.
 """
 

@@ -1,8 +1,8 @@
 """Membership of this process: its session, its polls of `cluster.json`, and the fences between processes (R1).
 
-- A process that loses the controller epoch decides nothing more and keeps serving its partitions.
-- A process that reads another incarnation under its node id answers nothing more and exits. Leader epochs fence
-  partitions (`broker.partition`).
+- A process that loses the controller epoch makes no more decisions, but keeps serving its partitions. - A process that
+  reads another incarnation under its node id stops answering and exits. Leader epochs fence partitions
+  (`broker.partition`).
 - When the image shows the end of the session, the process registers again. The lease is released last. Without the
   store only decisions stop.
 """

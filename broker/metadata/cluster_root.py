@@ -57,7 +57,7 @@ class ImageAt(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """`cluster.json` as it was read. `epoch`: the controller's."""
+    """Content and version of `cluster.json` from one read. `epoch`: the controller's."""
 
     cluster_id: str
     image: ClusterImage
@@ -71,7 +71,7 @@ class Loaded(NamedTuple):
 
 
 class CommitTooLarge(InvalidRequest):
-    """The records make more than a page may hold. The caller bounds what clients send."""
+    """The records make more than a page may hold. The caller bounds the changes of clients."""
 
 
 class _Moved(Retryable):
@@ -263,6 +263,6 @@ class ClusterRoot:
         known = self._root.known
         key = metadata_key(0 if known is None else known.version, epoch, self._rng.uuid(), PAGE_SUFFIX)
         page = ClusterPage(key, len(data), crc32c(data), json_bytes)
-        # Written before we know whether the commit stands: a page that no root names is garbage.
+        # Written before the outcome of the commit is known: a page that no root names is garbage.
         await self._store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
         return ClusterContent(before.cluster_id, controller, page, after.position)

@@ -97,7 +97,7 @@ class ClusterImage(msgspec.Struct):
             self.acls,
             self.quotas,
         )
-        quotas: list[ClientQuotas] = []  # applied together: one request may change a thousand of many thousands
+        quotas: list[ClientQuotas] = []  # applied in one step, because one request may change a thousand topics
         for record in records:
             if isinstance(record, ClientQuotas):
                 quotas.append(record)
@@ -247,8 +247,8 @@ def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...], *, sk
 
 
 def _are_sets(row: Row, nodes: dict[int, Node]) -> bool:
-    """No duplicates, all registered; in sync only assigned replicas; led by an in-sync replica with a session, or
-    none."""
+    """Whether a row is valid: replicas are registered and distinct, in-sync replicas are assigned, and the leader is an
+    in-sync replica with a session, or none."""
     assigned = (*row.replicas, *row.target)
     return (
         bool(row.replicas)

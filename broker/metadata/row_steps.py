@@ -21,7 +21,7 @@ from broker.metadata.records import NO_LEADER, Row
 
 
 class PartitionFitness(NamedTuple):
-    """What nodes report about one partition: logs that are `sound`, logs that `failed` or are lost (others: unknown),
+    """Reports of nodes about one partition: logs that are `sound`, logs that `failed` or are lost (others: unknown),
     nodes `unfit` to lead anything."""
 
     sound: frozenset[int]
@@ -95,7 +95,7 @@ def with_log_lost(image: ClusterImage, row: Row, node_id: int, minimum: int, *, 
 
 
 def without_member(image: ClusterImage, row: Row, node_id: int, minimum: int) -> Row:
-    """Remove `node_id` from the set, whatever the minimum."""
+    """Remove `node_id` from the set, even below the minimum."""
     without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
     return next_row(row, with_leader_elected(image, without, minimum))
 

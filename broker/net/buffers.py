@@ -96,7 +96,7 @@ class FrameBudget:
         self.exhausted = self.used >= self._open_limit
 
     def give(self, owner: object, count: int, left: int) -> None:
-        """Return `count` bytes; `left` is what `owner` still holds."""
+        """Return `count` bytes; `left`: the bytes that `owner` still holds."""
         self.used -= count
         assert self.used >= 0, "more frame bytes returned than taken"
         if left == 0 and owner is self._reserve_owner:

@@ -25,7 +25,7 @@ class Overdue(Enum):
 
 
 class PeerTimeouts:
-    """Deadlines of one connection: to complete a frame, to send anything, to take its responses.
+    """Deadlines of one connection: to complete a frame, to send any byte, to take responses.
 
     A frame's time runs only while the broker reads; idle time stops while the peer waits for a response, or is
     throttled; a peer that
@@ -92,7 +92,7 @@ class Timed(Protocol):
     """Set by `DeadlineWheel` only: the tick of the next check, 0 for none."""
 
     def check_deadlines(self, tick: int) -> int:
-        """Act on what is overdue at `tick`. Returns the tick of the next deadline, 0 for none."""
+        """Handle deadlines that are over at `tick`. Returns the tick of the next deadline, 0 for none."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from seams.files.disk import FileRange
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's principal of a client that nothing authenticated."""
+"""Kafka's principal of a client without authentication."""
 
 Part = bytes | bytearray | memoryview | FileRange
 """A piece of a response. A buffer is kept by reference until the kernel took it: never change it after handing it over,

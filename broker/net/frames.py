@@ -1,7 +1,7 @@
 """Cuts a byte stream into length-prefixed frames, with as little copying as the memory limits allow.
 
 Between two reads a connection holds one of three: nothing; an exact copy of an incomplete small frame; or a pooled
-buffer. That buffer grows with what arrived: to at most twice those bytes, or twice a frame that this peer already
+buffer. That buffer grows with the received bytes: to at most twice those bytes, or twice a frame that this peer already
 delivered. A claimed length alone allocates nothing. No I/O: the caller asks `buffer` where to write, calls `received`,
 takes frames with `next`, then calls `compact` or `pause`.
 
@@ -101,13 +101,13 @@ class FrameReader:
         if self.end < len(self.view):
             return self.view[self.end :]
         # Copy the incomplete small frame to the start of the shared buffer; new bytes follow it. Copying at most 16 KiB
-        # is cheaper than a read of its own for the end of one frame.
+        # is cheaper than a separate read for the end of one frame.
         left = self.end - self.pos
         pool.shared[:left] = self.view[self.pos : self.end]
         return pool.shared[left : left + ALLOWANCE] if self._budget.exhausted else pool.shared[left:]
 
     def received(self, count: int) -> None:
-        """`count` bytes were written to what `buffer` returned."""
+        """`count` bytes were written to the result of `buffer`."""
         if self.end == len(self.view):  # the own buffer had no room: all bytes are in the shared buffer now
             end = self.end - self.pos + count
             if self._backing is not None:
@@ -192,7 +192,7 @@ class FrameReader:
             self._budget.give(self, copied, self._charged)
 
     def close(self) -> None:
-        """The connection is gone: return everything. A held frame's memory is left to its holder."""
+        """The connection is closed: return all memory. A held frame's memory is left to its holder."""
         if self._held:
             self._backing = None
             self._pooled = self._held = False
@@ -240,8 +240,8 @@ class FrameReader:
             self._charge_forced(left)
 
     def _open_window(self, capacity: int) -> None:
-        """Take a pooled buffer before anything arrived, since this peer sends large frames. It is returned at once if
-        none comes."""
+        """Take a pooled buffer before bytes arrive, because this peer sends large frames. It is returned at once if no
+        frame follows."""
         self._backing = self._pool.take(capacity)
         self._pooled = True
         self.view = memoryview(self._backing)[:capacity]

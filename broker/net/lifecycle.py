@@ -1,4 +1,4 @@
-"""State of a connection and its effects: whether the transport is read, what is overdue, how it ends.
+"""State of a connection, and its effects: pausing reads, deadlines, closing.
 
 It waits in the budget's queue exactly while it is STARVED. The first reason to close counts, unless the connection is
 cut later. Only `update_reading` pauses and resumes reading.
@@ -156,7 +156,7 @@ class Lifecycle:
         self._transport.abort()
 
     def cut(self, reason: CloseReason, detail: str) -> None:
-        """Send nothing any more; the transport is, or is about to be, aborted."""
+        """Stop sending; the transport is, or is about to be, aborted."""
         if self.state in OVER:
             return
         self.step(NEXT[Event.CUT])

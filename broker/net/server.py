@@ -170,7 +170,7 @@ class Server:
     async def stop(self, *, drain: bool = True) -> None:
         """Accept no more, let responses in flight leave for `drain_ms_max`, then close all connections.
 
-        `drain` False: close at once, for a broker whose responses may not leave any more.
+        `drain` False: close at once, for a broker that may send no more responses.
         """
         self._stopping = True
         await self._close_listeners()

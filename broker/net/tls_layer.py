@@ -21,8 +21,8 @@ from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine, che
 RECEIVE_BYTES: Final = 256 << 10
 _received = memoryview(bytearray(RECEIVE_BYTES))
 _received_early = _received[: 16 << 10]
-"""Ciphertext of the present read, of whichever connection: it is copied before the next one. Before the handshake is
-complete little is read at a time, since it may have to wait."""
+"""Ciphertext of the current read of any connection; it is copied before the next read. Before the handshake is complete
+little is read at a time, since it may have to wait."""
 
 
 class TlsEvents(Protocol):
@@ -76,7 +76,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._complete = False  # result of the last step
         self._resuming = False
         self._delivering = False
-        self._over = False  # closed, failed or lost: nothing is delivered, nothing written
+        self._over = False  # closed, failed or lost: neither deliver nor write
 
     # -- the transport's calls ------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._ask_step()
 
     def eof_received(self) -> None:
-        """The transport closes itself. Frames have lengths, so a missing close_notify hides nothing."""
+        """The transport closes itself. Frames have lengths, so truncation is detected without a close_notify."""
         if not self._over:
             self._inner.eof_received()
 

@@ -174,7 +174,7 @@ class TlsMachine:
             view = view[self._object.write(view) :]
 
     def take(self) -> bytes:
-        """What has to be sent now, possibly nothing."""
+        """The bytes to send now, possibly none."""
         return self._outgoing.read()
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class ServerSession:
 
     @property
     def address(self) -> str:
-        """Of the peer, without its port: the host whose turn it is."""
+        """The peer's host without the port, for the order of handshakes."""
         return self._connection.peer.host
 
     # -- of the layer

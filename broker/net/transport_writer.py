@@ -1,8 +1,8 @@
 """Writes responses to a transport: small buffers joined, large ones in slices, file ranges by sendfile.
 
 Bytes leave in the order given. A frame whose length was sent is completed, or the connection is aborted. When the
-socket is full nothing more is written until it has room; meanwhile nothing of a file range is copied, and of anything
-else at most one slice.
+socket is full, writing stops until it has room. Meanwhile file ranges are not copied, and at most one slice of a buffer
+is.
 
 Hot path: several small responses leave in one system call. A file range leaves in one `sendfile` per MiB (measured:
 equal to C from 64 KB up), or in as many as the socket's buffer requires; the buffer grows the first time that is more
@@ -59,7 +59,7 @@ class Sender(Protocol):
 
 
 class TransportWriter:
-    """The send side of one connection. `drained` is called whenever everything given has left the process."""
+    """The send side of one connection. `drained` is called whenever all parts have left the process."""
 
     __slots__ = (
         "_closed",
@@ -89,7 +89,7 @@ class TransportWriter:
         drained: Callable[[], None],
         sender: Sender,
     ) -> None:
-        transport.set_write_buffer_limits(high=0)  # paused means: something is buffered; resumed means: nothing is
+        transport.set_write_buffer_limits(high=0)  # paused: the transport buffers bytes; resumed: it buffers none
         self._net = net
         self._room = room
         self._counters = counters
@@ -97,7 +97,7 @@ class TransportWriter:
         self._drained = drained
         self._sender = sender
         self._parts: deque[Part] | None = None  # waits for room; without the bytes already sent
-        self._writable = True  # the transport buffers nothing
+        self._writable = True  # the transport's buffer is empty
         self._unwatch: Callable[[], None] | None = None  # stops watching the socket for room
         self._full = False  # the watched socket had no room
         self._wide = False
@@ -140,7 +140,7 @@ class TransportWriter:
             self._wide = self._room.widen(self._transport)
 
     def resume(self) -> None:
-        """The transport buffers nothing any more. Ignored after `close`."""
+        """The transport's buffer is empty. Ignored after `close`."""
         if not self._closed:
             self._writable = True
             self._resume_pump()

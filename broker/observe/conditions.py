@@ -38,7 +38,7 @@ class Condition(Enum):
     UNCLEANABLE = "uncleanable"  # compacted logs that the cleaner gave up
     BUCKET_UNCLEANABLE = "bucket_uncleanable"  # compacted topics whose part in the bucket cannot be rewritten
     DISK_FULL = "disk_full"
-    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may be deleted
+    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and no segment may be deleted
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
     STORE_REFUSES = "store_refuses"  # some operations always fail while others are answered
@@ -58,7 +58,7 @@ class Facts:
     """The input of the conditions. Bytes, milliseconds; `offline` and `full` name partitions."""
 
     data_dir: str
-    not_ready: str = ""  # what the start waits for
+    not_ready: str = ""  # the present wait of the start
     is_read_only: bool = False
     damaged_roots: tuple[str, ...] = ()
     offline: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Facts:
     limit_is_share: bool = False  # of the file system, which others may fill too
     local_excess_ratio: float = 0.0
     store_failure: str = ""  # with how often and for how long
-    store_refusals: tuple[str, ...] = ()  # operations, each with what the store said, how often and for how long
+    store_refusals: tuple[str, ...] = ()  # operations, each with the store's error, its count and its duration
     copy_lag_bytes: int = 0
     copy_lag_ms: int = 0
     blocked: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ _BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class SealRequest(msgspec.Struct):
-    """Body of `POST /tier/seal`: one topic or all, and whether to answer only when everything is copied and
+    """Body of `POST /tier/seal`: one topic or all, and whether to answer only after all records are copied and
     verified."""
 
     topic: str | None = None

@@ -32,8 +32,8 @@ _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline
 
 class PartitionStatus(msgspec.Struct):
     """One line of `tier status --json`. `gaps`: [first, end) of declared gaps. `hot_bytes` (HTTP only): bytes that a
-    new replica copies because the bucket lacks them. `stale_bytes`: what the next compaction of the bucket frees, an
-    estimate, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: in their grace."""
+    new replica copies because the bucket lacks them. `stale_bytes`: estimated bytes that the next compaction of the
+    bucket frees, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: in their grace."""
 
     topic: str
     partition: int
@@ -93,7 +93,7 @@ def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Partitions whose tiering one cause blocks: how many, one of them, and its last error."""
+    """Partitions whose tiering one cause blocks: their number, one of them, and its last error."""
 
     by: str
     partitions: int

@@ -19,7 +19,7 @@ from logformat.errors import Retryable
 
 
 def operator_views(startup: StartupSources, serving: Callable[[], Sources | None]) -> Views:
-    """`serving`: None while nothing is served yet."""
+    """`serving`: None until the broker serves."""
 
     looks = ClusterSummaries(startup.config.node_id)
 

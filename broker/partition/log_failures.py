@@ -1,5 +1,5 @@
-"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica leads nothing
-until the log is opened again. `lost`: the log is damaged and lacks records that an in-sync replica must have (R18). An
+"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica does not lead
+until the log is reopened. `lost`: the log is damaged and lacks records that an in-sync replica must have (R18). An
 entry stays until the log is reopened or removed."""
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class ReplicaOwner:
         self._roles.registry.log_failures.over(self.key)
 
     async def _move_aside(self, topic_id: UUID, aim: Aim) -> None:
-        """Move a log without an owner to the strays, where nothing opens it."""
+        """Move a log without an owner to the strays, so that it is not opened."""
         try:
             await self._roles.logs.move_stray(self.place, topic_id, lambda: self._aim is aim, self._forget_failures)
         except (Corrupt, OSError) as failure:  # it stays; opening another log in its place fails with the reason

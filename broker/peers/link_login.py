@@ -48,7 +48,7 @@ class LinkLogin:
 
     async def log_in(self, stream: PeerStream) -> float | None:
         """Log in on a new connection. Returns the loop's time at which to replace it (None: never). Raises LoginFailed
-        and what `PeerStream.ask` raises."""
+        and the errors of `PeerStream.ask`."""
         login = self._new_login()
         handshake = await stream.ask(SaslHandshakeRequest(login.mechanism), HANDSHAKE_VERSION)
         assert isinstance(handshake, SaslHandshakeResponse)

@@ -59,7 +59,7 @@ class RateQuota:
             self._sensors.clear()
 
     def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Count what the client took. Returns for how long it is throttled, in ms."""
+        """Count the client's use. Returns for how long it is throttled, in ms."""
         if (found := self._limits.of(user, client_id)) is None:
             return 0
         key, bound = found

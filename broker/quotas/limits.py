@@ -4,9 +4,9 @@
 default client id; 6. default user; 7. client id; 8. default client id.
 
 Clients that share a level without a client id or user in it share one rate: all clients of a user under 3 and 6, all
-users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: whose
-rate is measured, then which quota holds for it. A client without an id, to which level 2 or 5 applies, thus has the
-quota of its user.
+users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: select
+the rate to measure, then the quota for it. A client without an id, to which level 2 or 5 applies, thus has the quota of
+its user.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Rate:
         self._purge_ms = 0  # no sample is obsolete before
 
     def record(self, value: float, now_ms: int) -> None:
-        """Count `value`; a negative one takes back what was counted in the same window."""
+        """Count `value`; a negative one reverses a count in the same window."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
             self._purge_ms = now_ms + self._windows.span_ms

@@ -27,7 +27,7 @@ class Sensors(Generic[T]):
         return len(self._found)
 
     def get(self, key: SensorKey, now_ms: int, make: Callable[[], T]) -> T:
-        """The sensor of `key`, made anew if there is none. `now_ms` never goes back."""
+        """The sensor of `key`, created if there is none. `now_ms` never goes back."""
         found = self._found
         used = found.get(key)
         sensor = make() if used is None or now_ms - used[0] >= IDLE_MS_MAX else used[1]

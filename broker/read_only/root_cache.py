@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
-"""Of all cached manifests: about 1 KB each."""
+"""Most entries of all cached manifests, about 1 KB each."""
 AGAIN_S: Final = 1.0  # between two reads of a root that was never read, while the store does not answer
 DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0

@@ -153,7 +153,7 @@ class ReadOnlyStart:
         return Node(config.node_id, 0, "", "", "", listeners, config.rack)
 
     async def _poll(self, poller: ClusterPoller) -> None:
-        """Poll until that is impossible: a restart of the process begins with what is there then."""
+        """Poll until that is impossible; a restart of the process then reads the current state."""
         try:
             await poller.keep()
         except (Refused, NewerFormat) as over:

@@ -39,7 +39,7 @@ class FetchTarget(Protocol):
 
     @property
     def is_flushed(self) -> bool:
-        """Whether `wait_flushed` has nothing to wait for, as in `os` mode."""
+        """Whether `wait_flushed` returns at once, as in `os` mode."""
 
     def next_fetch(self) -> FetchPosition | None:
         """The next fetch position; None while the log is truncated, restarted or offline, and after its role. After any

@@ -2,7 +2,7 @@
 595). Pure.
 
 - Every leader epoch begins with a fetch that may show divergence, also under the same leader (KAFKA-7164). Before the
-  first response without divergence nothing is appended, and the high watermark stands still (KAFKA-14704).
+  first response without divergence the follower does not append, and the high watermark does not move (KAFKA-14704).
 - It fetches only from its flushed end, so a fetch is its durable acknowledgement.
 - The high watermark is min(leader's, own end) and never falls within an epoch. Nothing below it is truncated, unless
   the row names an unclean start that this replica has not seen.

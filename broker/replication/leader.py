@@ -2,8 +2,8 @@
 
 - The high watermark is the least flushed end over the committed in-sync set united with every proposed one, or the
   bucket's end if that is greater. It never falls.
-- It stands still while a member has not reported in this epoch and session, and while fewer than the minimum have a
-  session, for every acks.
+- It does not move while a member has not reported in this epoch and session, nor while fewer than the minimum have a
+  session, for any acks.
 - Clients get no log end until the high watermark reached the start of the epoch (KIP-207). A leader alone has a set of
   one.
 
@@ -196,7 +196,7 @@ class Leader:
         return len(self.in_sync.row.sessions) > 1 or len(self.in_sync.union) > 1
 
     def _recompute(self) -> None:
-        """Cache what `_advance` needs: the other members of the union, and whether the high watermark stands still."""
+        """Cache what `_advance` needs: the other members of the union, and whether the high watermark may move."""
         self._others = tuple(sorted(self.in_sync.union - {self.node_id}))
         self._is_paused = not self.in_sync.has_enough
 

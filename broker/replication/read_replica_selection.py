@@ -1,6 +1,6 @@
 """Selects the replica that a consumer reads from (KIP-392): by rack, without replicas to which a redirect failed. Pure.
 The chosen replica is in sync, has a session, reported in this leader epoch that it holds the offset, and is in the
-client's rack. The leader keeps clients of its own rack. Source: Kafka 4.3.1's
+client's rack. The leader does not redirect clients of its own rack. Source: Kafka 4.3.1's
 `ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`, `ReplicaView.comparator`."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Sent(NamedTuple):
 
 class RedirectMemory:
     """The redirects of one connection. A reader that comes back for the same offset within `STAY_S` is served by the
-    leader for as long, then redirected again. A replica that was killed or cannot reach the bucket thus costs a reader
+    leader for `STAY_S`, then redirected again. A replica that was killed or cannot reach the bucket thus costs a reader
     one redirect; Kafka's leader would redirect it repeatedly. At most `PLACES_MAX` entries. Times are seconds of one
     clock that never goes back."""
 

@@ -31,7 +31,7 @@ class BrokersOnly:
         self._brokers_listener = brokers_listener
 
     def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
-        """The error to answer with; None when the request is allowed. `is_client`: the peer is no broker, whatever its
+        """The error to answer with; None when the request is allowed. `is_client`: the peer is not a broker, on any
         listener."""
         if api_key not in RESTRICTED or (peer.listener == self._brokers_listener and not is_client):
             return None

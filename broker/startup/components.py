@@ -138,7 +138,8 @@ class Shutdown:
             self.report("clean marker", failure)
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:
-        """Do work that would otherwise fall to the next start. After a failure the stop continues: nothing is lost."""
+        """Do work that would otherwise fall to the next start. After a failure the stop continues, because no record is
+        lost."""
         try:
             async with asyncio.timeout(self.config.store_upload_timeout_ms / 1000):
                 await work

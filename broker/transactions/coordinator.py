@@ -93,7 +93,7 @@ class TransactionCoordinator:
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
         """`give_id`: a producer id never given before. `topic_id_of`: of the topic that has a name now. `in_session`:
-        whether no other broker can coordinate these ids by now (R25)."""
+        whether this broker's session excludes another coordinator (R25)."""
         self._topic = topic
         self._clock = clock
         self._rng = rng
@@ -162,7 +162,7 @@ class TransactionCoordinator:
 
     @property
     def partitions(self) -> int:
-        """Of `__transaction_state`."""
+        """Number of partitions of `__transaction_state`."""
         return self._topic.partitions
 
     def coordinators(self) -> list[int] | None:
@@ -332,7 +332,7 @@ class TransactionCoordinator:
         if any(not shard.is_ready for shard in shards):
             return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if not self._in_session():
-            return Listing(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # another broker may lead them by now
+            return Listing(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # another broker may lead them now
         return Listing(ErrorCode.NONE, found, sorted(shard.partition for shard in shards))
 
     # ---- changes ---------------------------------------------------------------------------------------------------

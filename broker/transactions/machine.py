@@ -334,7 +334,7 @@ def _end_2(
         return Reply(error)
     if state is not State.ONGOING and is_commit:
         return Reply(ErrorCode.INVALID_TXN_STATE)
-    # An abort without a partition is accepted: the client cannot know what its leaders added.
+    # An abort without a partition is accepted: the client cannot know which partitions its leaders added.
     return _prepared_2(transaction, now_ms, give_id, is_commit=is_commit)
 
 
@@ -361,7 +361,7 @@ def _prepared_2(transaction: Transaction, now_ms: int, give_id: GiveId, *, is_co
 
 
 def fence(transaction: Transaction, now_ms: int, give_id: GiveId) -> Change:
-    """Abort the open transaction under the next epoch, so that its producer can do nothing more (TX3)."""
+    """Abort the open transaction under the next epoch, so that its producer is fenced (TX3)."""
     return _prepared_2(transaction, now_ms, give_id, is_commit=False)
 
 

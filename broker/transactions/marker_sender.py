@@ -93,7 +93,7 @@ class MarkerSender:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send due markers until cancelled."""
         while True:
             self._wake.clear()
             now_s = self._clock.monotonic_s()

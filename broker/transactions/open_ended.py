@@ -69,7 +69,7 @@ class OpenEnded:
             await asyncio.gather(*[self._try(partition) for partition in due[at : at + _AT_ONCE]])
 
     def overdue(self, partition: LeaderReplica) -> list[int]:
-        """Producers whose transaction is open for too long here."""
+        """Producers with a transaction that is open for too long here."""
         before_ms = self._clock.wall_ms() - self._timeout_max_ms() - OVERDUE_MS
         return partition.log.producers.transactions.begun_before(before_ms)
 
@@ -112,7 +112,7 @@ class OpenEnded:
             log.warning("%s: what became of a transaction is not known yet: %s", name, why)
 
     async def _end(self, partition: LeaderReplica) -> bool:
-        """Whether nothing is left to do now. Raises as `decided_in_bucket` and `append_markers`."""
+        """Returns whether no work is left now. Raises as `decided_in_bucket` and `append_markers`."""
         epoch = partition.leader_epoch
         of = TransactionalPartition(partition.topic, partition.topic_id, partition.index)
         if partition.awaits_coordinators:
@@ -154,7 +154,7 @@ class OpenEnded:
         return await self._end_restored(partition, of) and is_done
 
     async def _end_restored(self, partition: LeaderReplica, of: TransactionalPartition) -> bool:
-        """Whether nothing is left to do now. Raises as `append_markers`."""
+        """Returns whether no work is left now. Raises as `append_markers`."""
         epoch = partition.leader_epoch
         found = self._closed_in_log(partition)
         is_done = len(found) <= _ROUND_MAX
@@ -163,7 +163,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if (producer_id, producer_epoch) not in self._closed_in_log(partition):
-                continue  # a marker came meanwhile, or its producer goes on
+                continue  # a marker was written meanwhile, or the producer continues
             if decision is None or decision is Decision.ONGOING:
                 is_done = False
                 continue

@@ -279,7 +279,7 @@ class CoordinatorOutcomes:
         if answer.error_code != ErrorCode.NONE:
             return None
         if any(row.transaction_state not in STATE_BY_TITLE for row in answer.transaction_states):
-            return None  # a newer broker: what it means is not known here
+            return None  # from a newer broker: its meaning is unknown here
         rows = [
             _Found(
                 node_id,

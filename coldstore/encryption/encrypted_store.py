@@ -1,8 +1,8 @@
-"""An `ObjectStore` that encrypts what it stores and decrypts what it reads. Its users see plaintext, and sizes and CRCs
-of plaintext. ETags and conditional writes are the inner store's. A ranged read takes one request if this process knows
-the object's trailer from a tail read or an upload, else two. The loop decrypts objects up to the size of a root, a
-worker larger ones. An object that is not encrypted is refused, unless the ring accepts plain ones. Objects below
-`.probe/` stay plain, because the probe asks about the inner store's own checks.
+"""An `ObjectStore` that encrypts stored objects and decrypts reads. Its users see plaintext, and sizes and CRCs of
+plaintext. ETags and conditional writes are the inner store's. A ranged read takes one request if this process knows the
+object's trailer from a tail read or an upload, else two. The loop decrypts objects up to the size of a root, a worker
+larger ones. An object that is not encrypted is refused, unless the ring accepts plain ones. Objects below `.probe/`
+stay plain, because the probe asks about the inner store's own checks.
 
 A HEAD proves a copy: the store's checksum of the stored bytes must equal the one in the trailer. The answer then has
 the plaintext's checksum, which is authenticated."""
@@ -113,7 +113,7 @@ class EncryptedStore:
         return None
 
     async def _listed(self, info: ObjectInfo) -> ObjectInfo:
-        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells."""
+        """With the size of the plaintext. If plain objects are accepted, the object itself must be read."""
         size = plain_size(info.size)
         if size is None:
             return info
@@ -255,5 +255,5 @@ def _is_probe(key: str) -> bool:
 
 
 def _stored_crc32c(sealed: Sealed) -> int:
-    """Of the whole object in the store."""
+    """CRC32C of the complete object in the store."""
     return crc32c(sealed.trailer, sealed.body_crc32c)

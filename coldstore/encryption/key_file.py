@@ -22,7 +22,7 @@ FORMAT: Final = 1
 
 
 class KeyFileRefused(InvalidRequest):
-    """The key file cannot be used. The message names the file and what to do, never a key."""
+    """The key file cannot be used. The message has the file and the remedy, never a key."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, omit_defaults=True):

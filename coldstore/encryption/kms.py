@@ -86,7 +86,7 @@ class AwsKms:
 
 
 def _region_of(key_id: str) -> str | None:
-    """Of a key's ARN, arn:aws:kms:REGION:…; None: the usual chain."""
+    """The region of a key's ARN, arn:aws:kms:REGION:…; None: the usual chain."""
     parts = key_id.split(":")
     return parts[3] if len(parts) > 4 and parts[0] == "arn" else None
 

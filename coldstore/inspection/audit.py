@@ -27,7 +27,7 @@ class FindingKind(Enum):
 
     MISSING = "missing"  # a manifest names it, the listing does not
     WRONG_SIZE = "wrong size"
-    DAMAGED = "damaged"  # footer, checksum or chunk is not what was committed
+    DAMAGED = "damaged"  # footer, checksum or chunk differs from the committed one
     OVERLAP = "overlap"
     UNDECLARED_GAP = "undeclared gap"  # offsets at or above the log start that no segment holds
     BOOKS = "books do not balance"  # double entry or live hash
@@ -199,7 +199,7 @@ def audit_listing(
     """Compare the named objects with the listing. `page_sizes`: length of every named page, by key.
 
     Beside a live broker a finding may be a race: read the root again and repeat. Objects below the log start are
-    deleted before the cursor moves, and the broker may have died in between: their absence is no finding."""
+    deleted before the cursor moves, and the broker may have died in between, so their absence is not a finding."""
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
     wanted: dict[str, tuple[int, int | None]] = {

@@ -169,8 +169,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
 
     def set_rewritten_start(self, offset: int) -> Manifest:
-        """As `set_log_start`, of an internal topic that is rewritten from `offset` on. Its snapshot has to reach there,
-        because a log whose disks are lost begins with the snapshot."""
+        """As `set_log_start`, of an internal topic that is rewritten from `offset` on. A snapshot must reach `offset`,
+        because after the loss of all disks the log begins with the snapshot."""
         if offset > self.log_start_offset and (self.snapshot is None or offset > self.snapshot.end_offset):
             raise EditRefused(f"{self._name}: no snapshot reaches offset {offset}, where the log is to start")
         return self.set_log_start(offset)

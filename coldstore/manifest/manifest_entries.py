@@ -17,7 +17,7 @@ from logformat.record_batch import INT32_MAX, INT64_MAX, NO_TIMESTAMP
 
 HASH_MODULUS: Final = 2**128
 ZERO_HASH: Final = "0" * 32
-RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root whatever its history
+RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root in every case
 GAPS_IN_ROOT_MAX: Final = 256  # the newest ranges; older ones stay in their segments' entries
 REPLACED_MAX: Final = 256  # replaced objects during the grace: about 20 KB of a root
 

@@ -168,7 +168,7 @@ class ManifestStore:
         `RootStore.commit`.
 
         If its epoch is above `claimed_epoch`, the commit succeeded but another broker claimed afterwards: stop. Raises
-        what the edit raises on the newest manifest, and as `RootStore.commit`."""
+        the edit's errors on the newest manifest, and those of `RootStore.commit`."""
         epoch = self._claimed()
         async with self._commits:
             return (await self._commit(edit, epoch, may_send=may_send)).content
@@ -182,7 +182,7 @@ class ManifestStore:
         also: Edit | None = None,
     ) -> Manifest:
         """Replace the consecutive live segments `old` of one page or of the tail by `new`. Rewrites their pages, and
-        makes the edit `also` in the same write. Errors: as `commit`, EditRefused also if `old` are not live or lie in
+        makes the edit `also` in the same write. Errors: as `commit`, EditRefused also if `old` are not live or are in
         two pages."""
         epoch = self._claimed()
         async with self._commits:
@@ -288,7 +288,7 @@ class ManifestStore:
     async def _read_once(self) -> None:
         """Read the root once, because the last commit's outcome is unknown after the store did not answer until its
         deadline. The caller paces the tries. Each costs one request until a read succeeds, instead of the ten of a
-        commit's own retries. Errors as `load`, StoreUnavailable if no answer comes."""
+        commit's own retries. Errors as `load`, StoreUnavailable without an answer."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._root.load()

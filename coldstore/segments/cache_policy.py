@@ -76,7 +76,7 @@ class CachePolicy(Generic[Id]):
         return True, evicted
 
     def resize(self, bytes_max: int) -> list[Id]:
-        """Change the budget; returns what is evicted now."""
+        """Change the budget; returns the items evicted now."""
         self._bytes_max = bytes_max
         return self._make_room(0)
 

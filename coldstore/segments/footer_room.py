@@ -42,9 +42,9 @@ def footer_room(
 ) -> int:
     """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
 
-    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less; a scan's compress
-    about as well. Without them the bound is the probable maximum, several times as much. A batch's epoch is one of the
-    lineage's."""
+    `indexes`: the local log's indexes of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less;
+    those of a scan compress about as well. Without them the bound is the probable maximum, several times as much. A
+    batch's epoch is one of the lineage's."""
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(
         base_offset=key.base_offset,

@@ -1,7 +1,7 @@
 """A segment object: unchanged log bytes from position 0, then a footer that describes them
 (docs/formats/segment-object.md). A parsed footer's indexes point into the range and the log bytes, its chunk CRCs cover
 exactly the log bytes, and with the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`).
-Footer bytes are not trusted: nothing is allocated for counts they claim."""
+Footer bytes are not trusted: their counts cause no allocation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Compacted(NamedTuple):
 
 
 class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics section, JSON: which log and range, who wrote it, and what it contains.
+    """The statistics section, JSON: log, range, writer and content counts.
 
     `log_crc32c` is of the log bytes; continued over the footer it gives the whole object's."""
 
@@ -138,7 +138,7 @@ def build_footer(
     """The footer of the object `key` for the log bytes of `scan`.
 
     `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state at the range's
-    end (C8). `size`: what was announced before the scan (`coldstore.segments.footer_room`); raises FooterOutgrown if
+    end (C8). `size`: the size announced before the scan (`coldstore.segments.footer_room`); raises FooterOutgrown if
     that is too few."""
     assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
     offset_index, time_index, packed = scan.offset_index, scan.time_index, b""

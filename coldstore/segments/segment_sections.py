@@ -25,7 +25,7 @@ SECTIONS_MAX: Final = 256
 
 _SECTION: Final = struct.Struct(">HHII")  # type, flags, length, CRC32C of the payload
 _TRAILER: Final = struct.Struct(">QQIIHHI8s")  # see Trailer; then version, reserved, CRC32C of all before it, magic
-_COVERED: Final = struct.Struct(">QQIIHH")  # what the trailer's own CRC covers
+_COVERED: Final = struct.Struct(">QQIIHH")  # the part covered by the trailer's CRC
 SECTION_HEADER_SIZE: Final = _SECTION.size
 TRAILER_SIZE: Final = _TRAILER.size
 

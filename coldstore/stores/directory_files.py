@@ -45,7 +45,7 @@ class DirectoryFiles:
         self._writer = ""
         self._writer_lock: Lock | None = None
         # Directories whose names are known to be durable, up to the bucket's root. They hold a root, so they are never
-        # pruned. Creating an object syncs all again: other processes may prune and make directories of segments anew.
+        # pruned. Creating an object syncs all again: other processes may remove and recreate directories of segments.
         self._durable: set[str] = set()
         self._formatted = False  # we saw the system directory
 

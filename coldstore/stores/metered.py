@@ -30,7 +30,7 @@ from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.files.disk import File
 
-# Upper bounds of the latency buckets in milliseconds; one more bucket holds what took longer.
+# Upper bounds of the latency buckets in milliseconds; one more bucket counts longer times.
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _PER_REQUEST = 1000  # listed entries, deleted keys
 _FAILURE_CHARS = 200

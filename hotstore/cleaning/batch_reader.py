@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class BatchReader:
-    """One buffer of at most READ_BYTES_MAX; a longer batch gets one of its own."""
+    """One buffer of at most READ_BYTES_MAX; a longer batch gets a separate buffer."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -58,7 +58,7 @@ class BatchReader:
         view = memoryview(self._buffer)[:wanted]
         view = view[: file.read_into(position, view)]
         if len(view) >= HEADER_SIZE and wanted < (size := read_header(view).size) <= BATCH_BYTES_MAX:
-            view = memoryview(bytearray(min(size, file.size() - position)))  # damage must not cost memory
+            view = memoryview(bytearray(min(size, file.size() - position)))  # bounds damaged lengths
             view = view[: file.read_into(position, view)]
         return _whole_batches(file, position, view, offset)
 

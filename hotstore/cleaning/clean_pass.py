@@ -33,7 +33,7 @@ class MapTooSmall(Exception):
 
 
 class PassOver(Exception):
-    """The log is no longer what the pass was planned for."""
+    """The log changed since the pass was planned."""
 
 
 @dataclass(frozen=True, slots=True)

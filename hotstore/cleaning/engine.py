@@ -33,7 +33,7 @@ class CleanerLost(Retryable):
 class CleanedSegment:
     """A finished segment; its three files are synced, the names in their directory are not.
 
-    `size` in bytes; `end_offset` is the end of what was read, because fillers cover what vanished. `max_timestamp` in
+    `size` in bytes; `end_offset` is the end of the read batches, because fillers cover removed ones. `max_timestamp` in
     ms (−1: none), `max_timestamp_offset` as `SegmentIndexer` has it."""
 
     size: int
@@ -175,7 +175,7 @@ class LocalEngine:
         """There is no process."""
 
     def close(self) -> None:
-        self._is_closed = True  # the memory is `end`'s to give back: another thread may be using it
+        self._is_closed = True  # only `end` frees the memory, because another thread may use it
 
     def _running(self) -> _Pass:
         if self._is_closed:

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
     """Answer requests until the parent ends, or is silent for `idle_s` after the end of a pass."""
-    timeout_s: float | None = None  # whoever starts a child begins a pass
+    timeout_s: float | None = None  # the parent starts a child only for a pass
     ahead = _Ahead()
     while True:
         try:
@@ -77,7 +77,7 @@ class _Ahead:
         return True
 
     def rules(self, begin: messages.Begin) -> CleanRules:
-        """Those of the pass that begins; the next one's lists are empty."""
+        """The lists of the pass that begins; those of the next pass start empty."""
         aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
         self.aborted.clear()
         self.last_offsets.clear()

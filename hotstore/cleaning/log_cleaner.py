@@ -168,7 +168,7 @@ class LogCleaner:
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-        )  # the bucket may hold what a tombstone deletes, also of a topic that is not tiered any more
+        )  # the bucket may hold records that a tombstone deletes, even of a topic that is no longer tiered
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)
         try:
@@ -219,7 +219,7 @@ class LogCleaner:
 
 
 class _Throttle:
-    """`log.cleaner.io.max.bytes.per.second`, over what passes read."""
+    """Enforces `log.cleaner.io.max.bytes.per.second` for the reads of passes."""
 
     def __init__(self, clock: Clock, config: Callable[[], CleanerConfig]) -> None:
         self._clock = clock

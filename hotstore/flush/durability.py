@@ -179,7 +179,7 @@ class Durability:
         self.pending_seals = [seal for seal in self.pending_seals if id(seal) not in done]
 
     def restart_at(self, flushed_end_offset: int) -> None:
-        """After a synced truncation: nothing is dirty."""
+        """After a synced truncation no bytes are dirty."""
         self.flushed_end_offset = flushed_end_offset
         self._flushed_bytes = self.written_bytes
         self.directory_dirty = False

@@ -95,7 +95,7 @@ class Flusher:
             await self._round_over.wait()
 
     async def flush(self) -> None:
-        """Wait until everything appended before the call is durable, in every mode.
+        """Wait until all records appended before the call are durable, in every mode.
 
         Raises LogFailed, even if all of it is durable: a failed log always needs recovery."""
         if self._log.failure:
@@ -164,7 +164,7 @@ class Flusher:
         return log.durability.begin_sync(log.active_segment, log.log_end_offset)
 
     def _synced(self, job: SyncJob | None, failure: OSError | None) -> None:
-        """Its sync ended, or had nothing to do. An exception of the owner does not stop the log."""
+        """The sync ended, or had no work. An exception of the owner does not stop the log."""
         log = self._log
         try:
             if failure is not None:

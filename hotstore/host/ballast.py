@@ -20,7 +20,7 @@ ROOM: Final = 3  # times the ballast must be free before it is made, so that app
 
 
 class Step(Enum):
-    """What to do with the ballast file."""
+    """Action on the ballast file."""
 
     STAY = "stay"
     GIVE_UP = "give up"

@@ -435,7 +435,7 @@ class LogHost:
             if not is_wanted():
                 return None
             moved = None
-            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else another topic's lies there
+            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else the log is another topic's
                 if at.occupant is not None:
                     await self._close(at.occupant, clean=False)
                 moved = await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
@@ -465,7 +465,7 @@ class LogHost:
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
         """Write recovery point, log start and high watermark of these logs; torn and closed ones are left out.
 
-        Raises OSError; the next call then writes what was sampled."""
+        Raises OSError; the next call then writes the sampled values."""
         for local, mark in high_watermarks.items():
             opened = self._open.get(TopicPartition(local.topic, local.partition))
             if opened is not None and opened.log is local and not opened.is_torn:
@@ -473,7 +473,7 @@ class LogHost:
         await self.write_checkpoints()
 
     async def write_checkpoints(self) -> None:
-        """Write what was sampled. Raises OSError."""
+        """Write the sampled values. Raises OSError."""
         job = self._data_dir.checkpoints.sample(())
         async with self._checkpointing:
             await self._run(job.run)

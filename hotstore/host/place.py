@@ -25,8 +25,8 @@ Ts = TypeVarTuple("Ts")
 VACATED_S: Final = 30.0  # longest wait of a topic until the log of the previous topic is closed
 
 CALLER: Final[ContextVar[tuple[TopicPartition, bytes | None] | None]] = ContextVar("caller", default=None)
-"""Of a blocking call in a place: its name, and the id of the topic it works for (None: whichever log is there). The
-simulated disk compares the id with the directory's content."""
+"""Name of a blocking call in a place, and the id of its topic (None: any log there). The simulated disk compares the id
+with the directory's content."""
 
 
 class PlaceQuiesced(Retryable):
@@ -57,7 +57,7 @@ class Place:
         return self._begin(function, *args, lane=lane)
 
     async def call(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        """`begin`, and wait for it. Raises PlaceQuiesced, and what `function` raises."""
+        """`begin`, and wait for it. Raises PlaceQuiesced, and the errors of `function`."""
         return await self.wait_for(self.begin(function, *args, lane=lane))
 
     def _begin(

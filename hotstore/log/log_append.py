@@ -274,8 +274,8 @@ class LogAppend(LogCore):
     def _segment_for_leader(
         self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1, kept_back: int = 0
     ) -> Segment:
-        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`; of the reserved
-        offsets `kept_back` are left."""
+        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`, so that
+        `kept_back` reserved offsets remain."""
         if end_offset + kept_back > self.reserved_end:
             raise self._exhausted(end_offset + kept_back)
         if leader_epoch < self.leader_epoch:

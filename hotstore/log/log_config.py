@@ -42,7 +42,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     """Records younger than this are not removed."""
     max_compaction_lag_ms: int = NEVER
-    """A record older than this is cleaned whatever the ratio (KIP-354); never below `min_compaction_lag_ms`."""
+    """A record older than this is cleaned at any dirty ratio (KIP-354); never below `min_compaction_lag_ms`."""
     delete_retention_ms: int = 86_400_000
     """A tombstone is kept for this time after the cleaning pass that found no older record of its key (KIP-534)."""
 

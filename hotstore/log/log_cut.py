@@ -53,11 +53,11 @@ class LogCut(LogCore):
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
         end. Durable when it returns. At or above the log's end only epochs are dropped.
 
-        At or below the first local batch everything is dropped: the log starts anew at `offset`, with the producers if
-        they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that resends one gets
-        its offset. Flushed end, recovery point and log start are lowered to the end. The recovery-point checkpoint must
-        not be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`). Raises OSError; then the log
-        must be opened again."""
+        At or below the first local batch all batches are dropped, and the log restarts at `offset`, with the producers
+        if they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that resends one
+        gets its offset. Flushed end, recovery point and log start are lowered to the end. The recovery-point checkpoint
+        must not be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`). Raises OSError; then the
+        log must be opened again."""
         if offset >= self.log_end_offset:
             self._cut_epochs()
             return
@@ -71,7 +71,7 @@ class LogCut(LogCore):
         is_cut = False
         if offset < last.end_offset:
             damage = last.damage
-            if damage is not None and damage.offset == offset:  # sound before it; what follows cannot be walked
+            if damage is not None and damage.offset == offset:  # the bytes before it are sound
                 place = BatchPlace(damage.position, 0, offset, offset)
             else:
                 place = last.locate(offset, self._locator.cache)
@@ -89,7 +89,7 @@ class LogCut(LogCore):
     def start_at(self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry]) -> None:
         """*Blocking*, alone: drop everything local and begin an empty log at `offset`, with the state from the bucket.
 
-        The next open finishes what a crash interrupts. Raises OSError; then the log must be opened again."""
+        The next open finishes an interrupted restart. Raises OSError; then the log must be opened again."""
         fresh = Producers(self.config.producer_id_expiration_ms, producers)
         segment = restart_at(self.directory, offset, epochs, fresh, self.config.index_interval_bytes)
         self._locator.replace([segment])

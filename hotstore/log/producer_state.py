@@ -123,7 +123,7 @@ class Producers:
 
         The state changes only in `record`. Resent: all batches were appended before, so do not write. Raises
         InvalidProducerEpoch, OutOfOrderSequence (also for resends mixed with new batches: clients resend a request as
-        it was), DuplicateSequence for a resend older than what is remembered, InvalidTransactionState for a batch
+        it was), DuplicateSequence for a resend older than the remembered batches, InvalidTransactionState for a batch
         outside of its producer's open transaction (TX41)."""
         if open_ := self._open:
             for header in headers:

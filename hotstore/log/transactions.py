@@ -76,7 +76,7 @@ class Transactions:
         return next(iter(self.first_offsets.values()), INT64_MAX)
 
     def first_unstable(self, high_watermark: int) -> int:
-        """The least first offset of transactions that are open, or whose marker is at or above the high watermark;
+        """The least first offset of transactions that are open or have their marker at or above the high watermark;
         INT64_MAX without any. The high watermark never falls between two calls."""
         ended = self._ended
         while ended and ended[0].marker_offset < high_watermark:

@@ -178,5 +178,5 @@ def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
 def replay_marker(
     producers: Producers, header: BatchHeader, marker: TransactionMarker, now_ms: int
 ) -> AbortedTransaction | None:
-    """Record a marker that is in the log already; returns what it aborted."""
+    """Record a marker that is in the log already; returns the transaction that it aborted."""
     return producers.end_transaction(marker, header.base_offset, now_ms)

@@ -2,7 +2,7 @@
 Segments with offsets at or above the recovery point are read completely, with a check of magic, length, CRC and offset
 order.
 - The first invalid place at or above the recovery point ends the log: the rest is a torn tail that was never
-  acknowledged, and is removed. Zeros are invalid like anything else.
+  acknowledged, and is removed. Zeros count as invalid, too.
 - Below the recovery point bytes were durable. The log is refused (DamagedLog), because truncating there would lose
   acknowledged records.
 - Sealed segments below are only measured (`segment_end`): the last batch must end at the file's end and at the next
@@ -70,7 +70,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Cost of opening a log: bytes read again, bytes truncated from a torn end, and what was found there."""
+    """Cost of opening a log: bytes read again, bytes truncated from a torn end, and the damage found there."""
 
     scanned_bytes: int = 0
     truncated_bytes: int = 0
@@ -322,7 +322,7 @@ class _Recovery:
     def _repair(
         self, plan: DirectoryPlan, segments: Sequence[Segment], kept: Sequence[Segment], log_start: int
     ) -> Recovered:
-        """Change the files as decided, and make everything that stays durable."""
+        """Change the files as decided, and make the remaining bytes durable."""
         lost_bytes = 0
         if self._cut is not None:
             lost_bytes = sum(segment.file.size() for segment in segments[len(kept) - 1 :]) - kept[-1].size

@@ -1,7 +1,7 @@
 """Reading segments batch by batch with every check, through one shared buffer. `scan` stops at the first byte that does
 not belong to a whole, valid batch with the expected offset, and returns the place and the reason. All batches before it
-went to the indexer and to `on_batch`. Hot path: 8 MiB a read, about 5 µs a batch besides the CRC (1.9 GB/s with 16 KB
-batches in the page cache)."""
+were passed to the indexer and to `on_batch`. Hot path: 8 MiB a read, about 5 µs a batch besides the CRC (1.9 GB/s with
+16 KB batches in the page cache)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Damage(NamedTuple):
-    """The first invalid place of a segment: position, the offset expected there, and what is wrong."""
+    """The first invalid place of a segment: position, expected offset, and the fault."""
 
     position: int
     offset: int

@@ -1,6 +1,6 @@
 """The newest offset of each key of a pass (Kafka's SkimpyOffsetMap), and its filling from batches.
 
-A key is its 128-bit hash: 24 bytes an entry, whatever its length."""
+A key is its 128-bit hash: 24 bytes per entry, for a key of any length."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Lane(Enum):
 
 
 class Workers(Protocol):
-    """Runs a blocking function; returns or raises what it does."""
+    """Runs a blocking function; returns its result or raises its error."""
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T: ...
 

@@ -2,7 +2,7 @@
 and are removed by the pass (TX17), so they must be known before the map of keys is filled. Every transaction in the
 bucket was decided before its upload (TX5), and each footer lists all aborted transactions that overlap its range. The
 list is thus complete up to `Aborted.end`. Objects below the dirty part have no records of aborted transactions left.
-Only footers of objects whose entry says that they name transactions are read."""
+Only the footers of objects with decided transactions in their entry are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Aborted(NamedTuple):
 async def find_aborted(
     entries: Sequence[RemoteSegment], dirt: ColdDirt, footer_of: Callable[[RemoteSegment], Awaitable[SegmentFooter]]
 ) -> Aborted:
-    """Raises what `footer_of` does."""
+    """Raises the errors of `footer_of`."""
     found: set[tuple[int, int, int]] = set()
     for entry in entries:
         if entry.end_offset <= dirt.first_dirty or entry.base_offset >= dirt.end or not entry.decided:

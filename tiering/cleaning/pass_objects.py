@@ -25,7 +25,7 @@ class PolicyChanged(Retryable):
 
 
 class PassObjects:
-    """`check`: raises when the pass may not go on. All calls raise what it does; Corrupt, ObjectMissing, Fenced,
+    """`check`: raises when the pass may not go on. All calls raise its errors; Corrupt, ObjectMissing, Fenced,
     Retryable, OSError."""
 
     def __init__(

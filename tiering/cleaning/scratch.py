@@ -1,7 +1,7 @@
 """Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters. One pass at a
 time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to `KEPT_BYTES_MAX` of
 objects that the pass reads once for its keys and again to clean them; a pass removes all, and so does the next start. A
-step of the engine has returned before anything else uses the engine, even if its pass was cancelled."""
+step of the engine always returns before another step begins, even if its pass was cancelled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ColdCleanCounters:
 
 
 class Kept(NamedTuple):
-    """A file for one object of so many bytes."""
+    """A file for one object of this size."""
 
     file: File
     size: int

@@ -107,7 +107,7 @@ class Copier:
 
         def name_it(manifest: Manifest) -> Manifest:
             if entry.base_offset > manifest.remote_end_offset:
-                manifest = manifest.set_log_start(log_start)  # all skipped offsets lie below it
+                manifest = manifest.set_log_start(log_start)  # all skipped offsets are below it
             return manifest.add(entry)
 
         try:

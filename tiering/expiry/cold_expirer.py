@@ -158,7 +158,7 @@ class ColdExpirer:
         grace.
 
         Only if no other replica is assigned, because other disks may hold less. Objects below the log start are deleted
-        first, by the cursor. gc deletes what a kill leaves."""
+        first, by the cursor. gc deletes objects left after a kill."""
         partition = self._partition
         manifest, local = partition.manifest, partition.log
         assert manifest is not None

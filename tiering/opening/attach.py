@@ -322,7 +322,7 @@ class AttachedTiers:
         try:
             async with asyncio.timeout(GIVE_BACK_S):
                 if partition.is_alone:
-                    await partition.note_reservation()  # even if nothing is released: the next start reads it
+                    await partition.note_reservation()  # even without a release, because the next start reads it
                 await partition.give_back()
         except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
             # No record is lost: the next start continues below the reserved end, or declares the rest a gap.

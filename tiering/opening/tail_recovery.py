@@ -5,9 +5,7 @@
 - The hole up to the reserved end is filled with declared gaps, flushed, before a new reservation counts and before the
   first append.
 - Every other log serves at once, without reading the bucket. That includes one whose leader reported the reserved end
-  in
-  this session (R21).
-Each step is durable before the next. The next leader finishes what a crash interrupts."""
+  in this session (R21). Each step is durable before the next. After a crash the next leader finishes the steps."""
 
 from __future__ import annotations
 

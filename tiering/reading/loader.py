@@ -81,7 +81,7 @@ class Loader:
         self._on_loaded = on_loaded
         self.flights: SingleFlight[Key] = SingleFlight(tasks, clock, rng, limits)
 
-    # ── what readers ask for: a future, done when asking again may answer; raised is the last failure, if untold ──
+    # ── requests of readers: a future, done when another request may answer; raises the last unreported failure ──
     def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
         """A future: `place` is known and its first chunk is loaded."""
         return self.flights.want(place, lambda: self._locate(manifests, place))

@@ -48,7 +48,7 @@ class ChunkSpan:
         self._opened = opened
         self._first = index = opened.chunk_at(start)
         self._chunks: list[HeldChunk] = []
-        self.end = start  # log bytes before it are at hand
+        self.end = start  # log bytes before it are loaded
         uuid = opened.entry.uuid.int
         if not table.segments.is_there(uuid, now_s):
             return

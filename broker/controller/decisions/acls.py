@@ -50,7 +50,7 @@ def create(image: ClusterImage, wanted: Sequence[Acl], image_bytes: int) -> Deci
 
 
 def delete(image: ClusterImage, filters: Sequence[AclFilter]) -> Decision[list[Deleted]]:
-    """Remove what each filter matches. A binding that two filters match is in both answers."""
+    """Remove the bindings that each filter matches. A binding that two filters match is in both answers."""
     answer: list[Deleted] = []
     removed: dict[Acl, None] = {}
     if sum(wanted.place is None for wanted in filters) > SCANS_MAX:

@@ -39,7 +39,7 @@ class Fitness(NamedTuple):
 FIT: Final = Fitness()
 
 Unfit = Mapping[int, Fitness]
-"""Sessions that report that they are not fit to lead everything, by node id."""
+"""Reports of sessions that are not fit to lead every partition, by node id."""
 
 FitnessByNode = Mapping[int, Fitness]
 """Reports of sessions to this controller, by node id. A missing session has not reported yet."""

@@ -132,7 +132,7 @@ def _check_value(key: str, value: float, keys: Mapping[str, str]) -> None:
 
 
 def _printed(entity: QuotaEntity) -> str:
-    """As Kafka prints it."""
+    """The number in Kafka's format."""
     names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
     return f"ClientQuotaEntity(entries={{{names}}})"
 

@@ -74,8 +74,8 @@ def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | No
 def register(
     image: ClusterImage, asked: SessionRequest, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
-    """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process that
-    was heard lately. `is_silent`: it has had no session for one lease duration. ApiError as `BrokerRpc.register`."""
+    """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process with
+    a recent heartbeat. `is_silent`: it has had no session for one lease duration. ApiError as `BrokerRpc.register`."""
     if asked.cluster_id != cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -123,7 +123,7 @@ def add_partitions(
 
 
 def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decision[Topic]:
-    """Free the name. `topic_id`: only the topic of this id, whichever topic has the name now (KIP-516)."""
+    """Free the name. `topic_id`: the topic of this id, even if another topic has the name now (KIP-516)."""
     if topic_id is not None and topic_id not in image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
     topic = _named(image, name)
@@ -133,7 +133,7 @@ def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decis
 
 
 def purged(image: ClusterImage, topic_id: str) -> Decision[None]:
-    """Remove the record of a deleted topic, once nothing of it is left on disk or in the bucket."""
+    """Remove the record of a deleted topic after its files and objects are deleted."""
     return Decision((TopicPurged(topic_id),) if topic_id in image.deleted else (), None)
 
 

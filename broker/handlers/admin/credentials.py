@@ -24,7 +24,7 @@ _TOO_MANY: Final = f"At most {USERS_MAX} users are named in one request"
 async def handle_describe_user_scram_credentials(
     context: Context, request: wire.DescribeUserScramCredentialsRequest, call: Call
 ) -> wire.DescribeUserScramCredentialsResponse:
-    """All users for null, and as in Kafka for an empty list."""
+    """Null or, as in Kafka, an empty list requests all users."""
     image = context.metadata.image
     names = [user.name for user in request.users or ()]
     if len(names) > USERS_MAX:

@@ -1,8 +1,8 @@
 """DeleteRecords: moves log starts. On a tiered partition the root holds the new start before the response leaves (C26).
 
-An invalid request gets its error whatever the time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or
-that a replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted.
-Source: KIP-107, KIP-204.
+An invalid request gets its error with any time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or that a
+replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted. Source:
+KIP-107, KIP-204.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from broker.handlers.request_limits import within
 from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
-_DECIDED_S: Final = 30.0  # UnregisterBroker has no time-out of its own
+_DECIDED_S: Final = 30.0  # UnregisterBroker has no time-out field
 
 
 async def handle_broker_registration(

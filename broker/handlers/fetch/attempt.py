@@ -81,7 +81,7 @@ class FetchAttempt:
             self.failed = True
             return False
         offset = wanted.fetch_offset
-        # The first partition with data gives at least one batch, whatever the limits (KIP-74).
+        # The first partition with data gives at least one batch, even above the limits (KIP-74).
         bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
         match route(
             offset,

@@ -2,7 +2,7 @@
 
 Hot partitions are answered at once, while cold ones still load (kafka#20045). A cold read that outlives its fetch
 continues into the cache, where the next poll finds it. An incremental fetch reads only the partitions that moved since
-the last one: with nothing new it costs the same for 5 and for 5 000 partitions (bench/many.py).
+the last one: without new records it costs the same for 5 and for 5 000 partitions (bench/many.py).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Fetch:
         return result
 
     def _answer(self, target: Target, result: FetchAttempt) -> None:
-        """Add the target's response, unless the session already has it and there is nothing to read."""
+        """Add the target's response, unless the session already has it and no records can be read."""
         context, wanted = self._context, target.wanted
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Readable | None = None

@@ -1,8 +1,8 @@
 """ListOffsets and OffsetForLeaderEpoch: log start and end, and offsets by timestamp or epoch.
 
-A response covers one log over both tiers; consumers see nothing above the high watermark, with
-isolation.level=read_committed nothing above the last stable offset. Source: KIP-79, KIP-320,
-KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
+A response covers one log over both tiers; consumers see offsets up to the high watermark, with
+isolation.level=read_committed up to the last stable offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023;
+docs/design/kafka.md.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _check_end(partition: Readable, call: Call) -> None:
 
 
 def _end(partition: Readable, *, is_committed: bool) -> int:
-    """The end of what the client may see."""
+    """The end of the offsets that the client may see."""
     return partition.last_stable_offset if is_committed else partition.high_watermark
 
 

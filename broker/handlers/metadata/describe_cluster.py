@@ -1,7 +1,7 @@
 """ApiVersions, DescribeCluster.
 
-ApiVersions advertises exactly what is served, except for Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511, KIP-584,
-KIP-700.
+ApiVersions advertises exactly the served APIs and versions, and Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511,
+KIP-584, KIP-700.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Any other request ends the run before it and takes the general path, without a w
 between the paths. Errors of the log are answered here, because the general path appends in the same way, with a run of
 one.
 
-Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for what a request costs.
+Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for the cost of a request.
 """
 
 from __future__ import annotations

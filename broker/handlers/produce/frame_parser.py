@@ -1,9 +1,10 @@
 """Finds the batches of a produce request in its bytes, without decoding a message.
 
-A producer's requests are alike: the bytes before the topics (`Head`) differ only in the correlation id. With one
-partition a request, so are the bytes up to the length of the records (`AlikeHead`). Both are compared, not parsed. A
-parse ends exactly at the end of its request. It returns None for anything unusual (an unknown topic name, tagged
-fields, null records, very many partitions): the general path then reads the request from its start.
+A producer's requests are alike: the bytes before the topics (`Head`) differ only in the correlation id. In requests for
+one partition, the bytes up to the length of the records are also alike (`AlikeHead`). The parser compares these bytes
+instead of decoding them. A parse ends exactly at the end of its request. It returns None for anything unusual (an
+unknown topic name, tagged fields, null records, very many partitions): the general path then reads the request from its
+start.
 
 Hot path: one unpack and two comparisons for a request like the one before it (comparing views takes ten times as long
 as comparing bytes); 0.8 µs a partition otherwise.

@@ -145,7 +145,7 @@ def append_all(
     recompressions: Recompressions = NO_RECOMPRESSIONS,
     verification: Verification | None = None,
 ) -> ProduceResponse:
-    """Append every batch of the request now; `pending` counts those whose commit the response has to wait for.
+    """Append every batch of the request now; `pending` counts batches whose commit the response must await.
     `verification`: the coordinators' answers in this turn of the event loop."""
     refusal = None
     if request.acks not in ACKS:

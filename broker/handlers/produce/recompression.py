@@ -1,4 +1,4 @@
-"""Recompresses produced batches whose topic has a codec of its own (`compression.type`), before their append.
+"""Recompresses produced batches to their topic's codec (`compression.type`), before their append.
 
 Workers do the work, for the leader epoch in which it began. If that epoch ends before the append, the batch is refused
 and never written. A request's batches are recompressed in pieces and appended piece by piece; meanwhile no later

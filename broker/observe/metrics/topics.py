@@ -1,6 +1,6 @@
 """Metrics of topics and partitions: bytes produced and fetched, offsets, tiering lag.
 
-The first TOPICS_MAX topics have series of their own, and the first PARTITIONS_MAX of their partitions have offsets. All
+The first TOPICS_MAX topics have separate series, and the first PARTITIONS_MAX of their partitions have offsets. All
 others are summed under an empty label, which Prometheus treats as no label. Sums are thus right, and clients cannot
 make a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
 """
@@ -135,7 +135,7 @@ async def collect_figures_in_turns(
 
 
 class _Shown:
-    """Topics and partitions with series of their own."""
+    """Topics and partitions with separate series."""
 
     def __init__(self) -> None:
         self._topics: set[str] = set()

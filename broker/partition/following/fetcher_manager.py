@@ -105,7 +105,7 @@ class FetcherManager:
         return fetcher
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """Fetch nothing more into `copy`, from any leader."""
+        """Stop fetching into `copy`, from any leader."""
         for of in self._from.values():
             of.leave(key, copy)
 

@@ -117,7 +117,7 @@ class FollowerReplica:
             return None
         if self.reads is None:
             log = self.log
-            # An earlier leader may have verified what this follower deleted.
+            # An earlier leader may have verified the segments that this follower deleted.
             tier = self._cold.view(
                 self.topic_id, self.index, lambda: max(self.verified_end, log.local_log_start_offset)
             )
@@ -125,7 +125,7 @@ class FollowerReplica:
         return self.reads
 
     def resign(self) -> None:
-        """End the role: nothing more is written, and waiting readers go to the leader."""
+        """End the role: writes stop, and waiting readers go to the leader."""
         if self.lease.is_over:
             return
         self.lease.move_high_watermark(self.high_watermark)
@@ -353,7 +353,7 @@ class FollowerReplica:
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
         self.opened.flusher.tick(now_ms)
-        self.log.last_stable_offset(self.high_watermark)  # forgets what is committed
+        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
         return self.log.dirty_bytes > 0
 
 

@@ -118,7 +118,7 @@ class FollowerRole:
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def end(self) -> None:
-        """Stop following: nothing is written from now on, and waiting consumers go to the leader."""
+        """Stop following: writes stop now, and waiting consumers go to the leader."""
         if self.is_over:
             return
         self.is_over = True
@@ -132,7 +132,7 @@ class FollowerRole:
             self._lease.end()
 
     async def over(self) -> None:
-        """Wait until nothing of this role works on the log."""
+        """Wait until all work of this role on the log has ended."""
         assert self.is_over, self.place
         if self._opening is not None:
             await asyncio.wait([self._opening])

@@ -25,7 +25,7 @@ from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = (1.0, 30.0)  # between requests to the bucket: first, and at most
+_AGAIN_S: Final = (1.0, 30.0)  # first and longest pause between requests to the bucket
 
 
 @dataclass(eq=False, repr=False)

@@ -39,7 +39,7 @@ class DelayedOperations:
         self._acks: deque[tuple[int, float, Acked]] = deque()
         self._high_watermark = -1  # of the last `moved`
         self._is_notifying = False
-        self._watchers: dict[Watcher, None] = {}  # called in the order they came
+        self._watchers: dict[Watcher, None] = {}  # called in the order of registration
         self._readers: dict[Target, None] = {}  # of fetch sessions
         self.at_tail: dict[Target | Watcher, None] = {}
         """The readers and watchers that read above the high watermark: replicas."""
@@ -72,7 +72,7 @@ class DelayedOperations:
                 tell(acked, TimeoutError(_LATE), _PRODUCER)
 
     def moved(self, high_watermark: int) -> None:
-        """Acknowledge what is committed and wake the readers. Replicas' readers only get the new high watermark."""
+        """Acknowledge committed records and wake the readers. Replicas' readers only get the new high watermark."""
         self._high_watermark = high_watermark
         if self._is_notifying:
             return  # a callback appended, and that is committed: the outer call continues with it

@@ -1,6 +1,6 @@
 """Sends leaders' in-sync set proposals to the controller (AlterPartition). A proposal counts for its leader before it
 is sent. Only a new row settles it (R17), not the response. One request is in flight at a time. `isr_policy` decides
-which set to propose; a partition without anything to propose costs nothing."""
+which set to propose; a partition without a proposal costs nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seams.loop.beats import Beats
 
 log = logging.getLogger(__name__)
 
-_AGAIN_MS: Final = 2_000  # until a proposal whose outcome is not applied is repeated
+_AGAIN_MS: Final = 2_000  # until a proposal without an applied outcome is repeated
 _PROPOSALS_MAX: Final = 1_000  # in one request: a row of three replicas has 60 bytes
 
 

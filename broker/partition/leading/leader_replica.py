@@ -384,7 +384,7 @@ class LeaderReplica(Watchable):
         if self.high_watermark >= end_offset:
             return True
         self.waiters.ack(end_offset, deadline_s, acked)
-        self._touched.add(self)  # a resend changed nothing, but ticks check its deadline
+        self._touched.add(self)  # a resent batch changes no state, but ticks check its deadline
         self.flusher.hurry()
         return False
 
@@ -441,7 +441,7 @@ class LeaderReplica(Watchable):
         self.waiters.wake()
 
     def cleanable_end(self) -> int:
-        """The last stable offset; of a tiered log no more than what the bucket verifiably holds."""
+        """The last stable offset; of a tiered log at most the verified end of the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         if not self.log.config.tiered:
             return stable
@@ -451,7 +451,7 @@ class LeaderReplica(Watchable):
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()
-        self.log.last_stable_offset(self.high_watermark)  # forgets what is committed
+        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
         return self.log.dirty_bytes > 0 or self.waiters.has_acks
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────

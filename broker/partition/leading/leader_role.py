@@ -133,7 +133,7 @@ class LeaderRole:
             self.partition.resign(why)
 
     async def over(self) -> None:
-        """Wait until nothing of this role works on the log."""
+        """Wait until all work of this role on the log has ended."""
         assert self.is_over, self.place
         if self._opening is not None:
             await asyncio.wait([self._opening])

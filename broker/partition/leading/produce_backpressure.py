@@ -22,9 +22,9 @@ from seams.memory import memory_bytes
 log = logging.getLogger(__name__)
 
 # The kernel blocks writers when dirty pages of all files exceed dirty_ratio (20 % of memory by default). One log gets
-# half of that, and at most a few seconds of a fast disk. The kernel's own writeback continues, so most of what a drain
-# syncs is clean. Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget for all logs is
-# no better, and early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
+# half of that, and at most a few seconds of a fast disk. The kernel's own writeback continues, so most pages of a drain
+# are already clean. Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget for all logs
+# is no better, and early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
 DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
@@ -32,8 +32,8 @@ PRESSURE_DELAY_S: Final = 0.1
 PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above the size of active segments
 PRESSURE_REFUSES_AT: Final = 0.1
 
-REFUSALS_OVER_S: Final = 5.0  # appends succeed and none was refused for so long: the end is logged
-REFUSALS_END_S: Final = 60.0  # without appends for so long, another refusal is logged again
+REFUSALS_OVER_S: Final = 5.0  # time without a refusal while appends succeed, after which the end is logged
+REFUSALS_END_S: Final = 60.0  # time without appends after which another refusal is logged
 
 
 class AppendRefusal(Enum):

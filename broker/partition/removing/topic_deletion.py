@@ -1,11 +1,11 @@
 """Deletion of topics: every broker removes its files, the controller's broker also the objects (R24).
 
-- Only topics that the image names as deleted are removed. In a rebuilt cluster that is not confirmed nothing is removed
-  (R29).
-- Only the controller's broker deletes objects and has the topic forgotten. The next controller thus continues deletions
-  after a failure.
-- A topic is forgotten after every broker in session had time to learn of the deletion; otherwise its log there would
-  become a stray. Objects of uploads that ended meanwhile are deleted too.
+- Only topics that the image names as deleted are removed. While the rebuild of a cluster is not confirmed, no topic is
+  removed (R29).
+- Only the controller's broker deletes objects and then removes the topic's record. The next controller thus continues
+  deletions after a failure.
+- The record is removed after every broker with a session had time to apply the deletion; otherwise its log would become
+  a stray. Objects of uploads that ended meanwhile are deleted too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PURGING_MAX: Final = 4  # topics whose objects are deleted concurrently; a large
 @dataclass(eq=False, repr=False)
 class TopicDeletion:
     """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a completely
-    deleted topic; it raises while it cannot. `session_s`: a broker silent for so long has no session."""
+    deleted topic; it raises while it cannot. `session_s`: time of silence after which a broker has no session."""
 
     _node_id: int
     _metadata: MetadataCache
@@ -56,8 +56,8 @@ class TopicDeletion:
 
     def purge(self, topic: Topic) -> None:
         """Begin to remove a withdrawn topic's local files. On the controller's broker its objects are deleted next, and
-        the topic is forgotten. Retried until nothing is left. A call during the removal checks again which broker is
-        the controller."""
+        the topic is forgotten. Retried until all is deleted. A call during the removal checks again which broker is the
+        controller."""
         if topic.topic_id in self._in_progress:
             self._in_progress[topic.topic_id] = True
             return

@@ -161,7 +161,7 @@ def _entry(acl: Acl) -> Entry:
 def _is_left(name: str, pattern_type: int, denied: dict[int, set[str]]) -> bool:
     """Whether a DENY of no other pattern covers all of this one."""
     if pattern_type == PatternType.LITERAL and name == WILDCARD:
-        return True  # as in Kafka, whatever else is denied
+        return True  # as in Kafka, even if other patterns deny
     if pattern_type == PatternType.LITERAL and name in denied[PatternType.LITERAL]:
         return False
     prefixes = denied[PatternType.PREFIXED]

@@ -197,7 +197,7 @@ def _fetch_row(topic: wire.OffsetFetchRequestGroupTopic, name: str) -> wire.Offs
 
 
 async def _offset_fetch_of_one(access: Unrestricted, request: wire.OffsetFetchRequest, version: int) -> Verdict:
-    """Before version 8: one group; before 2 an error stands at each partition."""
+    """Before version 8: one group; before 2: an error for each partition."""
     wanted = request.topics
     if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         if version >= _GROUP_ERROR_SINCE:

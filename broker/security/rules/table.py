@@ -44,7 +44,7 @@ RULES: Final[Mapping[int, Rule]] = {
     ),
     ApiKey.DELETE_RECORDS: Rule(((_Op.DELETE, _TOPIC),), data.on_topics(_Op.DELETE, data.deletion_refused)),
     ApiKey.DESCRIBE_PRODUCERS: Rule(((_Op.READ, _TOPIC),), data.describe_producers),
-    # what clients learn about the cluster
+    # metadata of the cluster
     ApiKey.METADATA: _in_handler(
         (_Op.DESCRIBE, _TOPIC), (_Op.CREATE, _TOPIC), (_Op.CREATE, _CLUSTER), (_Op.DESCRIBE, _CLUSTER)
     ),

@@ -27,7 +27,7 @@ Keys = Mapping[str, jwt.PyJWK]
 
 
 def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
-    """The keys of a JWKS that verify signatures. Raises ValueError, which says what is wrong with it."""
+    """The keys of a JWKS that verify signatures. Raises ValueError with the reason."""
     try:
         rows = json.loads(text)["keys"]
         found = {}

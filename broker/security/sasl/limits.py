@@ -34,7 +34,7 @@ class LoginRate:
 
 
 class LoginLimits:
-    """Of one broker."""
+    """Login limits of one broker."""
 
     def __init__(self) -> None:
         self.under_way = 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Metadata(Protocol):
-    """Of `broker.following.metadata_cache.MetadataCache`."""
+    """Part of `broker.following.metadata_cache.MetadataCache`."""
 
     cluster_id: str
     image: ClusterImage

@@ -86,7 +86,8 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 class ClientFirst(NamedTuple):
-    """`n,[a=authorization id],n=user,r=nonce[,extensions]`; `bare` is what the signature covers, `gs2` the rest."""
+    """`n,[a=authorization id],n=user,r=nonce[,extensions]`; `bare` is the part covered by the signature, `gs2` the
+    rest."""
 
     gs2: str
     acts_as: str
@@ -96,7 +97,7 @@ class ClientFirst(NamedTuple):
 
 
 class ClientFinal(NamedTuple):
-    """`c=channel binding,r=nonce[,extensions],p=proof`; `without_proof` is what the signature covers."""
+    """`c=channel binding,r=nonce[,extensions],p=proof`; `without_proof` is the part covered by the signature."""
 
     binding: bytes
     nonce: str

@@ -38,7 +38,7 @@ class Contexts:
 
 
 def make_contexts(settings: TlsSettings, read: ReadFile, now_ms: int) -> Contexts:
-    """Raises InvalidConfig for what is missing, BadStore for files that cannot be used."""
+    """Raises InvalidConfig for missing configs, BadStore for files that cannot be used."""
     if settings.keys is None:
         raise InvalidConfig(
             f"{settings.where} speaks TLS and has no certificate: set ssl.keystore.location (one PEM file with private "

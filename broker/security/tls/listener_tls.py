@@ -73,8 +73,8 @@ class ListenerTls:
             raise PeerRefused(str(refused)) from refused
 
     def reload(self) -> bool:
-        """Make contexts anew if configs or files changed; whether they did. Blocking. Raises InvalidConfig; then the
-        old contexts stay."""
+        """Create new contexts if configs or files changed. Returns whether they did. Blocking. Raises InvalidConfig;
+        then the old contexts stay."""
         old, made = self._made, self._make()
         if (made.settings, made.rules, made.digests) == (old.settings, old.rules, old.digests):
             return False

@@ -65,7 +65,7 @@ def _split(rules: str) -> list[str]:
 def _parsed(text: str) -> _Rule | None:
     """The rule of `text`; None for an empty one."""
     match = _PARSE.match(text)
-    assert match is not None  # it matches nothing, too
+    assert match is not None  # an empty text also matches
     if match.end() != len(text):
         raise InvalidConfig(f"{_CONFIG}: Invalid rule: `{text}`, unmatched substring: `{text[match.end() :]}`")
     if match[1] is not None:

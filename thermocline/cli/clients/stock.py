@@ -1,6 +1,6 @@
 """confluent-kafka behind `topic`, `produce`, `consume` and `group`, with its errors in plain words.
 
-librdkafka's own log is never printed; its errors are rewritten as what happened, to what, and what to do.
+librdkafka's own log is never printed; its errors are rewritten with the failure, its object and the remedy.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def plainly(what: str, error: KafkaError) -> str:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Turn the client's exceptions into CommandFailed; `what` says what was being done.
+    """Turn the client's exceptions into CommandFailed; `what` names the operation.
 
     For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
     carry.

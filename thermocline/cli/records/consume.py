@@ -167,7 +167,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
 
 
 def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int, int]) -> None:
-    """Commit what was printed. A partition that moved to another member meanwhile is only noted."""
+    """Commit the positions of printed records. A partition that moved to another member meanwhile is only noted."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     from thermocline.cli.clients.stock import plainly
@@ -221,7 +221,7 @@ class _Undecided:
             self._above.pop(partition, None)
 
     def go_on(self, printed: Mapping[int, int]) -> None:
-        """`printed`: the partitions from which records came just now."""
+        """`printed`: partitions with newly printed records."""
         if printed:
             self._since_s, self._noted = time.monotonic(), False
             for partition in printed:

@@ -141,7 +141,7 @@ def check_archive(
     values: ValueSpec | None = None,
     by_day: bool = False,
 ) -> None:
-    """Raise what an archive with these arguments would refuse, before Spark is started. Creates nothing.
+    """Raise the errors of an archive with these arguments, before Spark is started. Creates nothing.
 
     Raises InvalidRequest, Corrupt, StoreError, CatalogUnavailable.
     """
@@ -346,7 +346,7 @@ class _Archiver:
         return False
 
     def _planned(self, step: ArchiveStep) -> dict[int, list[RemoteSegment]]:
-        """The objects of the step as it was planned."""
+        """The objects of the planned step."""
         return {
             partition: [s for s in self._segments[partition] if s.base_offset < end and s.end_offset > first]
             for partition, (first, end) in step.ranges.items()
