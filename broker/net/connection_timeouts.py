@@ -65,8 +65,8 @@ class PeerTimeouts:
         return tick + self._limits.stall
 
     def overdue(self, tick: int, state: State, *, owes: bool, taken: tuple[int, int]) -> tuple[int, Overdue | None]:
-        """What is overdue at `tick`, else the tick of the next deadline. `owes`: a response is outstanding; `taken`:
-        changes whenever the peer takes something (`TransportWriter.progress`)."""
+        """The expired deadline at `tick`, else the tick of the next deadline. `owes`: a response is outstanding;
+        `taken`: changes whenever the peer takes bytes (`TransportWriter.progress`)."""
         limits = self._limits
         if self._stalled_since:
             if taken != self._taken:

@@ -249,7 +249,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 size = len(buffer)
                 count = machine.decrypt(buffer)
                 del buffer
-                inner.buffer_updated(count)  # of 0 too: the buffer it gave is not used any more
+                inner.buffer_updated(count)  # also with 0 bytes, which returns the unused buffer
                 if count < size:
                     break
         finally:

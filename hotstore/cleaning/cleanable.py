@@ -75,8 +75,8 @@ def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogCo
 
 def groups(segments: Sequence[Segment], config: LogConfig) -> list[tuple[Segment, ...]]:
     """Runs of segments that each become one: within `segment.bytes`, within an index of `segment.index.bytes`, with
-    relative offsets of 31 bits, and with as many aborted transactions as any segment has (TX44): their markers stay. A
-    larger segment stays alone."""
+    relative offsets of 31 bits, and within the limit of aborted transactions of a segment (TX44), because their markers
+    stay. A larger segment stays alone."""
     runs: list[list[Segment]] = []
     size = aborted = 0
     for segment in segments:

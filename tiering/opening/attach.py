@@ -67,7 +67,7 @@ class AttachedTiers:
         self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
-        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # with leader epoch: of open and opening logs
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # of open and opening logs, with their leader epoch
         self._holes: dict[Key, tuple[int, int]] = {}  # leader epoch and hole end: see `claim_and_reserve`
         self._led: dict[Key, int] = {}  # last leader epoch in this process, while the log stays open
         self._reported: dict[Key, ReportedEnd] = {}  # of logs that followed, or led with followers
@@ -148,7 +148,7 @@ class AttachedTiers:
         return manifest
 
     async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """Create a lost log that no other broker holds, at the bucket's end as the claim has it. `attach` handles a
+        """Create a lost log that no other broker holds, at the bucket's end according to the claim. `attach` handles a
         missing root."""
         key = topic_id, place.partition
         if (read := self._ahead.take(key)) is not None:

@@ -57,7 +57,7 @@ class LoginLimits:
         if rate is None:
             rate = LoginRate(TOKENS_PER_S_OF_ADDRESS)
             while len(self._by_address) >= _ADDRESSES_MAX:
-                self._by_address.pop(next(iter(self._by_address)))  # the address longest unheard of
+                self._by_address.pop(next(iter(self._by_address)))  # the longest silent address
         self._by_address[host] = rate
         wait_s = max(rate.wait_s(now_s), self._all.wait_s(now_s))
         return None if wait_s > WAIT_S_MAX else wait_s
