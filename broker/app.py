@@ -206,7 +206,7 @@ class Broker:
         self._clean_stop = not self._superseded.is_set()
 
     def _cannot_follow(self, why: str) -> None:
-        log.error("the bucket cannot be followed any more, exiting: %s", why)
+        log.error("the bucket can no longer be followed, exiting: %s", why)
         self.exit_code = ServeExit.REFUSED
         self._superseded.set()
 

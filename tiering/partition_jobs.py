@@ -326,7 +326,7 @@ class PartitionJobs:
         while partition.remote_end_offset < target and partition.log_start_offset < target:
             partition.check_not_fenced()
             if partition.closed:
-                raise Fenced(f"{partition.name} is led no more, or was deleted, before all of it was copied")
+                raise Fenced(f"{partition.name} is no longer led, or was deleted, before all of it was copied")
             if self._broken is not None:
                 raise self._broken
             self._queues.commits.wake(self._upkeep)

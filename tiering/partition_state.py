@@ -234,7 +234,7 @@ class TieredPartition:
         def may_send() -> None:
             self.check_fresh()
             if due_by is not None and due_by != self.config:
-                raise Retryable(f"{self.name}: its configs were changed; what is due is decided anew")
+                raise Retryable(f"{self.name}: its configs were changed; due work is decided again")
 
         return may_send
 
@@ -304,7 +304,7 @@ class TieredPartition:
         self.check_not_fenced()
         self.lease.check()
         if not self._is_fresh() or not self.is_complete():
-            raise Retryable(f"{self.name}: who leads it now, or what there is, is not known here; nothing is let go")
+            raise Retryable(f"{self.name}: its current leader or topics are unknown here; nothing is released")
 
     async def _reconcile(self, manifest: Manifest) -> None:
         """Compare the root, at its first read in this epoch, with the local log that is already serving."""

@@ -159,7 +159,7 @@ class PartitionTier:
     async def seal(self) -> None:
         """`seal_and_copy`, then `park`. Raises Fenced if the partition is no longer led; `close` waits for this."""
         if self.partition_state.closed:
-            raise Fenced(f"{self.name} is led no more, or was deleted")
+            raise Fenced(f"{self.name} is no longer led, or was deleted")
         task = asyncio.current_task()
         assert task is not None
         self._sealing[task] = None
@@ -168,7 +168,7 @@ class PartitionTier:
             await self.park()
         except asyncio.CancelledError:
             if self.partition_state.closed:
-                raise Fenced(f"{self.name} is led no more, or was deleted, before all of it was copied") from None
+                raise Fenced(f"{self.name} is no longer led, or was deleted, before all of it was copied") from None
             raise
         finally:
             del self._sealing[task]

@@ -58,7 +58,7 @@ def _usable(overrides: Mapping[str, str]) -> dict[str, str]:
             definition.parse(text)
         except InvalidConfig as refused:
             # The value is not logged: an unknown config may be a secret.
-            log.error("the dynamic config %s has no effect: %s; delete it or set it anew", name, refused)
+            log.error("the dynamic config %s has no effect: %s; delete it or set it again", name, refused)
         else:
             found[name] = text
     return found

@@ -237,7 +237,7 @@ class ClusterControl:
 
     async def _apply(self, due: ExpiredSessions) -> None:
         if due.steps_back:
-            log.error("fewer than half of the brokers are heard here: giving the lease away")
+            log.error("fewer than half of the brokers sent heartbeats: releasing the lease")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)

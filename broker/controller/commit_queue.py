@@ -229,7 +229,7 @@ class CommitQueue:
         if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
             return failure
         if epoch == self._root.epoch:  # else this process claimed again meanwhile
-            log.error("not the controller any more: %s", failure)
+            log.error("no longer the controller: %s", failure)
             self.renounce()
         return not_controller()
 

@@ -104,7 +104,7 @@ class UncleanRecoveryManager:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._send(node, request_of(questions))
         except (ConnectionError, TimeoutError) as silent:
-            log.info("broker %d does not say what it holds of %d partitions: %s", node.node_id, len(questions), silent)
+            log.info("broker %d did not report its logs of %d partitions: %s", node.node_id, len(questions), silent)
             return []
         by_place = {(question.topic, question.place[1]): question for question in questions}
         return [

@@ -167,15 +167,15 @@ class InternalLog(Generic[S]):
                 partition.loading = self._tasks.spawn(f"load {name}", work)
             case Unload():
                 self._stop_loading(partition)
-                self._drop(partition, f"{name} is led no longer in this epoch; find its new leader")
+                self._drop(partition, f"{name} is no longer led in this epoch; find its new leader")
             case StopLoading():
                 self._stop_loading(partition)
             case TellTrouble(why, is_lasting) if is_lasting:
-                log.error("%s cannot be read, what it holds is off: %s", name, why)
+                log.error("%s cannot be read, so its content is offline: %s", name, why)
             case TellTrouble(why):
                 log.warning("loading %s: %s; trying again", name, why)
             case TellOver():
-                log.warning("%s can be read again, what it holds is back", name)
+                log.warning("%s can be read again, and its content is online", name)
 
     @staticmethod
     def _stop_loading(partition: _Partition[S]) -> None:

@@ -64,7 +64,7 @@ class Snapshots:
         name, failure = next(iter(failures.items()))
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
         log.warning(
-            "no snapshot of %s%s: %s; until there is one, a lost disk loses what came after the last",
+            "no snapshot of %s%s: %s; until there is one, the loss of the disk loses later records",
             name,
             more,
             failure,

@@ -33,7 +33,7 @@ class BrokerFitness:
         if self.is_stopping:
             return "it stops"
         if self.is_cut_off:
-            return "the bucket is away from it, and not from others"
+            return "the bucket does not answer this broker, but answers others"
         return "its disk is full" if self._is_disk_full() else ""
 
     def watch(self, changed: Callable[[], None]) -> None:

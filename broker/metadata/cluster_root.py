@@ -246,7 +246,7 @@ class ClusterRoot:
         try:
             await self._store.delete([key])
         except (Retryable, AccessRefused) as refused:
-            log.warning("metadata page %s, which no root names any more, stays in the bucket: %s", key, refused)
+            log.warning("metadata page %s, which no root names, stays in the bucket: %s", key, refused)
 
     async def _content(
         self, before: Content, after: Made, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int

@@ -237,7 +237,7 @@ class ReplicaOwner:
             return
         if self._aim is not aim:
             return  # assigned again while it waited for its turn
-        log.info("%s of topic id %s is held by other brokers: its log here is removed", place, topic_id)
+        log.info("%s of topic id %s is now on other brokers: its log here is removed", place, topic_id)
         try:
             await roles.logs.directories.delete_set_aside()
         except OSError as failure:  # the next removal or the next start removes it

@@ -189,7 +189,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         at = self.tail_index(cursor)
         dead = self.tail[:at]
         if tuple(fresh[len(fresh) - len(dead) :]) != dead or (dead and len(fresh) < len(dead)):
-            raise EditRefused(f"{self._name}: what is expired up to {cursor} is not what the manifest's tail holds")
+            raise EditRefused(f"{self._name}: expired segments up to {cursor} differ from the manifest's tail")
         self._check_oldest(fresh)
         self._check_whole_pages(fresh, cursor)
         totals = totals_of(fresh)
@@ -311,7 +311,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         first = ranges[0]
         if replaced is not None:
             if not before or before[-1].uuid != replaced or before[-1].level != level:
-                raise EditRefused(f"{self._name}: page {replaced} is not the last one any more")
+                raise EditRefused(f"{self._name}: page {replaced} is no longer the last one")
             first, entries = before[-1].first_offset, entries + before[-1].entries
             totals = totals + totals_of_pages(before[-1:])
             before = before[:-1]

@@ -128,7 +128,7 @@ def _tail_with(
 def _pages_with(manifest: Manifest, move: PageMove, totals: Totals, entries: int) -> tuple[PagePointer, ...]:
     before, after = move
     if before not in manifest.pages:
-        raise EditRefused(f"{_name(manifest)}: page {before.uuid} is not named any more")
+        raise EditRefused(f"{_name(manifest)}: page {before.uuid} is no longer named")
     wanted = totals_of_pages([before]) + totals
     fits = (
         (after.level, after.first_offset, after.end_offset) == (before.level, before.first_offset, before.end_offset)

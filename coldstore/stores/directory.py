@@ -141,7 +141,7 @@ class DirectoryStore:
             async with asyncio.timeout(deadline_s or self._deadlines.small_s):
                 return await self._workers.run(function, *args, lane=lane)
         except TimeoutError as late:
-            raise StoreAway(f"{self.url}: no answer from the disk in time; what was begun may happen") from late
+            raise StoreAway(f"{self.url}: no answer from the disk in time; the operation may still happen") from late
         except OSError as failure:
             raise _mapped(failure, self.url) from failure
 

@@ -98,7 +98,7 @@ class Lease:
             raise self._late(effect)
 
     def _late(self, effect: str) -> LeaseOver:
-        why = f"{effect} of {self} came after that role was over"
+        why = f"{effect} of {self} came after that role ended"
         self.host.late_effect(why)
         return LeaseOver(why)
 

@@ -73,7 +73,7 @@ class LogDirectories:
             return None
         path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
         log.warning(
-            "%s of topic id %s is not this broker's any more: moved to %s, where it stays for a week",
+            "%s of topic id %s no longer belongs to this broker: moved to %s, where it stays for a week",
             place,
             topic_id,
             path,

@@ -313,7 +313,7 @@ def _check_sequence(
         if is_old:
             raise DuplicateSequence(
                 f"producer {producer_id} resent sequences {first}..{last}, remembered are only "
-                f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is not known any more"
+                f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is no longer known"
             )
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"

@@ -118,7 +118,7 @@ class ColdCleaner:
             log.info("%s: a pass over the bucket ended: %s", partition.name, changed)
             return CHECK_S
         except EditRefused as moved:
-            log.info("%s: a pass over the bucket is decided anew: %s", partition.name, moved)
+            log.info("%s: a pass over the bucket is planned again: %s", partition.name, moved)
             return CHECK_S
         except (Corrupt, ObjectMissing, CleanerLost, MapTooSmall) as failure:
             partition.check_not_fenced()

@@ -93,4 +93,4 @@ class PassObjects:
             named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
-            raise PolicyChanged(f"object {entry.uuid} is not named any more")
+            raise PolicyChanged(f"object {entry.uuid} is no longer named")

@@ -141,7 +141,7 @@ class Copier:
         try:
             await self.verify(entry, read_back=True)
         except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, entry.uuid, damaged)
+            log.error("%s: committed object %s differs from its source: %s", self._partition.name, entry.uuid, damaged)
         except Retryable as unanswered:
             log.warning("%s: %s not verified yet: %s", self._partition.name, entry.uuid, unanswered)
         else:

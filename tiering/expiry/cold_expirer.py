@@ -185,7 +185,7 @@ class ColdExpirer:
         finally:
             partition.verified.forget_all()
         reach("expire.withdrawn")
-        log.info("%s is not tiered any more: %d objects are deleted after the grace", partition.name, len(live))
+        log.info("%s is no longer tiered: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]
         due_s = partition.world.clock.monotonic_s() + partition.limits.gc_grace_ms / 1000
         self._unnamed.extend((due_s, keys[at : at + DELETE_BATCH]) for at in range(0, len(keys), DELETE_BATCH))

@@ -171,7 +171,7 @@ class Expirer:
         first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
         covered, refused = await self._verified_end(first, end)
         if refused is not None:
-            log.info("%s: replicas copy what lies above %d: %s", partition.name, covered, refused)
+            log.info("%s: replicas copy offsets from %d on: %s", partition.name, covered, refused)
         self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:

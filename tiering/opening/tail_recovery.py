@@ -139,7 +139,7 @@ class TailRecovery:
         )
         if is_behind or reservation.reserved_end < local.log_end_offset:
             log.error(
-                "%s ends at %d, its reserved end is %d: going on where the bucket says",
+                "%s ends at %d, its reserved end is %d: continuing at the end in the bucket",
                 self.partition.name,
                 local.log_end_offset,
                 reservation.reserved_end,
@@ -182,8 +182,8 @@ class TailRecovery:
             return
         if local.log_end_offset < manifest.bucket_end_offset:
             lost = (
-                f"{self.partition.name} ends at {local.log_end_offset}, the bucket holds all below "
-                f"{manifest.bucket_end_offset}: this replica lost what it had; another one has to lead"
+                f"{self.partition.name} ends at {local.log_end_offset}, the bucket holds all offsets below "
+                f"{manifest.bucket_end_offset}: this replica lost records; another one has to lead"
             )
             self.partition.on_behind(lost)
             raise Corrupt(lost)
@@ -218,7 +218,7 @@ class TailRecovery:
         keep = min(keep, local.sound_end_offset)
         if keep < local.log_end_offset:
             log.warning(
-                "%s is cut from %d to %d: what lies above is damaged, or may be overwritten since (leader epoch %d)",
+                "%s is truncated from %d to %d: higher offsets are damaged or may be overwritten (leader epoch %d)",
                 self.partition.name,
                 local.log_end_offset,
                 keep,

@@ -146,7 +146,7 @@ class SingleFlight(Generic[K]):
     async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
         # Default failure, replaced by success or a known failure, so that no reader waits for ever or retries
         # endlessly.
-        outcome: ThermoclineError | None = Retryable("a cold read broke off; the broker's log says why")
+        outcome: ThermoclineError | None = Retryable("a cold read failed; the broker's log has the reason")
         try:
             await run()
             outcome = None

@@ -42,15 +42,15 @@ _GAUGES: Final = {
     "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
     "local_bytes": "log bytes on local disk",
     "cold_bytes": "log bytes in the bucket",
-    "declared_gaps": "ranges of offsets lost with a disk, or reserved and never given; tier status names them",
-    "declared_gap_offsets": "offsets in them; consumers step over them, no record is behind them any more",
+    "declared_gaps": "ranges of offsets lost with a disk, or reserved and never assigned; tier status lists them",
+    "declared_gap_offsets": "offsets in them; consumers skip them, because they have no records",
 }
 _OFFSETS: Final = {
     "log_start_offset": "first readable offset, in either tier",
     "local_log_start_offset": "first offset on local disk; below it reads come from the bucket",
-    "remote_end_offset": "end of what the bucket holds; log end − remote end is what a lost disk would lose",
+    "remote_end_offset": "end of the bucket's part; log end − remote end is what a lost disk would lose",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
-    "log_end_offset": "next offset to be given; far above the high watermark: syncs are slow, see sync_seconds",
+    "log_end_offset": "next offset to be assigned; far above the high watermark: syncs are slow, see sync_seconds",
     "last_stable_offset_lag": "offsets that committed readers wait for; growing: a transaction is open here",
 }
 

@@ -304,7 +304,7 @@ class LeaderRole:
             except DamagedLog as worse:
                 log.error("%s begins without the log here, which is damaged: %s", place, worse)
             else:
-                log.error("%s begins with what is whole of the log here: %s", place, damaged)
+                log.error("%s begins with the intact part of the log here: %s", place, damaged)
                 return opened
         await roles.logs.move_stray(place, topic_id, then=lambda: log_failures.over(of))
         return await roles.tiers.open_log(place, topic_id, config, lead)

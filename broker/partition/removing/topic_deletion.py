@@ -114,7 +114,7 @@ class TopicDeletion:
 
     def _check_not_rebuilt(self) -> None:
         if is_rebuilt(self._metadata.image):
-            raise Retryable("nothing is deleted before the cluster's rebuild is said to be done")
+            raise Retryable("nothing is deleted until the rebuild of the cluster is confirmed")
 
     @property
     def _decides(self) -> bool:
