@@ -1,7 +1,5 @@
-"""One broker process: starts, serves, stops, and returns its exit code.
-
-Nothing is served before this process's epoch is committed to `cluster.json`. The simulation starts this same broker
-with other seams.
+"""One broker process: starts, serves, stops, and returns its exit code. It serves only after its session is committed
+to `cluster.json`. The simulation starts this same broker with other seams.
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ class Broker:
         self.metrics = BrokerMetrics()
         self.audit = Audit(world.clock.monotonic_s)
         self.clients = ClientAccess(_authorizer(config), self.audit, config.brokers_listener)
-        self._outage = OutageLog(world.clock)  # of the probe; the session has its own
+        self._outage = OutageLog(world.clock)  # counters of the probe; the session has others
         self._lag = LoopLag()
         self._startup = StartupSources(
             config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.components.store
@@ -251,7 +249,7 @@ class Broker:
         self._clean_stop = not self._superseded.is_set()
 
     def _cannot_follow(self, why: str) -> None:
-        log.error("the bucket cannot be followed any more, exiting: %s", why)
+        log.error("the bucket can no longer be followed, exiting: %s", why)
         self.exit_code = ServeExit.REFUSED
         self._superseded.set()
 
@@ -279,7 +277,7 @@ class Broker:
         """Failures of background work: to the log, a counter, and `/healthz`."""
         self.metrics.unexpected_errors += 1
         self.health.failed(name, failure)
-        # Errors of disks and stores say where they happened; only unexpected ones need a trace.
+        # Errors of disks and stores name the place; only unexpected ones need a trace.
         expected = isinstance(failure, ThermoclineError | OSError)
         log.error("%s failed: %s", name, failure, exc_info=None if expected else failure)
 
@@ -289,7 +287,7 @@ class Broker:
         """Stop: cleanly after `stop`, at once when superseded or failed."""
         self.health.starting("stopping")
         closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
-        # A superseded broker's responses never leave: draining would last the whole time-out.
+        # A superseded broker sends no responses, so draining would last until the time-out.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
 
 

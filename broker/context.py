@@ -36,7 +36,7 @@ from seams.world import World
 @dataclass(frozen=True, slots=True)
 class Context:
     """`live_configs`: broker configs that only the running process knows, such as bound ports. `brokers`: handles
-    requests of other brokers to the controller; None on a read-only broker. `clients`: what each client may do."""
+    requests of other brokers to the controller; None on a read-only broker. `clients`: permissions of each client."""
 
     live: LiveConfig
     world: World
@@ -60,20 +60,20 @@ class Context:
     quiet: ProduceIdle = field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None
-    """None on a broker that coordinates nothing: a read-only one. So are the next two."""
+    """None on a read-only broker, which coordinates nothing; also the next two fields."""
     verifier: TransactionVerifier | None = None
     outcomes: TransactionOutcomes | None = None
 
     @property
     def config(self) -> BrokerConfig:
-        """The current configuration: to be read anew for every request."""
+        """The current configuration; read it again for every request."""
         return self.live.now
 
 
 @dataclass(slots=True)  # frozen costs 0.3 µs a request
 class Call:
-    """The peer, API version and client id of one request; never changed. `access`: what the peer may do. `refused`:
-    rows of a produce response for what it may not. `time`: what it takes, measured while a quota is set."""
+    """The peer, API version and client id of one request; never changed. `access`: permissions of the peer. `refused`:
+    rows of a produce response for refused topics. `time`: measured time of the request, while a quota is set."""
 
     version: int
     peer: Peer

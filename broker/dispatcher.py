@@ -68,7 +68,7 @@ from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.loop.tasks import Tasks
 from seams.loop.turns import ROWS_PER_TURN, next_turn
 
-# The codec knows which message class an API has; the table below must not repeat it for mypy's sake.
+# The codec knows the message class of each API; the table below must not repeat it only for mypy.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 
@@ -170,13 +170,13 @@ REFUSALS: Final[dict[int, Refuse]] = {
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
-# Envelopes of several clients are handled side by side. A parked heartbeat does not delay an urgent one.
+# Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent one.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
-_WIDE_FRAME: Final = 8 << 10  # a smaller frame cannot name so many partitions
+_WIDE_FRAME: Final = 8 << 10  # a smaller frame has fewer partitions
 
 
 def is_wide(request: Message) -> bool:
-    """Whether the request names so many partitions that it is handled in turns with other work."""
+    """Whether the request names too many partitions to be handled without yielding to other work."""
     if isinstance(request, ProduceRequest):
         topics: list[Any] = request.topic_data
         rows = sum(len(topic.partition_data) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
@@ -189,7 +189,7 @@ def is_wide(request: Message) -> bool:
 
 
 def _split_produce(call: Call, request: ProduceRequest) -> tuple[Call, ProduceRequest]:
-    """The part of the request that the client may make, and the call with what it may not."""
+    """The allowed part of the request, and a call with the refused part."""
     if not call.access.is_enforced:
         return call, request
     return _allowed_part(call, request, data_rules.produce_at_once(call.access, request))
@@ -202,11 +202,11 @@ def _allowed_part(call: Call, request: ProduceRequest, verdict: Verdict) -> tupl
 
 
 async def _nothing_to_open(_: str) -> None:
-    """A forwarded change that was not made opens no log."""
+    """A refused forwarded change opens no log."""
 
 
 class BrokerDispatcher:
-    """`broker.net.dispatch.Dispatcher` over the handlers."""
+    """Implements `broker.net.dispatch.Dispatcher` with the handlers."""
 
     context: Context
     fast_path: FastPath
@@ -357,7 +357,8 @@ class BrokerDispatcher:
             if answer is not None:
                 return await self._responder.forwarded(answer)
             # No controller is known to have received it: each API has its own error for that. It is not executed here,
-            # even if this broker became the controller: the old one may have executed it, on another topic of the name.
+            # even if this broker became the controller, because the old controller may have executed it on an earlier
+            # topic of the name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)

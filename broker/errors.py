@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiError(InvalidRequest):
-    """An error with a Kafka code of its own. Clients see the message where the protocol has a field for it."""
+    """An error with an explicit Kafka code. Clients see the message where the protocol has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)

@@ -1,7 +1,7 @@
 """The start of a broker, step by step.
 
 1. Bind the addresses, then lock the data directory, then probe the bucket.
-2. Commit the right to serve; only then remove the clean-shutdown marker and serve anything.
+2. Commit the session; then remove the clean-shutdown marker.
 3. Apply the image and open its logs, then load groups, then accept clients.
 """
 
@@ -69,8 +69,8 @@ from tiering.service import TierService
 
 _FRESH_S: Final = 10.0
 """Maximal age of the newest confirmed image for deletions of data (R23): two polls at the longest interval (5 s), so
-that one slow poll delays nothing. Other brokers may lead earlier, at once where this broker's port refuses. Their
-claims fence this broker, and what it deletes until then follows its newest configs."""
+that one slow poll delays nothing. Other brokers may lead earlier, at once if this broker's port refuses. Their claims
+fence this broker. Until then its deletions follow its newest configs."""
 
 EngineMaker = Callable[[], CleanerEngine]
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
@@ -78,8 +78,8 @@ StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """One start. `config` is the initial configuration, `live` the current one. `components` collects what was made,
-    for the stop. `keep_session` runs once the right to serve is committed."""
+    """One start. `config` is the initial configuration, `live` the current one. `components` collects the created
+    objects, for the stop. `keep_session` runs once the session is committed."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -105,7 +105,7 @@ class BrokerStart:
         self.components.data_dir = await self.world.workers.run(DataDir.open, self.world.disk, self.config.data_dir)
 
     async def serve(self) -> Sources:
-        """Everything else, until clients are accepted. May be cancelled: `components` has what has to be stopped."""
+        """The rest of the start, until clients are accepted. May be cancelled: `components` has the objects to stop."""
         data_dir, world = self.components.data_dir, self.world
         assert data_dir is not None
         bucket = self.open_bucket(self.config, world)
@@ -207,7 +207,7 @@ class BrokerStart:
     async def _join(
         self, store: ObjectStore, cluster: ClusterRoot, links: Links, data_dir: DataDir, ahead: ReadAhead
     ) -> tuple[Session, StartedSession]:
-        """Wait for the right to serve. Meanwhile `ahead` prefetches manifests of lost logs."""
+        """Wait until this process may have a session. Meanwhile `ahead` prefetches manifests of lost logs."""
         config, world = self.config, self.world
         reading = ColdPrefetch(ahead, store, world, data_dir, config.node_id, self.tasks)
 
@@ -269,7 +269,8 @@ class BrokerStart:
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
         replicas.watch(offsets)
         replicas.watch(groups)
-        # Only after an image is applied: offsets of a topic that is not in the image count as a deleted one's.
+        # Only after an image is applied, because offsets of a topic that is not in the image count as those of a
+        # deleted one.
         for partition in registry.partitions.values():
             offsets.led(partition)
         groups.start()

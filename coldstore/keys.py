@@ -148,7 +148,7 @@ _METADATA: Final = re.compile(
 
 
 def parse_key(key: str) -> Key | None:
-    """What `key` (relative to the prefix) names, or None: not ours, so never touched."""
+    """Parse `key` (relative to the prefix). None: a foreign object, which is never touched."""
     if key == CLUSTER_KEY:
         return RootKey(RootKind.CLUSTER)
     if key == LEASE_KEY:

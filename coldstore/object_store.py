@@ -1,6 +1,6 @@
-"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors.
-`put_segment` objects are immutable and never reuse a name. `put_root` is the only replacing write and always
-conditional. A failed conditional write decides nothing: `roots.root` reads back."""
+"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors. `put_segment` objects are immutable and
+never reuse a name. `put_root` is the only replacing write and always conditional. A failed conditional write has an
+unknown outcome, so `roots.root` reads the root back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seams.files.disk import Buffer, File
 
 
 class StoreError(Retryable):
-    """The store did not do what was asked; the same call may succeed later."""
+    """The call failed; the same call may succeed later."""
 
 
 class StoreUnavailable(StoreError):
@@ -22,7 +22,7 @@ class StoreUnavailable(StoreError):
 
 class StoreAway(StoreUnavailable):
     """No answer; an answer from before the request was processed (429, 502, 503, 504, 507); or a directory's disk is
-    slow, full or failing. It says nothing about what the store supports."""
+    slow, full or failing. It does not show what the store supports."""
 
 
 class StoreThrottled(StoreAway):
@@ -30,11 +30,11 @@ class StoreThrottled(StoreAway):
 
 
 class PreconditionFailed(StoreError):
-    """412, or 404 to If-Match. For a resent write it says nothing about the first attempt."""
+    """412, or 404 to If-Match. After a resent write the outcome of the first attempt is unknown."""
 
 
 class ConditionalConflict(StoreError):
-    """409: another conditional write on the key is in flight; nothing was decided."""
+    """409: another conditional write on the key is in flight; the outcome is open."""
 
 
 class ObjectMissing(ThermoclineError):
@@ -72,8 +72,8 @@ class Got:
 class Upload:
     """A body to store: size, CRC32C, and a way to read it in order and in bounded pieces, again for every attempt.
 
-    A piece is valid until the next one is asked for. If `crc32c` is None it is known only after the last piece
-    (`sealed` returns it then): it is sent behind the bytes instead of before them, and they are read once."""
+    A piece is valid until the next one is requested. If `crc32c` is None, the checksum is known after the last piece
+    (`sealed` returns it). It is then sent after the bytes instead of before, and the bytes are read once."""
 
     size: int
     crc32c: int | None
@@ -81,7 +81,7 @@ class Upload:
     sealed: Callable[[], int] | None = None
 
     def checksum(self) -> int:
-        """CRC32C of the whole body; if it comes last, of what was handed out since the last `open`."""
+        """CRC32C of the complete body; a trailing checksum covers the bytes since the last `open`."""
         if self.crc32c is not None:
             return self.crc32c
         assert self.sealed is not None, "a body without a checksum"
@@ -95,7 +95,7 @@ class ReadStore(Protocol):
 
     @property
     def url(self) -> str:
-        """The bucket's URL without user info, for people."""
+        """The bucket's URL for display, without user info."""
         ...
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
@@ -131,7 +131,7 @@ class ObjectStore(ReadStore, Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete; a missing key is fine. A store may lie: only a listing proves absence."""
+        """Delete; a missing key is fine. A store may report success falsely; only a listing proves absence."""
         ...
 
     def open_local(self, key: str) -> File | None:
@@ -140,11 +140,11 @@ class ObjectStore(ReadStore, Protocol):
 
 
 class ReplacingStore(ObjectStore, Protocol):
-    """An `ObjectStore` whose immutable objects can be stored in another form, by an operator's command only: what its
-    users read stays the same."""
+    """An `ObjectStore` whose immutable objects can be stored in another form with the same content; only an operator's
+    command does this."""
 
     async def replace_object(self, key: str, body: Upload, if_match: str) -> None:
         """Store `body` in place of the object whose ETag is `if_match`. Readers get the old bytes or the new ones.
 
-        Raises PreconditionFailed, ObjectMissing (never makes an object that was deleted)."""
+        Raises PreconditionFailed, ObjectMissing (a deleted object is never recreated)."""
         ...

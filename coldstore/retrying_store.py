@@ -1,7 +1,8 @@
-"""A store that retries calls which fail within 2 s, up to 5 tries: for a start, which makes many calls in a row.
-Only repeatable calls are retried: reads, deletions, and immutable objects, after a check whether the first try worked.
-Conditional writes are not, because their outcome decides something. Slow failures are not retried, so a store that
-hangs costs one time-out. Without this, a store that fails every fourth request would hardly ever pass the probe's 25.
+"""A store that retries calls which fail within 2 s, up to 5 tries: for a start, which makes many calls in a row. Only
+repeatable calls are retried: reads, deletions, and writes of immutable objects (after a check whether the first try
+succeeded). Conditional writes are not, because their outcome matters. Slow failures are not retried, so a store that
+hangs costs one time-out. Without retries, a store that fails every fourth request would rarely pass the probe, which
+makes 25 requests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _AT_ONCE_S: Final = 2.0  # a slower failure means an absent store, not a busy on
 
 
 async def tries() -> AsyncIterator[int]:
-    """Up to `TRIES` turns with growing waits; yields how many follow."""
+    """Up to `TRIES` turns with growing waits; yields the number of remaining turns."""
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))

@@ -49,10 +49,10 @@ class S3Url:
     storage_class: str | None = None
     sse: str | None = None
     sse_key: str | None = None
-    key_file: str | None = None  # of keys that encrypt the objects before they are sent
+    key_file: str | None = None  # file of the keys that encrypt objects before they are sent
 
     def printed(self) -> str:
-        """The URL for people and for `parse_bucket_url`, without user info."""
+        """The URL for display and for `parse_bucket_url`, without user info."""
         path_style = None if self.path_style is None else str(self.path_style).lower()
         pairs = (
             ("endpoint", self.endpoint),
@@ -77,7 +77,7 @@ def with_key_file(url: BucketUrl, path: str | None) -> BucketUrl:
 
 
 def parse_bucket_url(text: str) -> BucketUrl:
-    """A bucket URL from a config or the command line. Raises InvalidRequest with what is wrong."""
+    """A bucket URL from a config or the command line. Raises InvalidRequest with the reason."""
     scheme, separator, _ = text.partition("://")
     if separator and scheme == "file":
         return _directory_url(text)

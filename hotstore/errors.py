@@ -1,6 +1,5 @@
-"""Errors of a local log.
-An append that raised one of them left no trace in the log. broker.errors maps them to Kafka's error codes, which stand
-in the docstrings here."""
+"""Errors of a local log. An append that raised one of them wrote nothing to the log. broker.errors maps them to Kafka's
+error codes, which the docstrings name."""
 
 from __future__ import annotations
 
@@ -46,16 +45,16 @@ class InvalidTransactionState(InvalidRequest):
 
 
 class TransactionNotVerified(InvalidRequest):
-    """The first batch of a transaction that its coordinator did not confirm, or a marker came since (TX4).
+    """The first batch of a transaction that its coordinator did not confirm, or a marker was written since (TX4).
     INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on."""
 
 
 class TooManyTransactions(Retryable):
-    """As many transactions are open in this log as it remembers. CONCURRENT_TRANSACTIONS."""
+    """The log has the maximum number of open transactions. CONCURRENT_TRANSACTIONS."""
 
 
 class TransactionUndecided(Retryable):
-    """A declared gap lies within the producer's transaction, and its outcome is not known yet (TX34).
+    """The producer's transaction contains a declared gap, and its outcome is not known yet (TX34).
     CONCURRENT_TRANSACTIONS."""
 
 
@@ -94,10 +93,10 @@ class ForeignLog(Corrupt):
 
 
 class DamagedLog(Corrupt):
-    """A log that must not be opened as it is: file, byte position and offset of the damage, and what to do.
+    """A log that must not be opened in its present state: file, byte position and offset of the damage, and the remedy.
 
     Raised for damage below the recovery point or in a sealed segment. These bytes were durable, so truncating there
-    would lose acknowledged records: a person decides."""
+    would lose acknowledged records: an operator must decide."""
 
     def __init__(self, file: str, position: int, offset: int, what: str, hint: str) -> None:
         super().__init__(f"{file}: position {position}, offset {offset}: {what}; {hint}")

@@ -1,7 +1,7 @@
-"""Files of a log directory: which names are segments and leftovers, and removal in an order that survives a crash.
-Unknown names are left alone. A file is renamed to `.deleted` before it is
-unlinked. The names of one segment are durable before the next segment is touched, so a power cut leaves a contiguous
-run of segments. Removals block. Source: Kafka's LocalLog.deleteSegmentFiles."""
+"""Files of a log directory: recognises segments and leftovers by name, and removes files in a crash-safe order. Unknown
+names are left alone. A file is renamed to `.deleted` before it is unlinked. The names of one segment are durable before
+the next segment is touched, so a power cut leaves a contiguous run of segments. Removals block. Source: Kafka's
+LocalLog.deleteSegmentFiles."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DirectoryPlan(NamedTuple):
 
 
 def plan_directory(names: Sequence[str]) -> DirectoryPlan:
-    """What a start finds, once interrupted swaps are finished (`recovery.segment_swap`)."""
+    """The files at a start, after interrupted swaps are finished (`recovery.segment_swap`)."""
     places = {name: place for name in names if (place := parse_offset_file(name)) is not None}
     bases = sorted(offset for offset, suffix in places.values() if suffix == LOG)
     orphans = [n for n, (offset, suffix) in places.items() if suffix in SEGMENT_SUFFIXES and offset not in bases]

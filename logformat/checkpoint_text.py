@@ -1,5 +1,5 @@
-"""The frame of Kafka's text checkpoints: a version line `0`, a line with the count, then one line an entry.
-Parsed entries have exactly the expected columns and count. Numbers are plain decimal ASCII."""
+"""The frame of Kafka's text checkpoints: a version line `0`, a line with the count, then one line per entry. Parsed
+entries have exactly the expected columns and count. Numbers are plain decimal ASCII."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def format_checkpoint(entries: Iterable[str]) -> bytes:
 def parse_checkpoint(data: Buffer, file: str, columns: int) -> list[Line]:
     """Entries of a checkpoint file. An empty file, which Kafka leaves before its first write, has none.
 
-    Raises Corrupt for anything malformed, NewerFormat for another version."""
+    Raises Corrupt for malformed text, NewerFormat for another version."""
     try:
         text = bytes(data).decode("ascii")
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`.
-A decoder raises Corrupt for anything it does not understand completely, NewerFormat for an unknown version. Source:
-Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1)."""
+"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`. A decoder raises
+Corrupt for text that it does not understand completely, NewerFormat for an unknown version. Source: Kafka's
+OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ META_PROPERTIES_VERSION: Final = 1
 
 CHECKSUM_ENTRY: Final = TopicPartition("__thermocline.crc32c", 0)
 """As the last entry, its "offset" is the CRC32C of all others. Kafka's format has no checksum, and one flipped digit of
-a log start would delete records; Kafka looks entries up by name and ignores this one. At any other place it is a log's:
-a client may name a topic so, and a program without checksums keeps it in sorted order."""
+a log start would delete records; Kafka looks entries up by name and ignores this one. At any other position it is the
+entry of a log: a client may use this name for a topic, and a program without checksums keeps it in sorted order."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

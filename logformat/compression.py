@@ -1,9 +1,9 @@
-"""The four codecs of record batches, with bounds on decompression that the caller sets, not the bytes.
-`decompress` returns at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a floor). It
-allocates at most that plus a few MiB, and raises CorruptBatch otherwise: truncated data, trailing bytes, another codec.
-A size that the data declares is not trusted: an attacker chooses it in zstd frames and snappy preambles, and
-`zstandard` follows it beyond its own limit. Source: Kafka's compress package; xerial's snappy framing;
-docs/design/failures.md, "compression bombs"."""
+"""The four codecs of record batches. The caller, not the data, sets the bounds on decompression. `decompress` returns
+at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a floor). It allocates at most that plus
+a few MiB, and raises CorruptBatch otherwise: truncated data, trailing bytes, another codec. Declared sizes are not
+trusted: in zstd frames and snappy preambles an attacker chooses them, and `zstandard` allocates a declared size beyond
+its own limit. Source: Kafka's compress package; xerial's snappy framing; docs/design/failures.md, "compression
+bombs"."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """As Kafka's Java client: xerial snappy, lz4 frames of independent blocks without content size."""
+    """Compress like Kafka's Java client: xerial snappy, lz4 frames of independent blocks without content size."""
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.GZIP:
@@ -109,8 +109,7 @@ def _decompressed(codec: Codec, data: memoryview, cap: int) -> bytes:
 
 
 def _gunzip(data: memoryview, cap: int) -> bytes:
-    """Fed in slices, small ones first: zlib copies what is fed beyond a member's end, and a MiB may have 50 000
-    members."""
+    """Fed in slices, small ones first: zlib copies input beyond a member's end, and a MiB may have 50 000 members."""
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
@@ -158,7 +157,7 @@ def _unzstd(data: memoryview, cap: int) -> bytes:
                 parts.append(frame.decompress(data[pos : pos + step]))
                 left -= len(parts[-1])
                 pos += step
-            if frame.eof:  # frames may be concatenated; what was fed beyond this one belongs to the next
+            if frame.eof:  # frames may be concatenated; input beyond this one belongs to the next
                 pos = min(pos, len(data)) - len(frame.unused_data)
             elif left > 0:
                 raise CorruptBatch("zstd data is cut short")

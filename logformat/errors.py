@@ -1,6 +1,5 @@
-"""Kinds of failure, each named by what the caller must do.
-Library errors are mapped to these where they occur; broker.errors makes Kafka's error codes from them. A message says
-what happened, to what, and what to do."""
+"""Base classes of errors, one for each reaction of the caller. Library errors are mapped to these where they occur;
+broker.errors makes Kafka's error codes from them. A message names the failure, the object and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ class ThermoclineError(Exception):
 
 
 class Retryable(ThermoclineError):
-    """Nothing was decided and nothing is broken: the same call may succeed later."""
+    """Temporary failure without an effect: the same call may succeed later."""
 
 
 class Fenced(ThermoclineError):
@@ -18,11 +17,11 @@ class Fenced(ThermoclineError):
 
 
 class InvalidRequest(ThermoclineError):
-    """The request can never be served as it is: change it."""
+    """The request can never be served in this form: change it."""
 
 
 class Corrupt(ThermoclineError):
-    """Bytes are not what was written: refuse or repair, never truncate acknowledged data."""
+    """Bytes differ from those written: refuse or repair, never truncate acknowledged data."""
 
 
 class StorageFailed(ThermoclineError):

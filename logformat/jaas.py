@@ -2,7 +2,7 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" user_alice="secret";
 
-Options hold secrets: no error repeats the text, only where in it the mistake is. Pure.
+Options hold secrets, so errors give the position of a mistake but never the text. Pure.
 """
 
 from __future__ import annotations

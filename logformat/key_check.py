@@ -1,4 +1,4 @@
-"""Reads each record of a batch that a compacted topic takes: whether it has a key, and whether the cleaner can read it.
+"""Checks each record of a batch for a compacted topic: it must have a key, and the cleaner must be able to read it.
 
 Kafka's LogValidator refuses records without key in a compacted topic. The cleaner (`hotstore.cleaning`) works on whole
 logs, so one unreadable record would keep a log from being cleaned: a producer must not be able to write one.
@@ -25,8 +25,8 @@ KEYLESS_MAX: Final = 1_000
 
 
 class RecordsFound(NamedTuple):
-    """Of one batch: the least and the greatest timestamp of its records (ms, −1: none), how many have no key, and the
-    indexes of the first of these."""
+    """Result for one batch: the least and greatest timestamp of its records (ms, −1: none), the number without key, and
+    the indexes of the first of these."""
 
     least: int
     greatest: int

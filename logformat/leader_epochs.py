@@ -1,7 +1,7 @@
-"""Leader epochs of a log as (epoch, first offset of that epoch) pairs: which leader wrote which offsets.
-Epochs and start offsets grow strictly. Immutable: a change returns a new value, or the same object if nothing changed,
-so its owner writes the checkpoint only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format
-of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start offset>`."""
+"""Leader epochs of a log as (epoch, first offset of that epoch) pairs. Epochs and start offsets grow strictly.
+Immutable: an edit returns a new value, or the same object without a change, so that its owner writes the checkpoint
+only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format of `leader-epoch-checkpoint`: `0`,
+the count, then lines `<epoch> <start offset>`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) 
     """End of a log after its replica became leader without all acknowledged records; `served_epoch` served the
     partition last.
 
-    A replica that did not see that epoch keeps only what is below its high watermark, because the rest may have been
+    A replica that did not see that epoch keeps only records below its high watermark, because later ones may have been
     overwritten. A later epoch is that of an unfinished unclean start, which truncated already."""
     return end if seen_epoch >= served_epoch else min(end, high_watermark)
 
@@ -87,7 +87,7 @@ class LeaderEpochs:
         return EpochEnd(floor, entries[higher].start_offset)
 
     def shared_end(self, epoch: int, log_end: int) -> int:
-        """End of the offsets that this log shares with the leader of `epoch`: later leaders wrote what follows."""
+        """End of the offsets that this log shares with the leader of `epoch`; later leaders wrote the rest."""
         higher = bisect_right(self.entries, epoch, key=_epoch)
         return self.entries[higher].start_offset if higher < len(self.entries) else log_end
 

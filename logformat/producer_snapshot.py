@@ -66,12 +66,10 @@ class ProducerState:
     producers: tuple[ProducerEntry, ...]
 
     def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]] = ()) -> tuple[ProducerEntry, ...]:
-        """The part about batches below `offset`: of each producer what was remembered before it; producers without such
-        batches are left out, unless a transaction is open.
-
-        `transactions`: (producer id, epoch, first offset, marker's offset) of those that are known to be decided. One
-        is open at `offset` if it spans it, or is open at the end and began below (TX26). A commit within is not known:
-        its marker then finds nothing open."""
+        """The state at the earlier `offset`: the remembered batches below it. Producers without such batches are left
+        out, unless a transaction is open. `transactions`: (producer id, epoch, first offset, marker's offset) of the
+        known decided ones. A transaction is open at `offset` if it spans it, or is open at the end and began below
+        (TX26). A commit in between is not known; its marker then finds no open transaction."""
         if offset >= self.end_offset:
             return self.producers
         spanning = {

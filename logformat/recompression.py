@@ -1,8 +1,7 @@
-"""A record batch in another codec: the same records, offsets, timestamps and producer fields.
-
-The records' bytes are not decoded: decompressed, they are the same in every codec. Only the length, the codec bits and
-the CRC of the header change. Kafka's LogValidator builds the batch anew from its records; what consumers read is equal.
-*Blocking* in proportion to the decompressed records; the codecs run without the interpreter's lock.
+"""Converts a record batch to another codec, with the same records, offsets, timestamps and producer fields. The records
+are not decoded, because their decompressed bytes are the same in every codec. Only the length, the codec bits and the
+CRC of the header change. Kafka's LogValidator rebuilds the batch from its records; consumers read the same. *Blocking*
+in proportion to the decompressed records; the codecs run without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int
     """A writable copy of a produced batch, its records in this codec.
 
     `batch_bytes_max` bounds the batch before and after (max.message.bytes), `records_bytes_max` its decompressed
-    records. Memory: the decompressed records and both batches. Raises CorruptBatch when its bytes were damaged on their
-    way; InvalidRequest when the topic cannot take it: what it holds under a valid CRC cannot be decompressed, or is too
-    large."""
+    records. Memory: the decompressed records and both batches. Raises CorruptBatch if its bytes were damaged in
+    transit; InvalidRequest if the batch has a valid CRC but cannot be decompressed, or is too large for the topic."""
     header = check_batch(
         batch,
         0,
@@ -63,7 +61,7 @@ def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int
         if compression.codec is Codec.NONE:
             raise _too_large(f"more than {records_bytes_max + HEADER_SIZE}", batch_bytes_max) from None
         raise InvalidRecordBatch(str(error)) from None
-    except CorruptBatch as error:  # the client wrote it like this: it would send the same again
+    except CorruptBatch as error:  # the client wrote these bytes, and would send the same again
         raise InvalidRecordBatch(str(error)) from None
     body = compress_at(compression, records)
     size = HEADER_SIZE + len(body)

@@ -1,8 +1,8 @@
-"""A record batch of magic 2, the unit of append, CRC, compression and transfer: its 61-byte header.
-Places of the header fields, the checks before a batch is stored or trusted, the fields that a broker stamps in place,
-and walking concatenated batches. Bytes after the header are opaque here. A batch that `check_batch` or `check_stored`
-returned lies whole inside the buffer with a matching CRC. Hot path: `check_fields` runs once a produced batch, so it
-uses local variables and one `unpack_from`, and finds the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC
+"""A record batch of magic 2, the unit of append, CRC, compression and transfer: its 61-byte header. Places of the
+header fields, the checks before a batch is stored or trusted, the fields that a broker stamps in place, and walking
+concatenated batches. Bytes after the header are opaque here. A batch that `check_batch` or `check_stored` returned is
+completely inside the buffer and has a matching CRC. Hot path: `check_fields` runs once a produced batch, so it uses
+local variables and one `unpack_from`, and finds the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC
 included). Source: Kafka's DefaultRecordBatch, KIP-98 (producer fields), KIP-360; layout in
 docs/formats/record-batch.md."""
 
@@ -51,7 +51,7 @@ INT64_MAX: Final = 2**63 - 1
 
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 PLACE: Final = struct.Struct(">qii")
-"""Base offset, length, leader epoch: the start of a header. A broker assigns the first and the last, which lie before
+"""Base offset, length, leader epoch: the start of a header. A broker assigns the first and the last; both are outside
 the bytes that the CRC covers."""
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
@@ -70,7 +70,7 @@ class Codec(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps come from (attribute bit 3)."""
+    """The source of a batch's timestamps: the producer's clock or the broker's (attribute bit 3)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -221,7 +221,7 @@ def check_batch(
 ) -> BatchHeader:
     """The header of a produced batch, after every check that does not need its records.
 
-    `end` bounds what may be read; a batch may end before it (Kafka refuses a second one: compare `size`). `bytes_max`
+    `end` bounds the readable bytes; a batch may end before it (Kafka refuses a second one: compare `size`). `bytes_max`
     is the topic's max.message.bytes. Timestamps below `timestamp_min` or above `timestamp_max` (the caller's clock ∓
     message.timestamp.{before,after}.max.ms, ms) are refused, except −1 (none). Raises CorruptBatch, UnsupportedMagic,
     UnsupportedCodec, InvalidRecordBatch, InvalidTimestamp, BatchTooLarge, TransactionalBatchRefused. Source: Kafka's

@@ -121,7 +121,7 @@ def validate_records(
             greatest = max(greatest, timestamp)
             index += 1
     except CorruptBatch as error:
-        # Bytes after the last record count as its fault: a client looks the index up among what it sent.
+        # Bytes after the last record count as its fault: a client looks up the index in its request.
         raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
     return greatest
 
@@ -173,8 +173,8 @@ def offset_for_timestamp(
 ) -> TimestampOffset | None:
     """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
 
-    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp, from which a
-    reader misses nothing."""
+    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp; a reader that
+    starts there misses no record."""
     header = read_header(batch, pos)
     if header.max_timestamp < timestamp:
         return None

@@ -1,7 +1,7 @@
-"""Markers of transactions: control batches that commit or abort what a producer wrote to a partition (KIP-98).
+"""Transaction markers: control batches that commit or abort a producer's records in a partition (KIP-98).
 
 A marker is a batch of one record. Its key is version int16 (0) and type int16 (0 abort, 1 commit), its value version
-int16 (0) and coordinator epoch int32. Other types of control batches (gaps, fillers) are no markers. Source: Kafka's
+int16 (0) and coordinator epoch int32. Other control batches (gaps, fillers) are not markers. Source: Kafka's
 EndTransactionMarker and MemoryRecords.withEndTransactionMarker."""
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class TransactionMarker(NamedTuple):
     coordinator_epoch: int
     """Leader epoch of the coordinator's partition of `__transaction_state` (TX2)."""
     transaction_version: int = 0
-    """Of WriteTxnMarkers 2: with 2 the producer epoch must exceed the one known while a transaction is open (TX29)."""
+    """Version of the transaction protocol in WriteTxnMarkers. In version 2 the marker's producer epoch must exceed that
+    of the open transaction (TX29)."""
 
 
 def marker_batch(marker: TransactionMarker, offset: int, leader_epoch: int, now_ms: int) -> bytes:
@@ -64,8 +65,8 @@ def may_be_marker(header: Fields) -> bool:
 
 
 def marker_of(batch: Buffer, pos: int = 0, header: BatchHeader | None = None) -> TransactionMarker | None:
-    """The marker in the whole, valid batch at `pos`; None for any other batch. Later versions of key and value may only
-    add fields. Raises CorruptBatch for a marker that cannot be read."""
+    """The marker in the complete, valid batch at `pos`; None for any other batch. Later versions of key and value may
+    only add fields. Raises CorruptBatch for a marker that cannot be read."""
     header = read_header(batch, pos) if header is None else header
     if not may_be_marker(header):
         return None

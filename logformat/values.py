@@ -40,7 +40,7 @@ def uuid_text(uuid: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The inverse of `uuid_text`. Raises Corrupt for anything `uuid_text` would not have written."""
+    """The inverse of `uuid_text`. Raises Corrupt for a text that `uuid_text` would not write."""
     if _UUID_TEXT.fullmatch(text) is None:
         raise Corrupt(f"{text[:40]!r} is no Kafka UUID (22 characters of base64url)")
     uuid = urlsafe_b64decode(text + "==")

@@ -22,7 +22,7 @@ from seams.files import syscalls
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
 DESCRIPTORS_MAX: Final = 8  # of one message
-_REAP_S: Final = 5.0  # a killed process that waits for a disk may take longer; then it is left behind
+_REAP_S: Final = 5.0  # a killed process that waits for a disk may take longer; then it is not awaited
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest: class idle may wait for ever beside a busy disk
 
@@ -128,7 +128,7 @@ class ParentChannel:
 
     @classmethod
     def of_arguments(cls, arguments: Sequence[str]) -> ParentChannel:
-        """Of the first two command-line arguments."""
+        """The channel of the first two command-line arguments."""
         return cls(int(arguments[0]), int(arguments[1]))
 
     def receive(self, timeout_s: float | None) -> tuple[bytes, list[int]]:
@@ -206,5 +206,5 @@ def _end_with(parent_pid: int, descriptor: int) -> None:
 
 
 def _import_path() -> str:
-    """PYTHONPATH with which a child imports the same modules as this process, whatever its directory."""
+    """PYTHONPATH with which a child in any directory imports the same modules as this process."""
     return os.pathsep.join(path or os.getcwd() for path in sys.path)

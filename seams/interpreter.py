@@ -1,5 +1,5 @@
-"""How the running Python was built: without profile-guided optimisation each request takes more CPU.
-Imports nothing of ours: another interpreter runs this file alone."""
+"""How the running Python was built: without profile-guided optimisation each request takes more CPU. It imports no
+other module of this project, because another interpreter runs this file alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_of(version: str, variables: Mapping[str, Any]) -> Build:
 
 
 def this_build() -> Build:
-    """Of the running interpreter."""
+    """The build of the running interpreter."""
     return build_of(platform.python_version(), sysconfig.get_config_vars())
 
 

@@ -69,14 +69,13 @@ class Net(Protocol):
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         """Send from the file now, without waiting: bytes sent, 0 at the file's end, -1 if this pair cannot.
 
-        Fewer than `length` also if the socket took no more; BlockingIOError if it takes nothing. Other OSErrors are the
-        file's, or, as ConnectionError, the peer's."""
+        Fewer than `length` also if the socket took no more; BlockingIOError if it takes no bytes. Other OSErrors are
+        the file's, or, as ConnectionError, the peer's."""
         ...
 
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
-        """Call `tell` on the loop repeatedly while the socket has room, though the transport buffers nothing.
-
-        Returns the function that ends it, to be called before the transport is gone; None if the socket cannot be
+        """Call `tell` on the loop repeatedly while the socket has room, even if the transport buffers nothing. Returns
+        the function that stops it, to be called before the transport is closed; None if the socket cannot be
         watched."""
         ...
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def _as_it_is() -> None:
-    """Python's collector keeps scanning everything."""
+    """Do not freeze: Python's garbage collector keeps scanning all objects."""
 
 
 def _is_refused(why: str) -> None:
@@ -40,8 +40,8 @@ class World:
     """Objects made so far are long-lived: the collector need not scan them again (`gc.freeze`; O(1)). For a process
     that is one broker; where brokers come and go, their cycles would never be freed."""
     afterwards: Afterwards = field(default_factory=Afterwards)
-    """Defers what the results of a round of syncs lead to."""
+    """Defers the actions after a round of syncs."""
     beats: Beats = field(default_factory=Beats)
     """Times of periodic checks."""
     late_effect: Callable[[str], None] = _is_refused
-    """Gets work that would have changed a log after its role ended, and was refused: a defect. Tests raise."""
+    """Called for a refused change of a log after its role ended, which is a defect. Tests raise."""

@@ -24,7 +24,8 @@ def route(
     remote_end_offset: int,
     end_offset: int,
 ) -> Route:
-    """The tier that serves `offset`. `end_offset`: exclusive end that a reader may see or wait at (the log end offset).
+    """The tier that serves `offset`. `end_offset`: exclusive end of visible offsets; a reader may wait there (the log
+    end offset).
 
     Source: KIP-405; Kafka's ReplicaManager.readFromLog and UnifiedLog.checkLogStartOffset."""
     if offset < log_start_offset or offset > end_offset:

@@ -1,6 +1,6 @@
-"""Jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket; and when each runs next.
-Nothing here blocks the loop, and no produce or hot fetch waits for it. A full disk is a state that is reported and
-retried; the queue retries other failures."""
+"""Schedules the jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket. Nothing here
+blocks the loop, and no produce or hot fetch waits for it. A full disk is a state that is reported and retried; the
+queue retries other failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLEPT_CHECK_S: Final = 600.0
 
 
 class PartitionJobs:
-    """One attached partition's. `note`: the partition may lag from now on."""
+    """The jobs of one attached partition. `note`: the partition may lag from now on."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class PartitionJobs:
         self._queues.expiry.wake_in(self._expiring, self._spread(self._limits.retention_check_interval_ms))
 
     async def close(self) -> None:
-        """Stop them; gc deletes what is being copied."""
+        """Stop all jobs; gc deletes objects of interrupted uploads."""
         await self._queues.cleaning.remove(self._cleaning)
         self._cleaner.forget()
         await self._queues.copies.remove(self._copying)
         await self._queues.expiry.remove(self._expiring)
         await self._queues.gc.remove(self._collecting)
         await self._queues.commits.remove(self._upkeep)
-        self._report_progress()  # wake the waiters: no more follows
+        self._report_progress()  # wake the waiters, because no progress will follow
 
     # ── woken ────────────────────────────────────────────────────────────────────────────────────────────────────
     def keep_up(self) -> None:
@@ -97,7 +97,7 @@ class PartitionJobs:
             self._clean()
 
     def copy(self) -> None:
-        """There may be a segment to seal or to copy."""
+        """A segment may have to be sealed or copied."""
         if self._is_started:
             self._queues.copies.wake(self._copying)
 
@@ -111,7 +111,7 @@ class PartitionJobs:
             self._queues.expiry.wake(self._expiring)
 
     def _clean(self) -> None:
-        """Look whether the bucket's part is to be compacted; nothing is queued for a topic that is not."""
+        """Check whether the bucket's part needs compaction; topics without compaction queue no check."""
         if self._is_started and self._cleaner.is_wanted:
             self._queues.cleaning.wake(self._cleaning)
 
@@ -120,7 +120,7 @@ class PartitionJobs:
         return self._partition.limits
 
     def _spread(self, interval_ms: int) -> float:
-        """Seconds within the interval, so that thousands of partitions do not run at once."""
+        """A random part of the interval, so that thousands of partitions do not run at once."""
         return self._partition.world.rng.uniform(0.0, interval_ms / 1000)
 
     # ── done ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,14 +139,14 @@ class PartitionJobs:
     def _with_room(
         self, name: str, work: Callable[[], Awaitable[float | None]]
     ) -> Callable[[], Awaitable[float | None]]:
-        """`work`, tried again soon on a full disk, which status and service report."""
+        """`work`, retried soon on a full disk, which status and service report."""
 
         async def run() -> float | None:
             partition = self._partition
             try:
                 again_s = await work()
             except LeaseOver:
-                return None  # led no more: `close` ends this job
+                return None  # no longer leading: `close` ends this job
             except (OSError, LogFull) as failure:
                 if isinstance(failure, OSError) and not is_full(failure):
                     raise
@@ -169,7 +169,7 @@ class PartitionJobs:
         if max(of.remote_end_offset, of.log_start_offset) < of.log.local_log_start_offset:
             return AGAIN_S  # perhaps an earlier version of the root: objects it does not name may be the only copies
         if not of.is_complete():
-            return AGAIN_S  # nothing may be deleted yet
+            return AGAIN_S  # deletion is not allowed yet
         try:
             await self._collector.collect(of.topic_id, of.partition, of.holds, of.check_fresh)
         except (Corrupt, ObjectMissing) as unreadable:
@@ -205,7 +205,7 @@ class PartitionJobs:
         return None  # woken by appends that use up the reservation, and by config changes
 
     async def _copy_next(self) -> float | None:
-        """Seal what waited long enough, copy one range; runs again at once while there is more."""
+        """Seal a segment that waited long enough, and copy one range; runs again at once while ranges are left."""
         partition = self._partition
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
             return None  # woken by the claim, a roll, or a config change
@@ -250,7 +250,8 @@ class PartitionJobs:
         return self._next_check_s()
 
     async def _collect_garbage(self) -> None:
-        """Copies do not wait for it: a store that takes objects may refuse deletes (a policy, a lock)."""
+        """Copies do not wait for deletions, because a store that accepts objects may refuse deletes (a policy, a
+        lock)."""
         try:
             async with asyncio.timeout(self._limits.store_timeout_s):
                 await self._copier.collect_garbage()
@@ -303,7 +304,7 @@ class PartitionJobs:
         due_ms = self._seal_due_ms()
         if due_ms == 0:
             return FULL_RETRY_S  # the seal found no space
-        # While a machine sleeps, timers stop and the clock does not.
+        # While a machine sleeps, timers stop but the clock continues.
         return None if due_ms is None else min(due_ms / 1000, SLEPT_CHECK_S)
 
     def _report_progress(self) -> None:
@@ -311,10 +312,9 @@ class PartitionJobs:
         self._progress = asyncio.Event()
 
     async def seal_and_copy(self) -> None:
-        """Seal the active segment and return when everything appended before the call is in the bucket, verified.
-
-        Raises Fenced, also when the partition is led no more; Corrupt. Waits as long as the store is away: the caller
-        sets the deadline."""
+        """Seal the active segment and return when all records appended before the call are in the bucket and verified.
+        Raises Fenced, also when the partition is no longer led; Corrupt. Waits while the store does not answer; the
+        caller sets the deadline."""
         partition = self._partition
         target = partition.log.log_end_offset
         self._broken = None
@@ -326,7 +326,7 @@ class PartitionJobs:
         while partition.remote_end_offset < target and partition.log_start_offset < target:
             partition.check_not_fenced()
             if partition.closed:
-                raise Fenced(f"{partition.name} is led no more, or was deleted, before all of it was copied")
+                raise Fenced(f"{partition.name} is no longer led, or was deleted, before all of it was copied")
             if self._broken is not None:
                 raise self._broken
             self._queues.commits.wake(self._upkeep)
@@ -341,7 +341,7 @@ class PartitionJobs:
             partition.check_not_fenced()
 
     async def _all_verified(self) -> bool:
-        """Verify what the bucket holds of the local log. False: compaction replaced some meanwhile; ask again."""
+        """Verify the bucket's objects of the local log. False: compaction replaced some meanwhile; call again."""
         partition = self._partition
         async for segment in partition.manifests.segments(partition.log.local_log_start_offset):
             if segment not in partition.verified:

@@ -1,8 +1,8 @@
-"""State that the jobs of one tiered partition share: log, manifest, claim, reservation, and what blocks it.
-The claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync
-of the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so no other leader's
-remote end counts as ours. After a `Fenced` nothing of this partition is committed; commits are made under our epoch or
-not at all. Runs on the loop."""
+"""State shared by the jobs of one tiered partition: log, manifest, claim, reservation, and blocking conditions. The
+claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync of
+the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so the remote end of another
+leader is never used as ours. After a `Fenced` there are no more commits of this partition; every commit is made under
+our epoch. Runs on the loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Block(Enum):
-    """Why tiering of a partition makes no progress, worst first."""
+    """Reasons why tiering of a partition makes no progress, worst first."""
 
     FENCED = "fenced"
     VANISHED = "root vanished"
@@ -50,11 +50,11 @@ class Block(Enum):
     RESERVATION = "reservation"
     CLAIM = "claim"
     STORE = "store"
-    TRANSACTION = "transaction"  # never in `blocks`: the log tells
+    TRANSACTION = "transaction"  # never in `blocks`; derived from the log
 
 
 TRANSACTION_SHOWN_MS: Final = 10_000
-"""So long a transaction is open before it counts as what blocks copies: most end within milliseconds."""
+"""Age from which an open transaction counts as blocking copies; most end within milliseconds."""
 
 
 class TieredPartition:
@@ -82,7 +82,7 @@ class TieredPartition:
         log = lease.log
         self._is_fresh = is_fresh
         self.is_complete = is_complete
-        """Whether all topics and configs are known; otherwise nothing is deleted, local or remote (R29)."""
+        """Whether all topics and configs are known; otherwise no segment is deleted, local or remote (R29)."""
         self.is_alone = is_alone  # no other replica is assigned
         self.chooses_start = config.enabled  # its local start becomes the log's when tiering is switched off
         self.topic_id = topic_id
@@ -97,7 +97,8 @@ class TieredPartition:
         self.visible_end: Callable[[], int] = lambda: log.stable_end_offset
         """The last stable offset: nothing at or above it is copied."""
         self.committed_end: Callable[[], int] = lambda: log.stable_end_offset
-        """The high watermark: retention of what is not copied does not wait for open transactions, as in Kafka."""
+        """The high watermark: retention of segments that are not copied does not wait for open transactions, as in
+        Kafka."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
@@ -111,7 +112,7 @@ class TieredPartition:
         self.on_behind = on_behind
         self.verified = Verified()
         self._is_parked = False
-        self._needed_end = 0  # the furthest end that an append asked for
+        self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
@@ -155,11 +156,9 @@ class TieredPartition:
         return min(self.visible_end(), self.log.flushed_end_offset)
 
     def holds(self, epoch: int, end_offset: int) -> bool:
-        """Whether the log has, or no longer needs, what the leader of an earlier `epoch` had below `end_offset`: the
-        same offsets may have been assigned again after a lost tail. False for its own and later epochs, whose log is
-        another leader's.
-
-        Ask only if the bucket holds what lies below the local log's start."""
+        """Whether the log has, or no longer needs, the records of the leader of an earlier `epoch` below `end_offset`;
+        after a lost tail the same offsets may have been assigned again. False for the own and later epochs, which
+        belong to other leaders. Call it only if the bucket holds the offsets below the local log's start."""
         if epoch >= self.epoch:
             return False
         shared_end = self.log.epochs.shared_end(epoch, self.log.log_end_offset)
@@ -213,8 +212,8 @@ class TieredPartition:
     async def commit(
         self, edit: Callable[[Manifest], Manifest], *, releases: bool = False, due_by: TierConfig | None = None
     ) -> Manifest:
-        """Commit to the claimed root. `releases`: it releases offsets, and each send calls `check_fresh`; `due_by`: the
-        configs that make that due, which are compared at each send too, because sends may go on for half a minute.
+        """Commit to the claimed root. `releases`: the edit releases data, so each send calls `check_fresh`. `due_by`:
+        the configs that make the edit due. They are also compared at each send, because retries may take half a minute.
         Raises Fenced if a newer leader exists, also right after our commit; Retryable if the configs were changed."""
 
         return await self._fencing(self.manifests.commit(edit, self._may_send(due_by) if releases else None))
@@ -235,7 +234,7 @@ class TieredPartition:
         def may_send() -> None:
             self.check_fresh()
             if due_by is not None and due_by != self.config:
-                raise Retryable(f"{self.name}: its configs were changed; what is due is decided anew")
+                raise Retryable(f"{self.name}: its configs were changed; due work is decided again")
 
         return may_send
 
@@ -244,7 +243,7 @@ class TieredPartition:
             self.check_not_fenced()
             manifest = await committing
         except LeaseOver:
-            raise  # the role is over; no root fenced it
+            raise  # the role ended without a fence
         except Fenced as fenced:
             raise self.fence(fenced) from fenced
         finally:
@@ -253,14 +252,13 @@ class TieredPartition:
         return manifest
 
     def _check_epoch(self, manifest: Manifest) -> None:
-        """A newer root was read, for whatever reason. A higher epoch in it fences as a refused commit does, and sooner
-        than `cluster.json`."""
+        """A newer root was read. A higher epoch in it fences like a refused commit, and sooner than `cluster.json`."""
         if manifest.leader_epoch > self.epoch:
             self.fence(Fenced(f"{self.name}: epoch {self.epoch} superseded by {manifest.leader_epoch}"))
 
     async def move_start(self, edit: Callable[[Manifest], Manifest], due_by: TierConfig | None = None) -> None:
-        """Commit a log start, with what else `edit` changes, then apply it locally (C26). `due_by` and errors: see
-        `commit`."""
+        """Commit a log start and the other changes of `edit`, then apply the start locally (C26). `due_by` and errors:
+        see `commit`."""
         manifest = await self.commit(edit, releases=True, due_by=due_by)
         self.lease.check()
         self.lease.advance_log_start(min(manifest.log_start_offset, self.log.log_end_offset))
@@ -277,8 +275,8 @@ class TieredPartition:
         return manifest is not None and manifest.is_switched_off_by(self.config.configs)
 
     async def switch_off(self) -> None:
-        """See `Manifest.switch_off`. A broker that did not lead when tiering was switched off may lack records, and
-        moves no start. Raises as `commit`."""
+        """See `Manifest.switch_off`. A broker that did not lead when tiering was switched off may lack records, so it
+        does not move the start. Raises as `commit`."""
         config = self.config
         start = self.log.local_log_start_offset if self.chooses_start else self.log_start_offset
         await self.move_start(lambda m: m.switch_off(config.topic, dict(config.configs), start), config)
@@ -306,14 +304,14 @@ class TieredPartition:
         self.check_not_fenced()
         self.lease.check()
         if not self._is_fresh() or not self.is_complete():
-            raise Retryable(f"{self.name}: who leads it now, or what there is, is not known here; nothing is let go")
+            raise Retryable(f"{self.name}: its current leader or topics are unknown here; nothing is released")
 
     async def _reconcile(self, manifest: Manifest) -> None:
-        """Compare the root, read for the first time in this epoch, with the local log that serves already."""
+        """Compare the root, at its first read in this epoch, with the local log that is already serving."""
         local = self.log
         self.lease.check()
         if manifest.bucket_end_offset > local.log_end_offset:
-            # Only an old copy of the data directory can end below its own flushed, copied records (C6).
+            # The log ends below its own flushed and copied records, so the data directory is an old copy (C6).
             self.lease.reserve(local.log_end_offset)
             await self.lease.call(remove_reservation, local.directory)
             self.lease.check()  # else its topic may be deleted, and the report is never withdrawn
@@ -344,12 +342,13 @@ class TieredPartition:
         return self.log.reserved_end - self.limits.reservation_offsets // 2
 
     async def reserve(self) -> bool:
-        """Raise the reservation if due; returns whether it was. Claims first. Raises as `commit`, and OSError."""
+        """Raise the reservation if due; returns whether it was raised. Claims first. Raises as `commit`, and
+        OSError."""
         async with self._reserving:
             wanted = self.reservation_wanted()
             if wanted is None:
                 return False
-            # Above the end that a pending release may still lower: this write must not be left out.
+            # Always write an end above that of a pending release, which may still lower it.
             target, log_end = max(wanted, self._released_from + 1), self.log.log_end_offset
             # Thousands of partitions open at once: claim and reservation are one request where both are due.
             manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))
@@ -365,13 +364,13 @@ class TieredPartition:
             return True
 
     def request_end(self, end_offset: int) -> None:
-        """An append up to `end_offset` waits: the next `reserve` reaches at least that far."""
+        """An append up to `end_offset` waits, so the next `reserve` covers at least that."""
         self._is_parked = False
         self._needed_end = max(self._needed_end, end_offset)
 
     async def note_reservation(self) -> None:
-        """Write the local copy of the reservation that a leader reported: the next start, alone, reads it. Raises
-        OSError."""
+        """Write the local copy of the reservation that a leader reported, for the next start as the only replica.
+        Raises OSError."""
         async with self._reserving:
             if not self.is_noted and Block.BEHIND not in self.blocks:
                 await self.write_local_reservation(self.log.reserved_end)
@@ -394,11 +393,11 @@ class TieredPartition:
     async def give_back(self) -> bool:
         """Lower the reservation to the log's end if the bucket ends there too; returns whether it was lowered.
 
-        From then on the root itself shows that no offset above was assigned, so a lost disk costs no gap; the next
-        append raises it first (`request_end`, ADR 13). The local copy falls before the root: a crash in between leaves
-        the root too high, which costs a gap after a lost disk, but no offset is assigned twice. The next `reserve`
-        overwrites a release that arrives late. Does nothing while other replicas are assigned: their logs may end
-        higher (D29). Raises as `commit`, and OSError."""
+        The root then shows that no higher offset was assigned, so the loss of the disk causes no gap. The next append
+        raises the reservation first (`request_end`, ADR 13). The local copy is lowered before the root. A crash in
+        between leaves the root too high, which causes a gap after the loss of the disk, but no offset is assigned
+        twice. The next `reserve` overwrites a release that arrives late. Does nothing while other replicas are
+        assigned, because their logs may end higher (D29). Raises as `commit`, and OSError."""
         if not self.is_alone:
             return False
         async with self._reserving:
@@ -421,7 +420,7 @@ class TieredPartition:
     # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
     @property
     def sure_end_offset(self) -> int:
-        """Local segments that end at or below it may be deleted at once: they lie below the root's log start, or in
+        """Local segments that end at or below it may be deleted at once: they are below the root's log start, or in
         objects that this process verified, without a hole from the first local one on."""
         manifest = self.manifests.manifest
         if manifest is None or not self.claimed:

@@ -1,6 +1,5 @@
-"""One partition's tier as the broker uses it: claim, copies, expiry and cold reads behind one interface.
-Nothing here blocks, and no produce or hot fetch waits for the bucket. `delete_records` returns after the log start was
-committed to the root (C26)."""
+"""The broker's interface to one partition's tier: claim, copies, expiry and cold reads. No call blocks, and no produce
+or hot fetch waits for the bucket. `delete_records` returns after the log start was committed to the root (C26)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class PartitionTier:
-    """Made by `TierService.attach`. `lost`: what attaching declared a gap, [first, end). `is_gap_unanswered`: see
+    """Created by `TierService.attach`. `lost`: the gap [first, end) that attaching declared. `is_gap_unanswered`: see
     `unanswered_gap`."""
 
     def __init__(
@@ -107,12 +106,11 @@ class PartitionTier:
 
     @property
     def reserve_at(self) -> int:
-        """Call `reserve_soon` when the log's end reaches it; it moves afterwards."""
+        """Call `reserve_soon` when the log's end reaches this offset; it then moves up."""
         return self.partition_state.reserve_at
 
     def reserve_soon(self, end_offset: int = 0) -> None:
-        """Half of the reservation is used, or an append up to `end_offset` found none left: raise
-        it in the background."""
+        """Half of the reservation is used, or an append up to `end_offset` exceeds it: raise it in the background."""
         self.partition_state.request_end(end_offset)
         self._jobs.keep_up()
 
@@ -128,8 +126,8 @@ class PartitionTier:
         self._jobs.copy()
 
     async def delete_records(self, offset: int) -> None:
-        """Make everything below `offset` unreadable; durable when this returns. Raises Retryable, Fenced; EditRefused
-        for an internal topic with replicas whose snapshot does not reach `offset`."""
+        """Make offsets below `offset` unreadable; durable when this returns. Raises Retryable, Fenced; EditRefused for
+        an internal topic with replicas whose snapshot does not reach `offset`."""
         partition = self.partition_state
         if self.enabled or partition.remote_end_offset or not partition.is_alone:
             await partition.claim()
@@ -159,9 +157,9 @@ class PartitionTier:
         await self._jobs.seal_and_copy()
 
     async def seal(self) -> None:
-        """`seal_and_copy`, then `park`. Raises Fenced if the partition is led no more; `close` waits for this."""
+        """`seal_and_copy`, then `park`. Raises Fenced if the partition is no longer led; `close` waits for this."""
         if self.partition_state.closed:
-            raise Fenced(f"{self.name} is led no more, or was deleted")
+            raise Fenced(f"{self.name} is no longer led, or was deleted")
         task = asyncio.current_task()
         assert task is not None
         self._sealing[task] = None
@@ -170,15 +168,15 @@ class PartitionTier:
             await self.park()
         except asyncio.CancelledError:
             if self.partition_state.closed:
-                raise Fenced(f"{self.name} is led no more, or was deleted, before all of it was copied") from None
+                raise Fenced(f"{self.name} is no longer led, or was deleted, before all of it was copied") from None
             raise
         finally:
             del self._sealing[task]
 
     async def park(self) -> None:
-        """After a seal: release the reservation until the next append, if the bucket holds the whole log (of an
-        internal topic: its snapshot). If the disk is lost before that append, nothing is missing and no gap is declared
-        (ADR 13)."""
+        """After a seal: release the reservation until the next append, if the bucket holds the complete log (of an
+        internal topic: its snapshot). If the disk is lost before that append, no record is missing and no gap is
+        declared (ADR 13)."""
         if not self.partition_state.config.copies and not self.partition_state.config.internal:
             return
         if self.partition_state.closed:  # the reservation belongs to another tier
@@ -186,7 +184,7 @@ class PartitionTier:
         try:
             await self.partition_state.give_back()
         except (ThermoclineError, OSError) as kept:
-            # Safe all the same: the next append raises it again; a disk lost before costs a declared gap.
+            # This is still safe: the next append raises it again, and a loss of the disk before costs a declared gap.
             log.warning("%s may keep its reservation: %s", self.name, kept)
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:
@@ -200,7 +198,7 @@ class PartitionTier:
         self._jobs.reconfigured()
 
     async def close(self) -> None:
-        """Stop every job of this partition; gc deletes what is being copied."""
+        """Stop every job of this partition; gc deletes objects of interrupted uploads."""
         self.partition_state.closed = True
         self._backlog.forget(self)
         if sealing := tuple(self._sealing):

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 COMMITS_MAX: Final = 16  # short requests on small objects
 EXPIRIES_MAX: Final = 4
 GC_MAX: Final = 1
-CLEANINGS_MAX: Final = 1  # of the bucket: one engine, one budget
+CLEANINGS_MAX: Final = 1  # concurrent bucket compactions: one engine, one budget
 SEALS_MAX: Final = 64  # partitions that wait in `seal_all` at once; copies_max bounds the work
 LOG_LAG_EVERY_S: Final = 60.0
 CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the data directory
@@ -48,8 +48,8 @@ CACHE_DIRECTORY: Final = "thermocline-cache"  # chunks of cold segments, in the 
 
 class TierService:
     """One per broker. `is_fresh`: whether its metadata image is the newest (R23); `is_complete`: whether all topics and
-    configs are known (R29); `ahead`: what was prefetched of lost logs; `engine`: cleans the bucket, None: nobody does,
-    with the local cleaner's configs `cleaner`."""
+    configs are known (R29); `ahead`: prefetched data of lost logs; `engine`: cleans the bucket with the local cleaner's
+    configs `cleaner`; None: the bucket is not cleaned."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TierService:
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────────────────────────
     async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
-        """See `AttachedTiers.attach`. It begins to claim, copy and expire when nothing is being opened
+        """See `AttachedTiers.attach`. It begins to claim, copy and expire when no log is being opened
         (`deferring_starts`)."""
         tier = await self._attached.attach(lease, lead)
         self._deferred.attached(tier.start)
@@ -146,7 +146,7 @@ class TierService:
         )
 
     async def seal_all(self, topics: Collection[str] | None) -> None:
-        """`tier seal`: return when everything appended before is in the bucket. None: every topic."""
+        """`tier seal`: return when all earlier appends are in the bucket. None: every topic."""
         slots = asyncio.Semaphore(SEALS_MAX)
 
         async def seal(tier: PartitionTier) -> None:
@@ -167,8 +167,8 @@ class TierService:
 
     async def purge_topic(self, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
         """Delete the objects of a deleted topic, each partition's root last. False: `may_delete`, which is called
-        before each deletion, said no. Raises Retryable while some are left or the metadata image may be outdated (R23),
-        and what `may_delete` raises."""
+        before each deletion, refused. Raises Retryable while objects are left or the metadata image may be outdated
+        (R23), and the errors of `may_delete`."""
 
         def may_send() -> bool:
             if not self._is_fresh():

@@ -41,11 +41,12 @@ class Lead:
     - `new`: the partition was just created, so no broker holds data.
     - `on_fenced`: called once, on the loop, if the root names a higher epoch, with the reason.
     - `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed.
-    - `is_alone`: no other replica is assigned; `holds_alone`: no other ever held it, though some may be adding it.
+    - `is_alone`: no other replica is assigned; `holds_alone`: no other broker ever held the partition, but a move may
+      be adding one.
     - `unclean_after`: this log may lack acknowledged records; the leader epoch that served before this one. None:
       complete.
     - `broker_epoch`: this broker's session in the image that makes it leader.
-    - `on_behind`: called on the loop if the log ends below what the bucket holds (R18).
+    - `on_behind`: called on the loop if the log ends below the bucket's end (R18).
     """
 
     leader_epoch: int
@@ -62,8 +63,8 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """A broker's limits. `verify_by_head`: the probe saw the store refuse a wrong checksum (C12); `one_pass`: also a
-    trailing one, so a segment may be checked while it is sent."""
+    """A broker's limits. `verify_by_head`: in the probe the store refused a wrong checksum (C12); `one_pass`: also a
+    wrong trailing one, so a segment may be checked while it is sent."""
 
     copy_partitions_max: int = 10
     copy_backoff_ms: int = 500
@@ -91,10 +92,10 @@ class TierLimits:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One partition's, for people. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the oldest unsealed
-    record. `gaps`: declared ones, [first, end). `blocked_by`: why copies make no progress, None if they do;
-    `blocked_why`: its last error. `compaction`: of the bucket's part, the next pass; `replaced_bytes`: of objects in
-    the grace; `uncompacted_why`: why the last pass could not clean."""
+    """Status of one partition, for operators. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the
+    oldest unsealed record. `gaps`: declared ones, [first, end). `blocked_by`: the reason why copies make no progress,
+    None if they do; `blocked_why`: its last error. `compaction`: the next pass in the bucket; `replaced_bytes`: objects
+    in the grace; `uncompacted_why`: the reason why the last pass failed."""
 
     enabled: bool
     copy_lag_bytes: int

@@ -1,8 +1,8 @@
-"""Background work of many partitions, a bounded number at once, each run when it is woken.
-A job runs at most once at a time. It runs again at once after a `wake`, later if it asked for that, and with backoff
-and jitter after a failure. Any exception leaves queue and job alive, reported and counted. An idle job costs one timer.
-If nothing succeeds, the store is assumed to be away: one job probes it every few seconds however many wait, and all
-resume when it succeeds. So an outage costs a fixed number of requests, and its end is noticed soon (G13)."""
+"""Background work of many partitions, a bounded number at once, each run when it is woken. A job runs at most once at a
+time. It runs again at once after a `wake`, later if it asked for that, and with backoff and jitter after a failure. Any
+exception leaves queue and job alive, reported and counted. An idle job costs one timer. If no run succeeds, the store
+is assumed to be unavailable: one job probes it every few seconds, and all jobs resume when a probe succeeds. An outage
+thus costs a fixed rate of requests, and its end is detected soon (G13)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from logformat.errors import Retryable
 from seams.loop.tasks import Tasks
 from seams.rng import Rng
 
-PROBE_S: Final = 4.0  # between two probes while the store is away; writes resume within 10 s of its return
+PROBE_S: Final = 4.0  # between two probes of an unavailable store; writes resume within 10 s of its return
 _JITTER: Final = 0.2
 
 Probe = Callable[[], bool]
 """Let one job try; False: there is none, or no free slot."""
 BACKOFF_DOUBLINGS_MAX = 16
-AWAY_AFTER = 5  # refusals in a row, of whichever jobs
+AWAY_AFTER = 5  # consecutive refusals, over all jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class StoreRecovery:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One partition's work of one kind; made by `WorkQueue.add`. `run` does what is due and returns in how many seconds
-    to run again; None: only when woken."""
+    """One partition's work of one kind; made by `WorkQueue.add`. `run` does the due work and returns the seconds until
+    its next run; None: only when woken."""
 
     name: str
     run: Callable[[], Awaitable[float | None]]
@@ -111,7 +111,7 @@ class WorkQueue:
 
     @property
     def is_away(self) -> bool:
-        """So many runs in a row were refused that only one job at a time probes the store."""
+        """Whether so many consecutive runs were refused that only one job at a time probes the store."""
         return self._refusals >= AWAY_AFTER
 
     @property
@@ -128,8 +128,8 @@ class WorkQueue:
         return Job(name, run)
 
     def wake(self, job: Job) -> None:
-        """Run it as soon as a slot is free; once more if it runs right now. After a failure, when its backoff is over:
-        otherwise a busy partition would turn one failure into a storm."""
+        """Run the job as soon as a slot is free, and once more if it is running now. After a failure it first waits for
+        its backoff, because otherwise a busy partition would retry without a pause."""
         if job.removed or self._closed:
             return
         if job.failures and (left_s := job.retry_at_s - asyncio.get_running_loop().time()) > 0:
@@ -172,7 +172,7 @@ class WorkQueue:
             await asyncio.gather(task, return_exceptions=True)
 
     def close(self) -> None:
-        """Start nothing more; `tasks` cancels what runs."""
+        """Start no more jobs; `tasks` cancels the running ones."""
         self._closed = True
         self._ready.clear()
         self._recovery.leave(self._probe)
@@ -187,7 +187,7 @@ class WorkQueue:
 
     def _start_next(self) -> None:
         job = self._ready[0]
-        job.task = self._tasks.spawn(job.name, _run(job))  # if this raises, the job stays first in line
+        job.task = self._tasks.spawn(job.name, _run(job))  # if this raises, the job stays first in the queue
         self._ready.popleft()
         job.queued = False
         job.woken = False
@@ -230,7 +230,7 @@ class WorkQueue:
         job.failures += 1
         self._refusals += refused
         if refused and self.is_away:
-            job.queued = True  # behind all others that wait
+            job.queued = True  # at the end of the queue
             self._ready.append(job)
             self._recovery.join(self._probe)
             return
@@ -240,7 +240,7 @@ class WorkQueue:
 
 
 async def _run(job: Job) -> float | Retryable | None:
-    """A temporary refusal is an outcome; any other exception goes to the report."""
+    """A temporary refusal is a normal outcome; any other exception is reported."""
     try:
         return await job.run()
     except Retryable as failure:

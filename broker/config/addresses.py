@@ -1,4 +1,4 @@
-"""Addresses in configs: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`. Pure: no name is looked up."""
+"""Parses addresses in configs: `host:port`, `[::1]:port`, Kafka's `NAME://host:port`. Pure: names are not resolved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.config.values import InvalidConfig
 _ADDRESS = re.compile(
     r"(?:(?P<name>[A-Za-z][A-Za-z0-9_.-]*)://)?(?P<host>\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\[\]:/\s]*):(?P<port>\d{1,5})"
 )
-_WILDCARDS = ("", "0.0.0.0", "::")  # what Kafka takes for every interface
+_WILDCARDS = ("", "0.0.0.0", "::")  # Kafka's names for every interface
 
 
 class Address(NamedTuple):

@@ -25,7 +25,7 @@ class BrokerConfig:
     # identity and places
     node_id: int
     rack: str | None
-    selects_by_rack: bool  # consumers are sent to replicas in their rack (KIP-392)
+    selects_by_rack: bool  # consumers are redirected to replicas in their rack (KIP-392)
     data_dir: str  # absolute
     bucket_url: str
     bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
@@ -42,10 +42,10 @@ class BrokerConfig:
     insecure: tuple[str, ...]  # addresses that others reach without authentication, as --insecure allows
 
     # security
-    sasl: Mapping[str, SaslListener]  # by listener name, of those that speak SASL
-    first_users: tuple[PasswordLogin, ...]  # of SCRAM, with whom a new cluster begins
-    brokers_login: Login | None  # how this broker logs in to others; None: their listener does not speak SASL
-    authorizer: AuthorizerConfig | None  # None: every client may do everything
+    sasl: Mapping[str, SaslListener]  # SASL listeners by name
+    first_users: tuple[PasswordLogin, ...]  # first SCRAM users of a new cluster
+    brokers_login: Login | None  # login to other brokers; None: their listener does not use SASL
+    authorizer: AuthorizerConfig | None  # None: no authorization
 
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]
@@ -79,9 +79,7 @@ class BrokerConfig:
     log_start_checkpoint_interval_ms: Annotated[int, "log.flush.start.offset.checkpoint.interval.ms"]
     high_watermark_checkpoint_interval_ms: Annotated[int, "replica.high.watermark.checkpoint.interval.ms"]
     replica_lag_ms_max: Annotated[int, "replica.lag.time.max.ms"]
-    follower_rate_max: Annotated[
-        int, "follower.replication.throttled.rate"
-    ]  # bytes a second, of replicas that are throttled
+    follower_rate_max: Annotated[int, "follower.replication.throttled.rate"]  # bytes per second of throttled replicas
     replication_quota_windows: Annotated[int, "replication.quota.window.num"]
     replication_quota_window_s: Annotated[int, "replication.quota.window.size.seconds"]
     quota_windows: Annotated[int, "quota.window.num"]
@@ -137,14 +135,14 @@ class BrokerConfig:
     testing: Annotated[bool, "thermocline.testing"]
 
     configured: Mapping[str, str]  # explicit broker values by name, in canonical text, all layers merged
-    static: Mapping[str, str]  # of those, the ones of the start: flags, --set, environment, file
+    static: Mapping[str, str]  # the layers of the start: flags, --set, environment, file
     cluster_overrides: Mapping[str, str]  # set for every broker at run time
     own_overrides: Mapping[str, str]  # set for this broker at run time: the strongest
     ignored: tuple[str, ...]  # names that were set and have no effect here, sorted
 
     @property
     def every_listener(self) -> tuple[ListenerConfig, ...]:
-        """With the additional one for brokers, if there is one."""
+        """All listeners, including the additional one for brokers."""
         return self.listeners if self.internal is None else (*self.listeners, self.internal)
 
 

@@ -1,7 +1,7 @@
 """The log cleaner's configs (`log.cleaner.*`): their values, and the rules for them together (Kafka's `LogCleaner`,
 `KafkaConfig`). Pure.
 
-Kafka accepts a load factor and a rate of any sign and then cleans nothing or fails; here they are refused.
+Kafka accepts a negative load factor or rate, and then does not clean or fails; here they are refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def cleaner_config(values: Explicit) -> CleanerConfig:
 
 
 def cleaner_refusal(values: Explicit) -> str | None:
-    """Why the cleaner's values cannot be used together, or None. Values for all brokers may not fit one of them."""
+    """The reason why the cleaner's values contradict each other, or None. Values for all brokers may not fit one of
+    them."""
     try:
         cleaner_config(values)
     except InvalidConfig as refused:

@@ -45,8 +45,8 @@ def check_of_listeners(bounds: Mapping[str, ConnectionBounds]) -> None:
 
 
 def per_ip_overrides(text: str | None) -> Mapping[str, int]:
-    """The most connections by address, from `address:count,…`. Kafka also takes host names, which it resolves once, at
-    its start. Raises InvalidConfig."""
+    """Connection limits by address, from `address:count,…`. Kafka also takes host names, which it resolves once, at its
+    start. Raises InvalidConfig."""
     found: dict[str, int] = {}
     for entry in (text or "").split(","):
         if not entry.strip():

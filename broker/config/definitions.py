@@ -19,7 +19,7 @@ from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPI
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 
-# Kafka's authorizer reads these from the same file; no table of Kafka's lists them.
+# Kafka's authorizer reads these from the same file, but Kafka's tables do not list them.
 _AUTHORIZER = (
     Definition(
         SUPER_USERS,
@@ -112,7 +112,7 @@ TOPIC: Mapping[str, Definition] = MappingProxyType(
 )
 TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = MappingProxyType(_read_synonyms(kafka_names.SYNONYMS))
 
-# Names for one value, the strongest first. A source that sets one of them hides all of them in weaker sources.
+# Synonyms of one value, the strongest first. A source that sets one of them overrides all of them in weaker sources.
 RIVALS: tuple[tuple[str, ...], ...] = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ("log.roll.ms", "log.roll.hours"),
@@ -140,7 +140,7 @@ _OF_ONE_LISTENER = {
 
 
 def broker_definition(name: str) -> Definition | None:
-    """The definition of a broker config, also of one listener's own, or of one known only by its prefix; None for an
+    """The definition of a broker config, also of a listener's config or of one known only by its prefix; None for an
     unknown name."""
     found = BROKER.get(name)
     if found is None and (own := _CONNECTIONS_OF_A_LISTENER.fullmatch(name)) is not None:

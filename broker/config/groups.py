@@ -14,7 +14,7 @@ PROTOCOLS_MAX: Final = 100
 """Assignors of one member; stock clients offer up to three."""
 
 CLIENT_ID_CHARS_MAX: Final = 255
-"""A client id is part of the member ids that the broker assigns; longer ones are cut, not refused."""
+"""A client id is part of the member ids that the broker assigns; a longer id is truncated, not refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class GroupConfig:
     append_batch_bytes_max: int = 512 * 1024
     """Bytes of waiting writes in one batch: many commits share one flush."""
     append_queue_max: int = 20_000
-    """Writes that wait for one partition of `__consumer_offsets`; above it commits are refused as retriable."""
+    """Waiting writes of one partition of `__consumer_offsets`; above it commits are refused as retriable."""
     append_queue_bytes_max: int = 32 * 1024 * 1024
     """The same in bytes."""
     snapshot_interval_ms: Annotated[int, "thermocline.offsets.snapshot.interval.ms"] = 7_500

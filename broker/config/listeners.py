@@ -1,10 +1,10 @@
-"""Listeners: addresses bound, and addresses advertised to clients and brokers.
+"""Listener configs: bound addresses, and addresses advertised to clients and brokers.
 
 Checks `listeners`, `advertised.listeners`, `listener.security.protocol.map`, `controller.listener.names`,
-`inter.broker.listener.name` and `thermocline.internal` together, in the words of Kafka 4.3.1. Every listener has a name
-and a port of its own, and an address that its clients can use. Brokers have a listener that clients do not need, so
-that requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, for there
-is no controller quorum. Pure: no name is looked up, nothing is bound.
+`inter.broker.listener.name` and `thermocline.internal` together, with the messages of Kafka 4.3.1. Every listener has a
+unique name and port, and an address that its clients can use. Brokers have a listener that clients do not need, so that
+requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, because there
+is no controller quorum. Pure: names are not resolved, addresses not bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BROKERS: Final = "BROKERS"
 
 
 class ListenerConfig(NamedTuple):
-    """One listener: the address bound, the address advertised, and how its clients speak."""
+    """One listener: its bound address, advertised address, and protocol."""
 
     name: str
     host: str  # empty: every interface
@@ -50,9 +50,10 @@ class ListenerTexts(NamedTuple):
 
 
 def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
-    """The listeners of clients and brokers, in the order written. Raises InvalidConfig for what cannot be served.
+    """The listeners of clients and brokers, in the order written. Raises InvalidConfig for listeners that cannot be
+    served.
 
-    `host_name`: advertised when every interface is bound and nothing else is advertised.
+    `host_name`: advertised if every interface is bound and no address is advertised.
     """
     controllers = {name.strip().upper() for name in texts.controllers}
     if not texts.listeners:
@@ -94,7 +95,8 @@ def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], 
 
 
 def _listener_of_brokers(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> ListenerConfig:
-    """It speaks what listener.security.protocol.map says of its name, else security.inter.broker.protocol."""
+    """The protocol of the brokers' listener: from listener.security.protocol.map, else
+    security.inter.broker.protocol."""
     address = parse_address(texts.internal, "thermocline.internal")._replace(name=BROKERS)
     if any(listener.name == BROKERS for listener in listeners):
         raise InvalidConfig(
@@ -133,7 +135,7 @@ def _check_names(addresses: Sequence[Address]) -> None:
 
 
 def _check_ports(addresses: Sequence[Address]) -> None:
-    """A port belongs to one listener, or to one of IPv4 and one of IPv6."""
+    """Check that each port has one listener, or one of IPv4 and one of IPv6."""
     by_port: dict[int, list[Address]] = {}
     for address in addresses:
         if address.port:
@@ -229,5 +231,5 @@ def _joined(address: Address, told: Address | None, host_name: str, protocol: Se
 
 
 def _shown(addresses: Iterable[Address]) -> str:
-    """As Kafka prints a list of them."""
+    """A list of them in Kafka's format."""
     return f"[{', '.join(f'{one.name}://{show_address(one.host, one.port)}' for one in addresses)}]"

@@ -1,4 +1,4 @@
-"""The current configuration of a running broker: that of its start, under overrides set at run time.
+"""The current configuration of a running broker: the one it started with, plus overrides set at run time.
 
 An override that this release cannot use (another release wrote it) is logged and left out; it never prevents a start.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveConfig:
-    """`now`: the current configuration, to be read anew each time. `started`: from flags, environment and file."""
+    """`now`: the current configuration; read it again for each use. `started`: from flags, environment and file."""
 
     def __init__(self, started: BrokerConfig) -> None:
         self.now = started
@@ -60,8 +60,8 @@ def _usable(static: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str
             definition.parse(text)
             check_key_store(static, name, text)
         except InvalidConfig as refused:
-            # The value is not told: of a config that is unknown here nobody can say whether it is a secret.
-            log.error("the dynamic config %s has no effect: %s; delete it or set it anew", name, refused)
+            # The value is not logged: an unknown config may be a secret.
+            log.error("the dynamic config %s has no effect: %s; delete it or set it again", name, refused)
         else:
             found[name] = text
     return found

@@ -1,6 +1,6 @@
 """Broker configs of Thermocline, all named `thermocline.…`. There are no topic configs of our own.
 
-A number is a config only when an operator has a reason to change it; every other limit is a constant beside its code.
+A limit is a config only if operators have a reason to change it; every other limit is a constant beside its code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OWN: tuple[Definition, ...] = (
         "Absolute path of the key file: objects of the bucket are encrypted and decrypted with its keys "
         "(docs/encryption.md). A key_file in the bucket's URL is stronger.",
     ),
-    # what an acknowledgement means
+    # durability of an acknowledgement
     _own(
         "flush",
         _STRING,

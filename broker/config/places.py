@@ -1,7 +1,7 @@
-"""The places of a broker: data directory, bucket, and addresses, with what is refused of them.
+"""Validates a broker's data directory, bucket and addresses.
 
 Bucket and data directory are not inside one another. An address that other machines reach has encryption and
-authentication, or needs --insecure (S10). Pure: paths are not looked up.
+authentication, or needs --insecure (S10). Pure: the file system is not read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Addresses(NamedTuple):
     listeners: tuple[ListenerConfig, ...]
     brokers: BrokersListener
     http: Address | None
-    insecure: tuple[str, ...] = ()  # reached by others without authentication, as --insecure allows
+    insecure: tuple[str, ...] = ()  # open to other machines without authentication, because of --insecure
 
 
 def addresses(values: Explicit, launch: Launch) -> Addresses:
@@ -76,7 +76,7 @@ def _listener_texts(values: Explicit) -> ListenerTexts:
 
 
 class _Open(NamedTuple):
-    """An address without authentication or encryption: the config that names it, and what would protect it."""
+    """An address without authentication or encryption: its config, and a remedy."""
 
     config: str
     address: Address
@@ -100,7 +100,7 @@ class _Open(NamedTuple):
 
 
 def _is_protected(listener: ListenerConfig, values: Explicit) -> bool:
-    """Whether everybody who comes in is known, and nobody else reads or writes on the way."""
+    """Whether clients of the listener are authenticated and the connection is encrypted."""
     if listener.protocol is SecurityProtocol.SSL:
         return values.of_listener(listener.name).text("ssl.client.auth") == "required"
     return listener.protocol is SecurityProtocol.SASL_SSL

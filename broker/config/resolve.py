@@ -1,7 +1,7 @@
 """Resolves flags, `--set`, environment and file to one `BrokerConfig`, and checks configs that depend on each other.
 
-Addresses and directories are checked in `places`; precedence is in `sources`. Pure: texts come in, a value or
-ConfigError comes out.
+Addresses and directories are checked in `places`; precedence is in `sources`. Pure: from texts to a value or
+ConfigError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def resolve(
     launch: Launch = Launch(),  # noqa: B008 - immutable
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> BrokerConfig:
-    """The broker's configuration. Raises ConfigError for anything that cannot be used.
+    """The broker's configuration. Raises ConfigError for a value that cannot be used.
 
     `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
     environment; `file_text`: a `server.properties`, or None; `defaults`: values below all of these.
@@ -55,7 +55,7 @@ def resolve(
 
 
 def _inflight_bytes_max(values: Explicit) -> int | None:
-    """Of requests in flight; None: no limit."""
+    """Bytes of requests in flight; None: no limit."""
     inflight = values.number("queued.max.request.bytes")
     if 0 <= inflight < values.number("socket.request.max.bytes"):
         raise ConfigError(
@@ -188,7 +188,7 @@ def _check_topic_defaults(values: Explicit) -> None:
 
 
 def _selects_by_rack(text: str) -> bool:
-    """Whether consumers are sent to replicas in their rack. Kafka's default has no selector."""
+    """Whether consumers are redirected to replicas in their rack. Kafka's default has no selector."""
     if text.strip() not in ("", RACK_SELECTOR):
         raise ConfigError(
             f"Invalid value {text} for configuration replica.selector.class: no Java class is run here; "

@@ -1,7 +1,7 @@
-"""SASL of each listener, as configured: mechanisms, PLAIN users, limits, and how brokers log in to one another.
+"""SASL configuration of each listener: mechanisms, PLAIN users, limits, and the login between brokers.
 
-Each mechanism of a listener has its own `listener.name.NAME.MECHANISM.sasl.jaas.config`, as in Kafka. Secrets are left
-out of every `repr` and every error. Pure.
+Each mechanism of a listener has its own `listener.name.NAME.MECHANISM.sasl.jaas.config`, as in Kafka. No `repr` and no
+error contains a secret. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _JWKS: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Which tokens of OAUTHBEARER are valid. `jwks_url` None: unsecured tokens (`alg` none), for tests only."""
+    """Validity rules of OAUTHBEARER tokens. `jwks_url` None: unsecured tokens (`alg` none), for tests only."""
 
     jwks_url: str | None
     audience: tuple[str, ...]  # empty: any
@@ -68,7 +68,7 @@ class SaslListener:
 
 @dataclass(frozen=True, slots=True)
 class PasswordLogin:
-    """How this program logs in as a client: a mechanism, a user, a password."""
+    """Credentials of this program as a client: a mechanism, a user, a password."""
 
     mechanism: str
     username: str
@@ -87,7 +87,7 @@ Login = PasswordLogin | TokenLogin
 
 
 def sasl_listeners(values: Explicit, listeners: Sequence[ListenerConfig]) -> dict[str, SaslListener]:
-    """SASL by listener name, of the listeners that speak it. Raises InvalidConfig."""
+    """SASL configuration by name of the SASL listeners. Raises InvalidConfig."""
     if _JAAS in values.configured:
         raise InvalidConfig(
             f"{_JAAS} of a broker belongs to a listener and a mechanism: write "
@@ -97,8 +97,8 @@ def sasl_listeners(values: Explicit, listeners: Sequence[ListenerConfig]) -> dic
 
 
 def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
-    """How this broker logs in to others: by `sasl.mechanism.inter.broker.protocol` on their listener; None where it
-    does not speak SASL. Raises InvalidConfig."""
+    """Login of this broker to others, with `sasl.mechanism.inter.broker.protocol`; None if their listener does not use
+    SASL. Raises InvalidConfig."""
     if not listener.protocol.uses_sasl:
         return None
     mechanism = values.text("sasl.mechanism.inter.broker.protocol")
@@ -122,7 +122,7 @@ def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
 
 
 def first_users(values: Explicit, listeners: Sequence[ListenerConfig]) -> tuple[PasswordLogin, ...]:
-    """The users with whom a new cluster begins: those of the SCRAM login modules of all listeners."""
+    """First users of a new cluster: those in the SCRAM login modules of all listeners."""
     found: dict[tuple[str, str], PasswordLogin] = {}
     for listener in listeners:
         own = values.of_listener(listener.name)
@@ -163,7 +163,7 @@ def _check_mechanism(config: str, mechanism: str) -> None:
 
 
 def _of_mechanism(own: Explicit, mechanism: str) -> Explicit:
-    """The values of one listener as one of its mechanisms has them."""
+    """The values of a listener for one of its mechanisms."""
     prefix = f"{mechanism.lower()}."
     found = {name[len(prefix) :]: text for name, text in own.configured.items() if name.lower().startswith(prefix)}
     return Explicit({**own.configured, **found})

@@ -1,7 +1,5 @@
-"""Explicit config values: where they come from, which one wins (flag > --set > environment > file > default), typed
-reading.
-
-Pure: texts come in, canonical texts or ConfigError come out.
+"""Explicit config values: sources, precedence (flag > --set > environment > file > default), typed reading. Pure: from
+texts to canonical texts or ConfigError.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ _OF_LISTENER: Final = "THERMOCLINE_LISTENER_NAME_"
 
 
 class ConfigError(InvalidConfig):
-    """The configuration cannot be used: exit 2. The message names the config, its value, and what to write."""
+    """The configuration cannot be used: exit 2. The message has the config, its value, and the valid form."""
 
 
 def environment_names() -> dict[str, str]:
@@ -73,7 +71,8 @@ def from_sets(sets: Iterable[str]) -> dict[str, str]:
 
 
 def merge(sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """All explicit values in canonical text; `sources` from the weakest. A name hides its rivals in weaker sources."""
+    """All explicit values in canonical text; `sources` from the weakest. A name overrides its synonyms in weaker
+    sources."""
     merged: dict[str, str] = {}
     for source in sources:
         for rivals in RIVALS:

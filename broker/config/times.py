@@ -1,7 +1,5 @@
-"""Times of brokers waiting for each other: sessions, heartbeats, the lease. Pure.
-
-Two heartbeats fit into a session, two renewals into a lease. After a closed connection a session ends sooner than after
-silence, and at once when the port refuses.
+"""Timeouts between brokers: sessions, heartbeats, the lease. Pure. Two heartbeats fit into a session, two renewals into
+a lease. After a closed connection a session ends sooner than after silence, and at once if the port refuses.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ _PARKED_MS_MIN: Final = 10
 class ClusterTimes:
     """In seconds.
 
-    * `session_s`: a broker silent for so long loses its session (`broker.session.timeout.ms`).
-    * `parked_s`: how long a heartbeat waits for news, and so the interval of heartbeats
-      (`broker.heartbeat.interval.ms`).
+    * `session_s`: time of silence after which a broker loses its session (`broker.session.timeout.ms`). * `parked_s`:
+      longest wait of a heartbeat for news, and thus the interval of heartbeats (`broker.heartbeat.interval.ms`).
     * `interval_s`: between two renewals of the lease, and two polls of it (`thermocline.lease.interval.ms`).
-    * `lease_s`: after so long without renewal another broker may take over (`thermocline.lease.ms`).
+    * `lease_s`: time without renewal after which another broker may take over (`thermocline.lease.ms`).
     """
 
     session_s: float = 9.0
@@ -37,20 +34,20 @@ class ClusterTimes:
 
     @property
     def closed_s(self) -> float:
-        """A session ends so long after the connection of its heartbeats closed. So a killed process is missed sooner
-        than a silent one. A broker that reconnects is not missed: its next heartbeat may be parked already when the end
-        of the old connection is noticed."""
+        """Time from the close of a heartbeat connection to the end of the session, so that a killed process is replaced
+        sooner than a silent one. A broker that reconnects keeps its session: its next heartbeat may already be parked
+        when the end of the old connection is detected."""
         return max(min(_CLOSED_S, self.session_s / 4), self.parked_s * 4 / 3)
 
     @property
     def knock_s(self) -> float:
-        """So long after that connection closed its port is tried, once: when it refuses, the process is gone and its
-        session ends. A broker that reconnects (0.3 s) is not tried."""
+        """Time from that close to a single probe of the broker's port: if it refuses, the process is gone and its
+        session ends. A broker that reconnects (0.3 s) is not probed."""
         return self.closed_s / 4
 
     @property
     def heard_s(self) -> float:
-        """A broker heard within two heartbeats is certainly alive."""
+        """A broker with a heartbeat within this time (two heartbeats) counts as alive."""
         return 2 * self.parked_s
 
     @property
@@ -60,24 +57,24 @@ class ClusterTimes:
 
     @property
     def duplicate_s(self) -> float:
-        """How long a starting process waits for the session of another process with its node id to end; then the other
-        lives, and this one is refused.
-
-        Two sessions, because a new controller gives each session its full time again (D8). Or session, lease and one
-        poll: the last replica of a partition is not replaced before its holder was silent for both.
+        """Longest wait of a starting process for the end of another process's session with the same node id; after that
+        the other process is alive, and this one is refused. Two session timeouts, because a new controller restarts
+        each timeout (D8); or session, lease and one poll, because the last replica of a partition is not replaced
+        before its holder was silent for both.
         """
         return max(2 * self.session_s, self.session_s + self.lease_s + self.interval_s)
 
     @property
     def away_s(self) -> float:
-        """A controller that could not renew its lease for so long reports the store as away."""
+        """Time without a successful renewal after which a controller reports the store as away."""
         return self.lease_s / 2
 
 
 def cluster_times(
     *, session_ms: int, parked_ms: int, interval_ms: int, lease_ms: int, is_directory: bool
 ) -> ClusterTimes:
-    """From the configs; −1 for the lease's: by the kind of bucket. Raises ConfigError when they do not fit together."""
+    """The times from the configs; −1 for the lease: by the kind of bucket. Raises ConfigError for contradicting
+    values."""
     interval_s, lease_s = _LEASE_ON_DIRECTORY_S if is_directory else _LEASE_S
     if interval_ms >= 0:
         interval_s = interval_ms / 1000

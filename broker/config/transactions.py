@@ -27,9 +27,9 @@ class TransactionConfig:
     partitions_max: int = 1_000_000
     """Partitions of all open transactions, 0.1 KB each."""
     request_timeout_ms: int = 10_000
-    """How long a request waits for its record to be durable; the write continues."""
+    """Longest wait of a request until its record is durable; the write continues afterwards."""
     append_batch_bytes_max: int = 512 * 1024
     append_queue_max: int = 20_000
     append_queue_bytes_max: int = 32 * 1024 * 1024
     snapshot_interval_ms: int = 7_500
-    """As of the group offsets."""
+    """As for the group offsets."""

@@ -1,5 +1,5 @@
-"""Sizes (`64MiB`) and durations (`1h30m`) in flags, files and the environment. Kafka's protocol carries plain numbers
-only."""
+"""Parses sizes (`64MiB`) and durations (`1h30m`) of flags, files and the environment. Kafka's protocol has only plain
+numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZE = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, 
     "TB": 10**12,
 }
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Twenty digits are more than any number of bytes or ms; Python refuses to print what has more than 4 300.
+# Twenty digits are more than any number of bytes or ms needs; Python refuses to print more than 4 300.
 _NUMBER = r"(\d{1,20}(?:\.\d{1,20})?)"
 _SIZE_PATTERN = re.compile(rf"{_NUMBER}\s*([A-Za-z]*)", re.ASCII)
 _DURATION_PART = re.compile(rf"{_NUMBER}(ms|s|m|h|d)", re.ASCII)

@@ -1,4 +1,4 @@
-"""Config values: Kafka's types and limits, and the parsing of one value, with the same accepted set as Kafka."""
+"""Config types and limits of Kafka, and the parser of one value, which accepts the same texts as Kafka."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _shown(limit: float) -> str:
 
 
 def double_text(number: float) -> str:
-    """As Java prints a double: `0.5`, `1.0`, `5.0E-4`."""
+    """A double in Java's format: `0.5`, `1.0`, `5.0E-4`."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     digits, _, exponent = f"{Decimal(repr(number)):e}".partition("e")
@@ -74,7 +74,7 @@ class ValidValues:
         return ValidValues(one_of=tuple(text.lstrip("~").split("/")) if text else (), ignore_case=text.startswith("~"))
 
     def refusal_of_number(self, number: float) -> str | None:
-        """Why a number is refused, in Kafka's words, or None."""
+        """The reason why a number is refused, in Kafka's words, or None."""
         if number == self.also:
             return None
         if self.also is not None and not (self.low or 0) <= number <= (self.high or 0):
@@ -86,7 +86,7 @@ class ValidValues:
         return None
 
     def refusal_of_text(self, text: str) -> str | None:
-        """Why one string (or one element of a list) is refused, or None."""
+        """The reason why a string (or an element of a list) is refused, or None."""
         if self.filled and not text:
             return "String must be non-empty"
         known = tuple(name.upper() for name in self.one_of) if self.ignore_case else self.one_of
@@ -115,7 +115,7 @@ class Definition:
 
     @property
     def sensitive(self) -> bool:
-        """Its value is never shown."""
+        """Whether the value must never be shown."""
         return self.type is ConfigType.PASSWORD
 
     @property

@@ -1,6 +1,6 @@
 """Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals. A
-response carries no state, except the committed `cluster.json` of a heartbeat's. A broker acts when its own image shows
-the result."""
+response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own image
+shows the result."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ NOT_READ: Final = -2
 class SessionRequest:
     """BrokerRegistration (62, KIP-631): a process asks for a session.
 
-    - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: the machine
-      since its boot.
+    - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: this boot
+      of the machine.
     - `previous_broker_epoch`: of the node's last session in the image read before; NO_EPOCH: none (KIP-966).
     - `lost_logs`: logs of this directory that are gone (R18). `held_logs`: logs here of partitions whose holders a
       rebuilt cluster does not know (R29).
     - `take_over`: an operator vouches that the process of the previous session is dead.
-    - `lease_counter`: of `lease.json`, read just before; NO_LEASE: there was none; NOT_READ: not told.
-    - `wants_bump`: the broker has not seen the counter move yet. It gets no session, but a bump, which proves that both
-      use the same bucket and not a copy.
+    - `lease_counter`: of `lease.json`, read just before; NO_LEASE: there was none; NOT_READ: unknown.
+    - `wants_bump`: the broker has not seen the counter move yet. It gets no session. The controller bumps the lease
+      instead, which proves that both use the same bucket and not a copy.
     """
 
     node_id: int
@@ -47,7 +47,8 @@ class SessionRequest:
 
 
 class AnsweredAt(NamedTuple):
-    """When the controller of this epoch answered a heartbeat, in ms of its boot clock; only itself reads it."""
+    """Time when the controller of this epoch answered a heartbeat, in ms of its boot clock; only that controller uses
+    it."""
 
     controller_epoch: int
     boottime_ms: int
@@ -59,9 +60,8 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
-    records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: it will
-    not claim the lease for so many seconds at least. `since`: a response that it had read when it counted these
-    seconds."""
+    records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: seconds
+    for which it will not claim the lease. `since`: a response that it had read when it counted them."""
 
     node_id: int
     broker_epoch: int
@@ -76,8 +76,8 @@ class SessionHeartbeat:
 class SessionHeartbeatResponse:
     """The response to a heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's
     position. `store_away`: the controller cannot bump its lease, so this proves no freshness. `lease_counter`: the last
-    that it wrote itself (R28). `may_stop`: the session ended as requested. `is_disputed`: another broker may have
-    claimed, so this proves no session; NOT_CONTROLLER on the wire. `boottime_ms`: when it was made, see
+    counter that the controller wrote (R28). `may_stop`: the session ended as requested. `is_disputed`: another broker
+    may have claimed, so this proves no session; NOT_CONTROLLER on the wire. `boottime_ms`: when it was made, see
     `AnsweredAt`."""
 
     controller_epoch: int
@@ -103,9 +103,9 @@ class BrokerRpc(Protocol):
     bucket does not answer."""
 
     async def register(self, asked: SessionRequest) -> int:
-        """Begin a session; its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another process of
-        this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch` is
-        outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
+        """Begin a session. Returns its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another
+        process of this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch`
+        is outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
         also if the bucket that the broker read has a lease that this controller does not bump, as a copy has."""
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
@@ -113,10 +113,10 @@ class BrokerRpc(Protocol):
         STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED."""
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
-        """Decide each proposal, in order; NONE where it became a row, which the leader sees in its image (R17). Of one:
+        """Decide each proposal, in order; NONE: it became a row, which the leader sees in its image (R17). Of one:
         FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION (the row
-        changed), INELIGIBLE_REPLICA (a joiner without the session named), UNKNOWN_TOPIC_ID, INVALID_REQUEST. ApiError
-        STALE_BROKER_EPOCH for the whole."""
+        changed), INELIGIBLE_REPLICA (a joiner does not have the named session), UNKNOWN_TOPIC_ID, INVALID_REQUEST.
+        ApiError STALE_BROKER_EPOCH for the whole."""
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         """The connection of this session's last heartbeat closed."""

@@ -1,8 +1,8 @@
-"""The controller's brokers: takes registrations and heartbeats, and turns silence into commits.
+"""The controller's view of brokers: accepts registrations and heartbeats, and commits the end of silent sessions.
 
-- A heartbeat counts before anything else is done about it (D9). A response carries only committed state.
-- A controller that cannot bump its lease says so and ends no session. One that hears fewer than half of the cluster
-  gives its lease away before it ends any (R27).
+- A heartbeat is recorded first, before its other effects (D9). A response carries only committed state.
+- A controller that cannot bump its lease ends no session. A controller without heartbeats of more than half of the
+  cluster releases its lease instead of ending sessions (R27).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BUMPS_BEHIND_MAX: Final = 2  # between the read of the lease and the request
 
 class ClusterControl:
     """It answers only while this broker is the controller. `refuses`: whether a node's port refuses connections.
-    `step_back` gives the lease away, `bump` bumps it at once."""
+    `step_back` releases the lease, `bump` bumps it at once."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class ClusterControl:
 
     # ── calls of membership ──────────────────────────────────────────────────────────────────────────────────────
     def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None:
-        """This process is the controller from `at` on. `is_sure`: no broker took the lease that it gave away (R27).
-        `claimed_s`: when it claimed, or before, of the boot clock."""
+        """This process is the controller from `at` on. `is_sure`: this process released the lease and no other broker
+        took it (R27). `claimed_s`: time of the claim or earlier, by the boot clock."""
         now = self._lease_bumped_s = self._clock.monotonic_s()
         self._rival_controllers = RivalControllers(claimed_s, self._times)
         self._sessions = Sessions(self._node_id, now, self._times, is_sure=is_sure)
@@ -138,7 +138,7 @@ class ClusterControl:
         return epoch
 
     def _register(self, image: ClusterImage, asked: SessionRequest) -> Decision[int]:
-        """Judged by the heartbeats at the time of the decision, which may have waited long."""
+        """Register the broker. The decision may wait long, and uses the heartbeats received until then."""
         sessions, now_s = self._there(), self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         found = registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
@@ -147,8 +147,8 @@ class ClusterControl:
         return found
 
     def _refuse_copies(self, asked: SessionRequest) -> None:
-        """Refuse a broker that reads a copy of this bucket: all ids are the same there, but its lease is not bumped.
-        Right after a claim the counter here is unknown and refuses no broker."""
+        """Refuse a broker that reads a copy of this bucket: a copy has the same ids, but nobody bumps its lease. Right
+        after a claim this controller does not know the counter, and refuses no broker."""
         if asked.wants_bump:
             self._bump()
             raise ApiError(
@@ -200,7 +200,7 @@ class ClusterControl:
         return self._unfit_brokers.record((node_id, broker_epoch), fitness)
 
     async def leaderships_moved(self) -> None:
-        """Wait until no unfit broker leads what a fitter one could. The caller bounds the wait."""
+        """Wait until no unfit broker leads a partition that a fitter one could lead. The caller bounds the wait."""
         while self._sessions is not None and not self._unfit_brokers.is_done:
             await self._news.wait()
 
@@ -237,7 +237,7 @@ class ClusterControl:
 
     async def _apply(self, due: ExpiredSessions) -> None:
         if due.steps_back:
-            log.error("fewer than half of the brokers are heard here: giving the lease away")
+            log.error("fewer than half of the brokers sent heartbeats: releasing the lease")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)
@@ -263,7 +263,8 @@ class ClusterControl:
 
     async def _end_silent(self, due: tuple[SessionId, ...]) -> None:
         def decide(image: ClusterImage) -> Decision[tuple[SessionId, ...]]:
-            # A broker heard while this waited stays: it relies on that answer and keeps leading (R25).
+            # A broker whose heartbeat was answered during the wait keeps its session, because it continues to lead
+            # (R25).
             over = self._there().end(due, self._clock.monotonic_s())
             return Decision(registrations.end(image, over).records, over)
 

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 async def commit_defaults(
     controller: ControllerRequests, metadata: MetadataCache, node_id: int, configured: Mapping[str, str]
 ) -> None:
-    """At the start of broker `node_id`, whose file, flags and environment give `configured`. Raises as
-    `set_broker_configs`; retry then."""
+    """Commit the defaults at the start of broker `node_id`. `configured`: values of its file, flags and environment.
+    Raises as `set_broker_configs`; retry then."""
     wanted = {name: configured[name] for name in DEFAULTS if name in configured}
     if metadata.is_decided_by(node_id) and wanted.keys() - metadata.image.cluster_configs.keys():
         await controller.set_broker_configs(None, lambda existing: {**wanted, **existing})

@@ -2,10 +2,10 @@
 
 - A change is decided on the newest image and the decisions before it, then committed, then applied (image feed), then
   answered.
-- After a commit of unknown outcome nothing is decided until the bucket resolved it, so a retry never makes a second
+- After a commit of unknown outcome no change is decided until the bucket resolved it, so a retry never creates a second
   topic of one name.
-- A process that lost the controller epoch decides no more (R1). A change begun in one epoch never commits in a later
-  one.
+- A process that lost the controller epoch makes no more decisions (R1). A change begun in one epoch never commits in a
+  later one.
 - A change that needs no commit is answered only while no other process can have claimed.
 
 Changes that wait together are committed together, because a bucket takes only a few commits a second.
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 1000  # changes that wait at once; more are refused as Retryable
 _TURN_S: Final = 60.0  # a change waits for those before it, which may wait for the bucket
-_OUTCOME_S: Final = 120.0  # and for its own commit: a page, two roots and a page read again, of 30 s at most each
-_TOPICS_PER_TURN: Final = 20_000  # visited by deciders: 5 ms of the loop
+_OUTCOME_S: Final = 120.0  # and for its own commit of four requests of at most 30 s: a page twice, two roots
+_TOPICS_PER_TURN: Final = 20_000  # rows visited by deciders: 5 ms of the loop
 _SETTLE_S: Final = 5.0  # between polls for an unknown outcome, while no change waits
 
 
@@ -53,7 +53,8 @@ class _Asked:
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def decide(self, image: ClusterImage) -> tuple[MetadataRecord, ...]:
-        """The records. Answer or refusal are kept until everything they depend on is committed."""
+        """A decided change: its records, and the answer or refusal, which waits until all decisions that it depends on
+        are committed."""
         self._refusal = None
         try:
             decision = self._decider(image)
@@ -68,7 +69,7 @@ class _Asked:
             self.outcome.set_exception(why)
 
     def tell(self) -> None:
-        """The decision is committed, or depends on committed facts only."""
+        """The decision is committed, or depends only on committed records."""
         if self._refusal is not None:
             self.refuse(self._refusal)
         elif not self.outcome.done():
@@ -96,9 +97,9 @@ class CommitQueue:
         return self._root.image_bytes
 
     async def decide(self, decider: Decider[T]) -> T:
-        """Run `decider`, and wait until its records are committed and their image is applied here; its answer. Raises
-        what it raises; ApiError NOT_CONTROLLER; Retryable when others take too long or the outcome is unknown; and as a
-        commit does. Cancelling the caller withdraws a change that did not begin."""
+        """Run `decider`, wait until its records are committed and their image is applied here, and return its answer.
+        Raises the decider's errors; ApiError NOT_CONTROLLER; Retryable when earlier changes take too long or the
+        outcome is unknown; and the errors of a commit. Cancelling the caller withdraws a change that did not begin."""
         if not self._is_controller:
             raise not_controller()
         if len(self._queue) >= QUEUE_MAX:
@@ -120,7 +121,7 @@ class CommitQueue:
                     self._queue.remove(asked)
 
     def renounce(self) -> None:
-        """Another process is the controller: decide nothing more. This broker's partitions are not affected."""
+        """Another process is the controller: make no more decisions. This broker's partitions are not affected."""
         self._is_controller = False
         for asked in self._taken():
             asked.refuse(not_controller())
@@ -168,7 +169,7 @@ class CommitQueue:
         try:
             records = await self._decide_next(begun)
             if self._root.epoch != epoch:
-                raise not_controller()  # lost and claimed again: another controller may have decided meanwhile
+                raise not_controller()  # claimed again: another controller may have decided meanwhile
             if records:
                 await self._commit(records)
         except (ThermoclineError, OSError) as failure:
@@ -183,8 +184,9 @@ class CommitQueue:
                 asked.refuse(Retryable("the change was interrupted; check whether it took effect"))
 
     async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
-        """As many changes as one commit takes, each on the image that those before it make. A change that depends on no
-        commit is answered at once, with NOT_CONTROLLER if the image may be outdated: no commit would show that."""
+        """Decide as many changes as one commit takes, each on the image after the changes before it. A change that
+        depends on no commit is answered at once. If the image may be outdated, the answer is NOT_CONTROLLER, because no
+        commit would detect that."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
@@ -208,14 +210,14 @@ class CommitQueue:
                 else:
                     begun.pop().tell()
             if turns.over(1 + len(image.topics)):
-                await next_turn()  # no one else commits, so the image stays the same
+                await next_turn()  # only this task commits, so the image stays the same
         return tuple(records)
 
     async def _commit(self, records: tuple[MetadataRecord, ...]) -> None:
-        self._doubtful = records  # however the commit ends, the PUT may land
+        self._doubtful = records  # the PUT may succeed even if the commit fails
         try:
             at = await self._root.commit(records)
-        except CommitTooLarge:  # before anything was written
+        except CommitTooLarge:  # before any write
             self._doubtful = None
             raise
         self._doubtful = None
@@ -227,7 +229,7 @@ class CommitQueue:
         if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
             return failure
         if epoch == self._root.epoch:  # else this process claimed again meanwhile
-            log.error("not the controller any more: %s", failure)
+            log.error("no longer the controller: %s", failure)
             self.renounce()
         return not_controller()
 

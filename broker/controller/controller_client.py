@@ -1,4 +1,4 @@
-"""This broker's requests to the controller, which is here or on another node by the current image."""
+"""This broker's requests to the controller that the current image names, here or on another node."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from broker.wire.messages import (
 
 
 class ControllerClient:
-    """For node `node_id`, in its session by the image. `own`: the controller here. Each request goes to one controller,
-    once."""
+    """Client of node `node_id`, in its session by the image. `own`: the local controller. Each request goes to one
+    controller, once."""
 
     def __init__(
         self, own: BrokerRpc, metadata: MetadataCache, links: Links, node_id: int, times: ClusterTimes
@@ -39,8 +39,8 @@ class ControllerClient:
         self._times = times
 
     async def propose(self, proposals: Sequence[PartitionProposal]) -> tuple[ErrorCode, ...]:
-        """As `BrokerRpc.alter_partition`. ConnectionError: nothing was sent, also without a session or a known
-        controller."""
+        """As `BrokerRpc.alter_partition`. ConnectionError: the request was not sent; also raised without a session or a
+        known controller."""
         broker_epoch = self._metadata.broker_epoch(self._node_id)
         if broker_epoch == NO_EPOCH:
             raise ConnectionError(f"broker {self._node_id} is not registered; nothing was sent")

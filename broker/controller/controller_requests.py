@@ -43,9 +43,9 @@ AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitabl
 
 @dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
-    """Each method raises what `CommitQueue.decide` and its decision raise. `opened` is `Effects.opened`. `remote`: the
-    controller on another broker (None: there is no other broker). `ask_candidates` asks replicas what they hold
-    (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is `ClusterControl.fitness`."""
+    """Each method raises the errors of `CommitQueue.decide` and of its decision. `opened` is `Effects.opened`.
+    `remote`: the controller on another broker (None: there is no other broker). `ask_candidates` asks replicas about
+    their logs (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
     _metadata: MetadataCache
@@ -98,8 +98,8 @@ class ControllerRequests:
         replication_factor: int = 1,
         internal: bool = False,
     ) -> None:
-        """Create a topic if there is none of that name, and wait until it serves. Works on any broker, because brokers
-        themselves request topics. An internal topic has at most as many replicas as there are brokers."""
+        """Create a topic if the name is free, and wait until it serves. Works on any broker, because brokers request
+        topics themselves. An internal topic has at most as many replicas as there are brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor
@@ -135,7 +135,7 @@ class ControllerRequests:
             await self.opened(topic)
 
     async def delete_topic(self, name: str, topic_id: str | None = None, charge: Charge = free) -> Topic:
-        """Free the name and stop serving. `topic_id`: only the topic of this id, whichever topic has the name now
+        """Free the name and stop serving. `topic_id`: the topic of this id, even if another topic has the name now
         (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
 
         def delete(image: ClusterImage) -> Decision[Topic]:
@@ -148,7 +148,7 @@ class ControllerRequests:
         return topic
 
     async def record_purged(self, topic: Topic) -> None:
-        """Remove the record of a deleted topic, once nothing of it is left."""
+        """Remove the record of a deleted topic after its files and objects are deleted."""
         await self._decide(lambda image: topics.purged(image, topic.topic_id))
 
     async def set_configs(
@@ -181,7 +181,7 @@ class ControllerRequests:
         *,
         validate_only: bool = False,
     ) -> quotas.Refusals:
-        """Alter client quotas (KIP-546); the refused entities. See `quotas.alter`."""
+        """Alter client quotas (KIP-546). Returns the refused entities. See `quotas.alter`."""
         refused = await self._decide(
             lambda image: quotas.alter(image, alterations, is_address, self._commit_queue.image_bytes),
             validate_only=validate_only,
@@ -191,11 +191,12 @@ class ControllerRequests:
         return refused
 
     async def create_acls(self, wanted: Sequence[Acl]) -> list[acls.Created]:
-        """Add each binding; why one was refused, in order."""
+        """Add each binding. Returns the reason of each refusal, in order."""
         return await self._decide(lambda image: acls.create(image, wanted, self._commit_queue.image_bytes))
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[acls.Deleted]:
-        """Remove the bindings that each filter matches; those, or why the filter was refused, in order."""
+        """Remove the bindings that each filter matches. Returns these bindings, or the reason of the refusal, in
+        order."""
         return await self._decide(lambda image: acls.delete(image, filters))
 
     async def elect(self, kind: ElectionType, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Election]:

@@ -1,6 +1,6 @@
-"""Leadership returns to the first assigned replica (auto.leader.rebalance.enable), once an interval while this broker
+"""Returns leadership to the first assigned replica (auto.leader.rebalance.enable), once per interval while this broker
 is the controller. A replica in sync, with a session and not unfit, takes over from another leader. Leaderless
-partitions and partitions being reassigned are left alone. Each commit decides again on the current image. Source:
+partitions and partitions under reassignment are not changed. Each commit decides again on the current image. Source:
 Kafka's ReplicationControlManager.maybeBalancePartitionLeaders."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ELECTIONS_MAX: Final = 1_000  # in one commit, as in Kafka: 35 KiB of rows
 
 
 def due(topic: Topic, image: ClusterImage, unfit: Unfit) -> Iterator[LogPlace]:
-    """The partitions of one topic whose first replica is to lead again. 10 000 partitions led by their first replica
+    """The partitions of one topic whose first replica should lead again. 10 000 partitions led by their first replica
     take 1 ms."""
     for index, row in enumerate(topic.rows):
         if row.leader != row.replicas[0] and _may_go_back(image, (topic.topic_id, index), row, unfit):
@@ -33,7 +33,7 @@ def due(topic: Topic, image: ClusterImage, unfit: Unfit) -> Iterator[LogPlace]:
 
 
 def balanced(image: ClusterImage, places: Iterable[LogPlace], unfit: Unfit) -> Decision[int]:
-    """Elect the first replica of those `places` for which that is due now; how many."""
+    """Elect the first replica of the `places` that still need it. Returns their number."""
     made = {}
     for place in places:
         topic = image.topics.get(place[0])
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False, repr=False)
 class LeaderRebalance:
-    """`unfit`: the sessions of an image that report that they are not fit to lead everything."""
+    """`unfit`: sessions of an image whose reports say that they are not fit to lead every partition."""
 
     _commit_queue: CommitQueue
     _metadata: MetadataCache
@@ -71,7 +71,7 @@ class LeaderRebalance:
     _interval_s: float
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Rebalance periodically until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             if self._metadata.is_decided_by(self._node_id):

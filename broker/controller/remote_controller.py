@@ -1,5 +1,6 @@
 """`BrokerRpc` over the network: both directions of its translation to Kafka's messages. Fields:
-docs/formats/broker-requests.md. An error arrives as it was raised there. Heartbeats have a connection of their own."""
+docs/formats/broker-requests.md. An error is raised here as it was raised on the controller. Heartbeats have a separate
+connection."""
 
 from __future__ import annotations
 
@@ -53,9 +54,9 @@ R = TypeVar("R", bound=Message)
 
 class RemoteController:
     """`to`: the connection to the controller for a purpose (`Links.to` of its node). Each method also raises
-    ConnectionError and TimeoutError as `PeerConnection.ask`. A decision is waited for no longer than a session lasts,
-    because a controller silent for so long may be cut off. The request may still take effect: the caller reads the
-    image."""
+    ConnectionError and TimeoutError as `PeerConnection.ask`. The wait for a decision ends after one session timeout,
+    because a controller that is silent for longer may be cut off. The request may still take effect, so the caller
+    reads the image."""
 
     def __init__(self, to: Callable[[str], PeerConnection], times: ClusterTimes) -> None:
         self._to = to

@@ -1,11 +1,12 @@
-"""Sessions of one controller epoch: which end for silence, and whether another controller may exist. Pure.
+"""Broker sessions of one controller epoch: expired sessions, and whether another controller may exist. Pure.
 
 - Every session has its full time again when the epoch begins (D8). Time is the controller's loop time, so its own
   stalls extend every session (D9).
 - A session whose connection closed ends sooner, and at once if its port refuses.
 - A heartbeat before the end is decided keeps the session. After the decision none is accepted, because the commit may
   land at any time (R25).
-- Before more than half of all brokers are ended the controller steps back: more likely it is cut off itself (R27).
+- When the sessions of more than half of all brokers expire, the controller resigns instead of ending them: it is
+  probably cut off itself (R27).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from broker.metadata.image import ClusterImage
 
 _STEP_MAX_S: Final = 1.0  # a longer step between two checks is a stall of this loop
 UNTIMED_S: Final = 30.0
-"""Time after a claim that follows a step back in which sessions end without the more-than-half rule; at least two
-session times, because each session has its full time anew."""
+"""A controller that resigned and claimed again ends sessions without the more-than-half rule for this time. It is at
+least two session timeouts, because a new claim restarts the timeout of each session."""
 
 
 @dataclass(slots=True)
@@ -31,14 +32,14 @@ class _Session:
     broker_epoch: int
     heard_s: float | None  # in loop time; None: not in this epoch
     ends_s: float
-    is_closed: bool = False  # the connection of its heartbeats closed, and none came since
-    knock_s: float = inf  # when to probe its port
-    is_ending: bool = False  # its end was decided, or another process replaces it
+    is_closed: bool = False  # its heartbeat connection closed, and no heartbeat arrived since
+    knock_s: float = inf  # time to probe its port
+    is_ending: bool = False  # its end is decided, or another process replaces it
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredSessions:
-    """Sessions to end, or (`steps_back`) the lease is to be given away instead. The ports of `knocks` are to be probed
+    """`ended`: sessions to end. `steps_back`: release the lease instead. `knocks`: sessions whose port to probe
     once."""
 
     ended: tuple[SessionId, ...] = ()
@@ -48,7 +49,7 @@ class ExpiredSessions:
 
 class Sessions:
     """`own`: the controller's node, which needs no heartbeat. `now_s` of each call: monotonic seconds that never go
-    back. `is_sure`: this claim follows a step back after which no other broker claimed."""
+    back. `is_sure`: this controller resigned before this claim, and no other broker claimed in between."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Sessions:
         self._sure_until_s = max(UNTIMED_S, 2 * times.session_s) if is_sure else 0.0
         self._lease_s = times.lease_s
         self._sessions: dict[int, _Session] = {}
-        self._without_s: dict[int, float] = {}  # since when a registered node has no session
+        self._without_s: dict[int, float] = {}  # registered nodes without a session, and since when
         self._had: deque[tuple[float, frozenset[int]]] = deque()  # nodes with a session, and since when; oldest first
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -89,7 +90,7 @@ class Sessions:
             self._had.append((time_s, members))
 
     def heartbeat(self, node_id: int, broker_epoch: int, now_s: float) -> bool:
-        """A heartbeat came. Returns whether its session exists and continues."""
+        """A heartbeat arrived. Returns whether its session exists and continues."""
         session = self._sessions.get(node_id)
         if session is None or session.broker_epoch != broker_epoch or session.is_ending:
             return False
@@ -99,8 +100,8 @@ class Sessions:
         return True
 
     def end(self, due: Collection[SessionId], now_s: float) -> tuple[SessionId, ...]:
-        """The end of `due` is decided now, for those whose time is still over. Their heartbeats are rejected from here
-        on."""
+        """Decide the end of the sessions in `due` that are still expired, and return them. Their heartbeats are
+        rejected from now on."""
         time_s, found = self._at(now_s), []
         for node_id, broker_epoch in due:
             session = self._sessions.get(node_id)
@@ -110,14 +111,14 @@ class Sessions:
         return tuple(found)
 
     def replaced(self, node_id: int) -> None:
-        """Another process of this node gets a session, decided now: heartbeats of the old session are rejected."""
+        """Another process of this node registers now. Heartbeats of the old session are rejected from now on."""
         session = self._sessions.get(node_id)
         if session is not None:
             session.is_ending = True
 
     def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
-        """The connection of its heartbeats closed: it ends soon unless it reconnects. This counts as hearing from it,
-        because a controller that is cut off sees no close (R27)."""
+        """The connection of the session's heartbeats closed: the session ends soon unless the broker reconnects. The
+        close counts as a sign of life, because a controller that is cut off sees no close (R27)."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch:
             session.heard_s = self._at(now_s)
@@ -125,13 +126,14 @@ class Sessions:
             session.is_closed, session.knock_s = True, session.heard_s + self._knock_s
 
     def refused(self, node_id: int, broker_epoch: int, now_s: float) -> None:
-        """Its port refuses: its process is gone, unless a heartbeat came since its connection closed."""
+        """The broker's port refuses connections, so its process is gone, unless a heartbeat arrived after its
+        connection closed."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch and session.is_closed:
             session.ends_s = self._at(now_s)
 
     def check(self, now_s: float) -> ExpiredSessions:
-        """What is due now; called several times a second."""
+        """Sessions that are due now; called several times a second."""
         time_s = self._time_s = self._at(now_s)
         self._checked_s = now_s
         ended = tuple(
@@ -156,8 +158,8 @@ class Sessions:
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
     def is_live(self, node_id: int, now_s: float) -> bool:
-        """Whether its connection is open and its time is not over. A session new to this controller counts as live for
-        the time it needs to connect."""
+        """Whether the broker is connected and its session has not expired. A session that is new to this controller
+        counts as live while the broker may still be connecting."""
         session, time_s = self._sessions.get(node_id), self._at(now_s)
         if node_id == self._own:
             return True
@@ -166,13 +168,14 @@ class Sessions:
         return session.ends_s - time_s > self._closed_s
 
     def is_silent(self, node_id: int, now_s: float) -> bool:
-        """Whether it has had no session for a lease, as far as this controller saw. By then its process knows it and
-        answers no request (R22)."""
+        """Whether this controller saw no session of the node for one lease duration. By then the node's process knows
+        this too and answers no request (R22)."""
         since_s = self._without_s.get(node_id)
         return since_s is not None and self._at(now_s) - since_s >= self._lease_s
 
     def _is_blind(self, time_s: float) -> bool:
-        """Whether fewer than half of the brokers with sessions a session time ago were heard lately."""
+        """Whether fewer than half of the brokers that had a session one session timeout ago sent a heartbeat
+        recently."""
         while len(self._had) > 1 and self._had[1][0] <= time_s - self._session_s:
             self._had.popleft()
         had = self._had[0][1]
@@ -190,35 +193,35 @@ class Sessions:
 
 
 class RivalControllers:
-    """Whether another broker may have become the controller, as far as the one of an epoch can know (R25). Two proofs
-    that none has:
+    """Whether another broker may have become the controller, judged by the controller of one epoch (R25). Two proofs
+    exclude it:
 
-    - No broker claims before the lease stood still for its duration, counted from its last bump.
-    - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). It counts while the store
-      answers no broker and the lease cannot be bumped. The time runs from a response of this controller that the sender
-      had read by then: a heartbeat may be on its way for long.
+    - No broker claims until the lease has not changed for its duration, counted from the last bump.
+    - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). This proof is for a store
+      that answers no broker, so that the lease cannot be bumped. The time counts from the last response of this
+      controller that the sender had read, because a heartbeat may take long to arrive.
 
-    Each proof ends before the first claim that it excludes can land. All times are seconds of the boot clock.
+    Each proof expires before any claim that it excludes can be stored. All times are seconds of the boot clock.
     `bumped_s`: when the claim was sent, or before; −inf: unknown. `others`, of each call: the other brokers in session.
     """
 
     def __init__(self, bumped_s: float, times: ClusterTimes) -> None:
         self._bumped_s = bumped_s
-        self._late_s = float("-inf")  # when a bump was sent that proved nothing
+        self._late_s = float("-inf")  # last bump that did not count as proof
         self._interval_s = times.interval_s
-        # A controller that gives its lease away early ends no session, so the shorter of both counts.
+        # A controller that releases its lease early ends no session, so the shorter time counts.
         self._proof_s = min(times.lease_s, times.session_s)
-        self._free_s: dict[int, float] = {}  # when each may claim at the earliest, by its last heartbeat
+        self._free_s: dict[int, float] = {}  # earliest time of a claim, by the node's last heartbeat
 
     def heartbeat(self, node_id: int, no_claim_s: float, since_s: float) -> None:
-        """A broker in session will not claim for so long since `since_s`."""
-        # Its read of the lease counts from when it began: at most an interval earlier.
+        """A broker with a session will not claim for `no_claim_s` seconds after `since_s`."""
+        # The broker counts from the start of its read of the lease, at most one interval earlier.
         self._free_s[node_id] = since_s + min(no_claim_s, self._proof_s) - self._interval_s
 
     def bumped(self, sent_s: float, others: Collection[int], now_s: float) -> None:
         """The lease was bumped by a request sent at `sent_s`, after a read of `cluster.json`."""
         if self.may_have_claimed(others, now_s):
-            # A broker that read the lease just before this bump may be about to claim: only the next bump proves not.
+            # A broker that read the lease just before this bump may still claim. The next bump excludes that.
             since_s = sent_s - self._late_s
             if since_s >= self._proof_s:
                 self._late_s = sent_s

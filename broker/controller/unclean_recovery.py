@@ -1,8 +1,8 @@
-"""Unclean recovery of leaderless partitions: which replicas to ask what they hold, and which one leads (R20). Pure.
+"""Unclean recovery of leaderless partitions: selects the replicas to query and the new leader (R20). Pure.
 
 - An answer counts in the leader epoch and session in which it was given.
-- With an empty in-sync set every assigned replica must have answered, except nodes that were given up (`cluster
-  forget`): a machine that is merely off may hold more.
+- With an empty in-sync set every assigned replica must have answered, except forgotten nodes (`cluster forget`): a
+  machine that is only off may hold more of the log.
 - Where unclean elections are allowed, a replica with a session is chosen a session time after the last member's session
   ended.
 - The replica that keeps most of the log leads. Among equals, one that saw the epoch served last.
@@ -86,7 +86,7 @@ class _Count:
     missing: dict[int, int] = field(default_factory=dict)
     ready: list[_Waiting] = field(default_factory=list)
     ready_in_time: list[_Waiting] = field(default_factory=list)  # a session time after they began to wait
-    earliest_s: float = inf  # when the first of those began
+    earliest_s: float = inf  # when the first of these waits began
 
 
 class UncleanRecovery:
@@ -134,7 +134,7 @@ class UncleanRecovery:
         found: dict[int, _Waiting] = {}
         for index, row in enumerate(topic.rows):
             if row.leader != NO_LEADER or (row.in_sync and not is_allowed):
-                continue  # led, or a member is only away
+                continue  # it has a leader, or a member of the in-sync set may return
             question = Question((topic.topic_id, index), topic.name, row.leader_epoch)
             found[index] = now = _Waiting(question, row, _assigned(row), is_allowed, now_s)
             was = known.get(index)
@@ -159,7 +159,7 @@ class UncleanRecovery:
 
     # ── actions ──────────────────────────────────────────────────────────────────────────────────────────────────
     def questions(self) -> dict[int, list[Question]]:
-        """What to ask, by node: replicas with a session that did not answer, or whose disk had failed."""
+        """Partitions to query, by node: replicas with a session that did not answer, or whose disk had failed."""
         return self._count().questions
 
     def missing(self) -> dict[int, int]:
@@ -167,7 +167,7 @@ class UncleanRecovery:
         return self._count().missing
 
     def choose(self, now_s: float) -> list[Chosen]:
-        """The leaders of partitions of which enough is known."""
+        """The leaders of partitions with enough answers."""
         count = self._count()
         chosen = [self._chosen(waiting) for waiting in count.ready]
         if now_s - count.earliest_s >= self._session_s:
@@ -233,7 +233,8 @@ def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, l
 
 
 def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
-    """Rows for the choices whose partition is unchanged and may still begin uncleanly. The result is their number."""
+    """Append rows for the chosen leaders whose partition is unchanged and still allows an unclean start. Returns their
+    number."""
     rows = {}
     for of in chosen:
         topic = image.topics.get(of.place[0])

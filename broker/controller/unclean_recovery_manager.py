@@ -1,6 +1,6 @@
-"""Asks replicas what they hold of leaderless partitions, and commits which one leads (R20). Every choice is decided
-again on the current image (`begin`). A broker that does not answer is asked again and delays the others by `ANSWER_S`
-at most."""
+"""Asks replicas about their logs of leaderless partitions, and commits the new leaders (R20). Every choice is decided
+again on the current image (`begin`). A broker without an answer is asked again, and delays the others by at most
+`ANSWER_S`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class UncleanRecoveryManager:
                 log.warning("%d partitions begin uncleanly: no replica has all acknowledged records", count)
 
     async def ask(self, image: ClusterImage, places: Iterable[LogPlace]) -> CandidatesByQuestion:
-        """What the replicas with a session say of these partitions now, as far as they answer in time."""
+        """The current answers of replicas with a session about these partitions; replicas without an answer in time are
+        missing."""
         found: dict[Question, dict[tuple[int, int], Candidate]] = {}
         for node, question, candidate in await self._ask_all(image, questions_of(image, places)):
             if candidate is not None:
@@ -103,7 +104,7 @@ class UncleanRecoveryManager:
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._send(node, request_of(questions))
         except (ConnectionError, TimeoutError) as silent:
-            log.info("broker %d does not say what it holds of %d partitions: %s", node.node_id, len(questions), silent)
+            log.info("broker %d did not report its logs of %d partitions: %s", node.node_id, len(questions), silent)
             return []
         by_place = {(question.topic, question.place[1]): question for question in questions}
         return [
@@ -115,7 +116,7 @@ class UncleanRecoveryManager:
         ]
 
     def _report_missing(self, machine: UncleanRecovery) -> None:
-        """Log once which brokers are waited for."""
+        """Log once which brokers recovery waits for."""
         missing = machine.missing()
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
         if told and told != self._reported:

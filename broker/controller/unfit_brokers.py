@@ -20,8 +20,8 @@ from logformat.errors import ThermoclineError
 
 
 class BrokerReports:
-    """What sessions reported to one controller: health, and logs they lost. A lost log stays pending until a partition
-    row removes the replica. A second loss makes it pending again."""
+    """Reports of sessions to one controller: health, and lost logs. A lost log stays pending until a partition row
+    removes the replica. A second loss makes it pending again."""
 
     def __init__(self) -> None:
         self._fitness: dict[SessionId, Fitness] = {}
@@ -55,7 +55,7 @@ class BrokerReports:
         return {session[0]: fitness for session, fitness in self._fitness.items() if image.has_session(*session)}
 
     def unfit(self, image: ClusterImage) -> dict[int, Fitness]:
-        """The sessions of `image` that are not to lead everything, by node id."""
+        """The sessions of `image` that should not lead every partition, by node id."""
         return {node_id: fitness for node_id, fitness in self.fitness(image).items() if not fitness.may_lead_all}
 
     @property
@@ -67,7 +67,7 @@ class BrokerReports:
         return frozenset(self._pending.pop(session, ()))
 
     def restore_lost_logs(self, session: SessionId, places: Iterable[LogPlace]) -> None:
-        """Make these pending again, unless the session reports by now that it has them."""
+        """Make these logs pending again, unless the session has reported since that it has them."""
         if (fitness := self._fitness.get(session)) is not None:
             self._pending.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
 
@@ -86,7 +86,8 @@ class UnfitBrokers:
         self._image = ClusterImage()
         self.reports = BrokerReports()
         self.is_done = True
-        """No unfit broker leads what a fitter one could, and no reassignment waits for a report that came."""
+        """Set while no unfit broker leads a partition that a fitter one could lead, and no reassignment waits for a
+        received report."""
 
     def clear(self) -> None:
         self.reports.clear()
@@ -113,9 +114,9 @@ class UnfitBrokers:
         return True
 
     async def act(self) -> bool:
-        """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether
-        nothing is left."""
-        self.is_done = True  # unless a report or an image comes meanwhile
+        """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether all
+        of this is done."""
+        self.is_done = True  # unless a report or an image arrives meanwhile
         try:
             await self._remove_lost_logs()
             if self.reports.unfit(self._image) or fitnesses.waits(self._image):

@@ -20,8 +20,7 @@ _INT32_MAX: Final = (1 << 31) - 1
 EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: how long a session is safe
 SESSION_BYTES_TOTAL: Final = 128 << 20  # 335 000 partitions over all sessions; further clients fetch in full
 PARTITIONS_MAX: Final = 10_000
-"""Of one session: all of them, and always the unknown ones, may be due at once, and each takes 4 µs. Larger clients
-send full fetches."""
+"""Most partitions of one session. All may be due at once, 4 µs each. Clients with more send full fetches."""
 _TOPIC_IDS_FROM: Final = 13
 
 
@@ -39,7 +38,7 @@ class Full(NamedTuple):
 
 
 class Incremental(NamedTuple):
-    """Only changes are answered, while the session's epoch is still `epoch`."""
+    """Only changes are answered, if the session's epoch is still `epoch`."""
 
     session: FetchSession
     epoch: int
@@ -52,7 +51,7 @@ class FetchSessions:
         self._rng = rng
         self._slots_max = slots_max
         self._bytes_max = bytes_max
-        self._sessions: dict[int, FetchSession] = {}  # the one unused for longest comes first
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.bytes = 0
         self.created_count = 0
         self.incremental_count = 0
@@ -63,7 +62,7 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """Of all sessions, for metrics."""
+        """Partitions of all sessions, for metrics."""
         return sum(len(session.targets) for session in self._sessions.values())
 
     def begin(self, request: FetchRequest, version: int, names: Names, now_ms: int) -> Full | Incremental | ErrorCode:
@@ -88,7 +87,7 @@ class FetchSessions:
             self._close(session)
             return Full(wanted, wants_session=False)
         if session.bytes > held and (self.bytes > self._bytes_max or len(session.targets) > PARTITIONS_MAX):
-            self._close(session)  # too large for one session, or for all: the client restarts and gets none
+            self._close(session)  # too large for one session, or for all: the client restarts and gets no session
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids:
             _resolve(session, names)
@@ -100,7 +99,7 @@ class FetchSessions:
         return Incremental(session, session.epoch)
 
     def create(self, targets: dict[Key, Target], version: int, now_ms: int) -> int:
-        """The id of a session over `targets`, which were just answered; 0 without room for one."""
+        """Create a session for `targets`, which were just answered. Returns its id; 0 without room."""
         if len(targets) > PARTITIONS_MAX:
             return NO_SESSION
         size = sum(map(weight, targets.values()))
@@ -124,7 +123,7 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Whether there is a slot: a free one, or that of a session unused for long, or of an old one with fewer
+        """Whether there is a slot: a free one, or that of a long unused session or an old session with fewer
         partitions."""
         if len(self._sessions) < self._slots_max:
             return True
@@ -150,7 +149,7 @@ class FetchSessions:
 
 
 def wanted_by(request: FetchRequest, version: int, names: Names) -> dict[Key, Target]:
-    """The request's partitions. Of one named twice the last counts, at the first's place."""
+    """The request's partitions. Of a partition named twice the last position counts, in the place of the first."""
     found: dict[Key, Target] = {}
     by_id = version >= _TOPIC_IDS_FROM
     for topic in request.topics:

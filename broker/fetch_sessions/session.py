@@ -1,9 +1,9 @@
-"""One fetch session (KIP-227): its partitions, what was last sent of each, and which are due.
+"""One fetch session (KIP-227): its partitions, the values last sent for each, and which are due.
 
-A partition is either *due* (the next fetch reads it), or its source will notify the session when anything moves. So a
-fetch costs what changed and not what the session holds. A source notifies once: a due partition gets no more
-notifications, so sessions of clients that are gone cost producers nothing. A new high watermark alone does not make a
-replica's partition due. It is *unreported* until records carry it, or until its time is over (`handlers.fetch`).
+A partition is either *due* (the next fetch reads it), or its source notifies the session of the next move. The cost of
+a fetch is thus that of the changes, not of the session's size. A source notifies once: a due partition gets no more
+notifications, so sessions of disconnected clients cost producers nothing. A new high watermark alone does not make a
+replica's partition due. It is *unreported* until it is sent with records, or its time is over (`handlers.fetch`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class WatchedPartition(Protocol):
 
 
 class Target:
-    """One partition of a fetch; of a session when `session` is set. Offsets are the last ones sent; −1: none."""
+    """One partition of a fetch; it belongs to a session if `session` is set. Offsets are the last ones sent; −1:
+    none."""
 
     __slots__ = (
         "high_watermark",
@@ -67,7 +68,7 @@ class Target:
         self.turn = 0
         self.session: FetchSession | None = None
         self.source: WatchedPartition | None = None
-        self.is_at_tail = False  # of a replica: it reads beyond the high watermark
+        self.is_at_tail = False  # a replica reads above the high watermark
 
     def changed(self) -> None:
         """Called by the source, which has forgotten this target."""
@@ -88,7 +89,7 @@ class Target:
                 session.waiter()
 
     def awaits_flush(self) -> bool:
-        """Whether a client waits right now for records that are not visible yet; if not, its next request does."""
+        """Whether a client waits now for records that are not visible yet; if not, its next request will."""
         session = self.session
         if session is None:
             return False
@@ -119,8 +120,8 @@ class Target:
         )
 
     def answered(self, answer: FetchResponsePartition) -> None:
-        """`answer` is sent. After an error the partition is sent again in any case. So is one of a diverging replica:
-        it uses nothing else of the response, and asks again where it truncated."""
+        """`answer` is sent. After an error the partition is always sent again. After a divergence, too, because the
+        replica ignores the rest of the response and asks again at its truncation offset."""
         if self.session is not None:
             self.session.reported(self)
         is_refused = answer.error_code or answer.diverging_epoch is not None
@@ -176,7 +177,7 @@ class FetchSession:
         self.waiter: Callable[[], None] | None = None
         self.created_ms = now_ms
         self.used_ms = now_ms
-        self.is_old = False  # as of its last use: may be evicted for a larger one
+        self.is_old = False  # at its last use: whether it may be evicted for a larger session
         self.closed = False
         self.bytes = 0
         self.checked_at = -1  # the authorizer's version at which its topics were allowed
@@ -190,7 +191,7 @@ class FetchSession:
         self.bytes += weight(target)
 
     def move_to_end(self, target: Target) -> None:
-        """Move behind every other partition in the order of turns."""
+        """Move to the end of the order in which partitions are read."""
         self._turn += 1
         target.turn = self._turn
 
@@ -204,7 +205,7 @@ class FetchSession:
             else:
                 before, now = known.wanted, target.wanted
                 if now.current_leader_epoch != before.current_leader_epoch or now.fetch_offset == before.fetch_offset:
-                    known.high_watermark = -1  # nothing was sent in this epoch, or the client did not use it
+                    known.high_watermark = -1  # no response was sent in this epoch, or the client did not use it
                 known.wanted = target.wanted
             self.due[known] = None
         for key in forgotten:
@@ -218,13 +219,14 @@ class FetchSession:
                 self.reported(gone)
 
     def check_again(self, version: int) -> None:
-        """Make every partition due if the authorizer changed since the last fetch: a topic may be refused by now."""
+        """Make every partition due if the authorizer changed since the last fetch, because a topic may be refused
+        now."""
         if version != self.checked_at:
             self.checked_at = version
             self.due = dict.fromkeys(self.targets.values())
 
     def due_in_turn(self) -> list[Target]:
-        """What the next response may have to contain, in order of turns."""
+        """Partitions that the next response may have to contain, in the order of reading."""
         return sorted(self.due, key=_turn_of)
 
     def report_delay_s(self, now_s: float, at_most_s: float) -> float | None:
@@ -253,7 +255,7 @@ class FetchSession:
         self.flush_deferred.clear()
 
     def close(self) -> None:
-        """End all notifications; a waiting request answers with what it has."""
+        """End all notifications; a waiting request answers with its present content."""
         self.closed = True
         for target in self.targets.values():
             target.unsubscribe()
@@ -262,7 +264,7 @@ class FetchSession:
 
 
 def next_epoch(epoch: int) -> int:
-    """1 follows the greatest; a final epoch stays final."""
+    """The next epoch: 1 follows the greatest, and a final epoch stays final."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _INT32_MAX else epoch + 1

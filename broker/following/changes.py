@@ -15,7 +15,7 @@ from broker.metadata.records import NO_LEADER
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some partitions of `topic`, as the newer image has it."""
+    """Some partitions of `topic`, as in the newer image."""
 
     topic: Topic
     indexes: tuple[int, ...]
@@ -32,8 +32,8 @@ class Changes:
     - `follow_config`: configs of all brokers or of this one changed. `reconfigure`: topics whose own configs changed.
     - `apply`: partitions that this node continues to lead in the same epoch, whose row, minimum or replica sessions
       changed.
-    - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker, or none, leads
-      in a new epoch, or whose unclean start is done.
+    - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker leads in a new
+      epoch, that have a new epoch without a leader, or whose unclean start is done.
     - `purge`: deleted topics whose files and objects remain.
     """
 
@@ -50,8 +50,8 @@ class Changes:
 
 
 def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
-    """What `node_id`, which applied `before`, does to apply `after`. A topic that is the same object in both images
-    costs one look-up while sessions and minimum are unchanged. Every topic that a commit did not touch is."""
+    """The changes for `node_id` from image `before` to `after`. A commit shares the objects of unchanged topics. Such a
+    topic costs one look-up while sessions and minimum are unchanged."""
     resign: list[Share] = []
     drop: list[Share] = []
     reconfigure: list[Topic] = []
@@ -97,8 +97,8 @@ def changes(before: ClusterImage, after: ClusterImage, node_id: int) -> Changes:
 
 
 class Role(NamedTuple):
-    """What a node does for a partition, until the row names another epoch or node. `waits_for_start`: the leader's
-    unclean start is not done, which decides what becomes of a damaged follower log (R18)."""
+    """A node's role for a partition, until the row has another epoch or leader. `waits_for_start`: the leader's unclean
+    start is not complete; its result decides how a damaged follower log is handled (R18)."""
 
     leader_epoch: int
     leads: bool

@@ -1,6 +1,6 @@
-"""The applied image, by topic id and name, for every request. The publisher swaps it whole, so two reads without a wait
-between them agree. A topic is here from its commit on; its partitions serve once they are open
-(`broker.partition.registry`)."""
+"""The applied image, by topic id and name, for every request. The publisher replaces the image in one step, so two
+reads without an await between them agree. A topic appears here when it is committed. Its partitions serve once they are
+open (`broker.partition.registry`)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class MetadataCache:
         self._monotonic_s = monotonic_s
         self.image = ClusterImage()
         self.controller: ControllerAt | None = None
-        """The controller of this image; None before the first, and while a root of format 1 stands."""
-        self.controller_since_s = 0.0  # since when that is known, by the monotonic clock
-        self.swaps = 0  # how often it was swapped: what was read from it is still so while this stands
+        """The controller of this image; None before the first image, and while the root has format 1."""
+        self.controller_since_s = 0.0  # time of the last change, by the monotonic clock
+        self.swaps = 0  # number of swaps; values read from the image are valid until it changes
         self.names = TopicNames({})
         self._by_name: dict[str, Topic] = {}
 
     def swap(self, image: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """5 000 topics take 0.3 ms."""
+        """Use another image; 0.3 ms for 5 000 topics."""
         if controller != self.controller:
             self.controller_since_s = self._monotonic_s()
         self.swaps += 1
@@ -60,7 +60,7 @@ class MetadataCache:
         return None if self.controller is None or self.controller.node_id == node_id else self.controller
 
     def broker_epoch(self, node_id: int) -> int:
-        """Broker epoch of the node's last session, by this image; NO_EPOCH: it never had one."""
+        """Broker epoch of the node's last session in this image; NO_EPOCH: the node never had a session."""
         node = self.image.nodes.get(node_id)
         return NO_EPOCH if node is None else node.broker_epoch
 
@@ -82,12 +82,13 @@ class MetadataCache:
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 
     def is_deleted(self, topic_id: UUID) -> bool:
-        """Whether the topic of this id is recorded as deleted; not any more once nothing of it remains."""
+        """Whether the image records the topic of this id as deleted. The record disappears once no file or object of
+        the topic remains."""
         return str(topic_id) in self.image.deleted
 
     def name_of(self, topic_id: UUID) -> str | None:
         return self.names.get(topic_id)
 
     def leaving(self) -> list[str]:
-        """Names of deleted topics of which files or objects remain."""
+        """Names of deleted topics that still have files or objects."""
         return [topic.name for topic in self.image.deleted.values()]

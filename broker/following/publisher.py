@@ -1,6 +1,6 @@
 """Applies one image after another to this broker (design, concept 3). The order: resign, withdraw, swap the metadata
-cache, drop, apply configs, apply rows, lead, follow, purge. The start publishes after the empty image, so nothing is
-opened or removed in another way. Publishing never waits."""
+cache, drop, apply configs, apply rows, lead, follow, purge. The first image at start is published as a change from the
+empty image, so there is no other way to open or remove logs. Publishing never waits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from broker.metadata.image import ClusterImage, Topic
 
 
 class Effects(Protocol):
-    """What `ReplicaManager` does for an image. No call waits or fails. Each starts work that continues, however slow
-    disk or bucket are, until a later call replaces it. Calls for one topic take effect in order."""
+    """The operations of `ReplicaManager` for an image. No call waits or fails. Each starts work in the background,
+    which continues until a later call replaces it. Calls for one topic take effect in order."""
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Stop leading or following these partitions. Waiters of a led one fail with NOT_LEADER_OR_FOLLOWER at once;
@@ -27,7 +27,7 @@ class Effects(Protocol):
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Remove the logs of these partitions, whose roles ended: other brokers hold them. `is_seen`: rows of one
-        session of this process show it; without that nothing is removed."""
+        session of this process show the change; without that nothing is removed."""
 
     def follow_config(self) -> None:
         """Apply the broker's current configuration to every partition."""
@@ -40,8 +40,8 @@ class Effects(Protocol):
         changed since its creation has no log anywhere."""
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Their leaders here apply another row, minimum or replica session (`applied_row` of the image), in the same
-        leader epoch."""
+        """The local leaders of these partitions apply another row, minimum or replica session (`applied_row` of the
+        image), in the same leader epoch."""
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
         """Follow the leaders of these partitions in the leader epochs of the image; without a leader wait for the next
@@ -52,8 +52,8 @@ class Effects(Protocol):
         Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until all partitions of the topic that are to be led serve or stay offline. Ends too when the topic is
-        withdrawn. Raises Retryable when the broker stops first."""
+        """Wait until all partitions of the topic that this broker leads serve or stay offline. Ends too when the topic
+        is withdrawn. Raises Retryable when the broker stops first."""
 
 
 class Publisher:

@@ -1,5 +1,6 @@
-"""Whether a replication throttle stands while nothing moves, and since when: an operator may have forgotten it
-(KIP-73). An image costs as much as it changed. A throttle set before this broker started counts from its start."""
+"""Detects a replication throttle that is set while no partition moves, because an operator may have forgotten it
+(KIP-73). The cost of an image is that of its changes. A throttle set before this broker started counts from its
+start."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Throttles:
         self._monotonic_s = monotonic_s
         self._topics: dict[str, Topic] = {}
         self._moving: set[str] = set()  # ids of topics with an ongoing reassignment
-        self._named: set[str] = set()  # ids of topics whose replicas are named
+        self._named: set[str] = set()  # ids of topics with throttled replicas
         self._idle_since_s: float | None = None
 
     def apply_image(self, at: ImageAt) -> None:

@@ -1,5 +1,5 @@
-"""Counts and logs what changed in the cluster from image to image. An election is counted by the elected broker, a
-shrunk or grown set by the partition's leader, so a sum over brokers counts each once. The first image is no change."""
+"""Counts and logs cluster changes between images. An election is counted by the elected broker, a shrunk or grown set
+by the partition's leader, so a sum over brokers counts each once. The first image is no change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN_MAX: Final = 3
 
 @dataclass(slots=True)
 class Some:
-    """Partitions: how many, and the names of the first."""
+    """Some partitions: their number, and the names of the first ones."""
 
     count: int = 0
     names: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class Turnover:
             log.info("more in-sync replicas: %s", found.grown)
 
     def _tell_of_brokers(self, before: ImageAt, at: ImageAt) -> None:
-        """Log what other brokers decided. The controller logged its own decisions with their reasons."""
+        """Log decisions of other controllers. The controller logged its own decisions with their reasons."""
         was, controller = before.controller, at.controller
         is_new = controller is not None and (was is None or controller.epoch != was.epoch)
         if controller is not None and is_new and controller.node_id != self._node_id:

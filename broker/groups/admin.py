@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator
 
 GROUP_TYPE: Final = "classic"
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # of ids, subscriptions and assignments; in memory twice, also encoded
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # of ids, subscriptions and assignments; held twice: objects, bytes
 _TOMBSTONES_PER_TURN: Final = 1_000  # 7 µs each: encoded, and put into a batch
 _MEMBER_BYTES: Final = 200  # about, of a member's ids and strings in a response
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    # No container for the collector: 100 000 of those would set off a pass over all groups, 0.4 s of the loop.
+    # Not tracked by the garbage collector: 100 000 containers would start a pass over all groups, 0.4 s of the loop.
     group_id: str
     protocol_type: str
     state: GroupState
@@ -50,7 +50,7 @@ class DescribedMember(msgspec.Struct, frozen=True, gc=False):
 
 
 class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
-    """One group; with an error only `group_id` counts. GROUP_ID_NOT_FOUND: it does not exist, its state is Dead."""
+    """One group; with an error only `group_id` is valid. GROUP_ID_NOT_FOUND: it does not exist; its state is Dead."""
 
     group_id: str
     error: ErrorCode = ErrorCode.NONE
@@ -69,9 +69,10 @@ class GroupAdmin:
     _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
-        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS while some
-        are loading, or were loaded meanwhile, because half a list would look whole. Groups whose partition cannot be
-        read or is dropped meanwhile are left out, as another coordinator's are. POLICY_VIOLATION: too many bytes."""
+        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some load
+        now or loaded during the call, because an incomplete list would look complete. Groups whose partition cannot be
+        read, or is dropped during the call, are left out like those of other coordinators. POLICY_VIOLATION: too many
+        bytes."""
         shards = self._log.all_ready()
         if self._log.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
@@ -142,9 +143,9 @@ class GroupAdmin:
     # ---- deletions -------------------------------------------------------------------------------------------------
 
     async def delete(self, group_id: str, *, until_s: float | None = None) -> ErrorCode:
-        """Delete a group without members, its positions and its generation; NONE when that is durable. After a partial
-        failure, which returns the error of the write, the group exists again with the remaining positions. `until_s`:
-        of the whole request, as `deadline`; after it the deletion is refused and nothing is written."""
+        """Delete a group without members, with its positions and generation; NONE when the deletion is durable. After a
+        partial failure, which returns the error of the write, the group exists again with the remaining positions.
+        `until_s`: of the whole request, as `deadline`; after it the deletion is refused and nothing is written."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -173,7 +174,7 @@ class GroupAdmin:
         return error
 
     async def _write_tombstones(self, shard: GroupShard, group: Group, until_s: float) -> ErrorCode:
-        if not group.writes.is_settled:  # commits that were accepted before this go first
+        if not group.writes.is_settled:  # earlier accepted commits are written first
             try:
                 async with asyncio.timeout_at(until_s):
                     await group.writes.settled()
@@ -183,7 +184,7 @@ class GroupAdmin:
             error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
             if error is not ErrorCode.NONE:
                 return error
-        # The rest is one batch with the group itself, so that a small group is deleted whole or not at all.
+        # The rest is one batch with the group itself, so that the deletion of a small group is atomic.
         ended = self._end(shard, group)
         error = await self._forget(shard, group, _first(group, _TOMBSTONES_PER_TURN), until_s)
         return error or await outcome_of(ended, until_s)
@@ -201,8 +202,9 @@ class GroupAdmin:
     async def forget(
         self, group_id: str, positions: Sequence[TopicPosition], *, until_s: float | None = None
     ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Delete positions of a group: one code each, in order, NONE when that is durable (or there was none); or one
-        error for the request. Topics that a consumer group reads now are refused. `until_s` as `delete`."""
+        """Delete positions of a group. Returns one code each, in order; NONE when the deletion is durable (or there was
+        no position); or one error for the request. Topics that a consumer group reads now are refused. `until_s` as
+        `delete`."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []

@@ -24,7 +24,7 @@ from seams.loop.turns import next_turn
 
 log = logging.getLogger(__name__)
 
-_GROUPS_AT_ONCE: Final = 200  # before the loop gets a turn and their writes are awaited
+_GROUPS_AT_ONCE: Final = 200  # written before yielding to the loop and awaiting them
 _POSITIONS_AT_ONCE: Final = 2_000  # 10 µs each: encoded, and put into a batch
 
 Changes = list[tuple[TopicPosition, CommittedOffset | None]]
@@ -43,7 +43,7 @@ class Cleaner:
 
     def __post_init__(self) -> None:
         self._withdrawn: set[str] = set()
-        self._loaded: list[GroupShard] = []  # since the last look
+        self._loaded: list[GroupShard] = []  # since the last check
         self._wake = asyncio.Event()
 
     def topic_withdrawn(self, name: str) -> None:
@@ -54,7 +54,7 @@ class Cleaner:
     def adopt(self, group: Group) -> None:
         """Called before a loaded group is used. Positions without a topic id (OffsetCommit 2–4 with a retention, as
         Kafka and earlier versions of this broker store them) belong to the current topic. Exception: while an earlier
-        topic of that name is being removed they are most likely its own, and get no id."""
+        topic of that name is being removed, they probably belong to it, and get no id."""
         group.offsets.adopt(self._topics, self._leaving)
 
     def shard_loaded(self, shard: GroupShard) -> None:
@@ -106,7 +106,7 @@ class Cleaner:
                     break
                 room -= len(changes)
             if await self._are_settled(shard, writes):
-                left.extend(unfinished)  # else a log that takes nothing would be tried without end
+                left.extend(unfinished)  # else a log that refuses writes would be retried without end
             await next_turn()
 
     async def _are_settled(self, shard: GroupShard, writes: list[Write]) -> bool:

@@ -1,6 +1,6 @@
 """Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code. A request waits for
-offsets.commit.timeout.ms in all, so later requests of its connection (heartbeats) wait no longer either. The append
-continues, and its result is applied."""
+offsets.commit.timeout.ms in total, which also bounds the wait of later requests of its connection (heartbeats). The
+append continues, and its result is applied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Write: TypeAlias = "asyncio.Future[Exception | None]"
 
 
 def deadline(config: GroupConfig) -> float:
-    """The loop time until which a request that begins now may wait for the log, in all: offsets.commit.timeout.ms."""
+    """The deadline (loop time) of a request that begins now: it waits for the log at most offsets.commit.timeout.ms in
+    total."""
     return asyncio.get_running_loop().time() + config.offsets_commit_timeout_ms / 1000
 
 
@@ -27,7 +28,7 @@ def is_over(until_s: float) -> bool:
 
 
 async def outcome_of(write: Write, until_s: float) -> ErrorCode:
-    """NONE when it is durable, else the error for a committing client. `until_s` as `deadline` returns it."""
+    """NONE when the write is durable, else the error for a committing client. `until_s` as `deadline` returns it."""
     # Cheaper than asyncio.timeout around a shield, on the path of every commit.
     timer = asyncio.get_running_loop().call_at(until_s, _give_up, write)
     try:
@@ -38,8 +39,8 @@ async def outcome_of(write: Write, until_s: float) -> ErrorCode:
 
 
 def group_code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
-    """The error when a group's state could not be stored (as Kafka translates append errors for groups). Not
-    `broker.errors.code_of`: a client must look for the coordinator, not for a partition's leader."""
+    """The error when a group's state could not be stored, translated like Kafka's append errors for groups. It differs
+    from `broker.errors.code_of`, because a client must look for the coordinator, not for a partition's leader."""
     if isinstance(failure, InvalidProducerEpoch):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if isinstance(failure, TransactionEnded):

@@ -1,6 +1,6 @@
-"""The group coordinator: which shard answers a request, and what limits do. A commit is answered and visible only once
-its records are durable. Everything a client can grow has a bound in `GroupConfig`. Two background tasks serve all
-groups (timers, `cleaner`), and one a partition while it loads or is written to."""
+"""The group coordinator: routes requests to shards and enforces limits. A commit is answered and visible only once its
+records are durable. All memory that a client can grow has a bound in `GroupConfig`. Two background tasks serve all
+groups (timers, `cleaner`), and one task per partition runs while it loads or is written to."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class GroupCoordinator:
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topics`: what may be committed to; by default everything. `names`: of topics by their ids. `leaving`: names
-        of deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether no
-        other broker can coordinate these groups by now (R25)."""
+        """`topics`: the topics that allow commits; by default all. `names`: topic names by id. `leaving`: names of
+        deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether this
+        broker's session excludes another coordinator (R25)."""
         self._clock = clock
         self._rng = rng
         self._config = config
@@ -97,8 +97,8 @@ class GroupCoordinator:
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
-        """Producers, and their epochs, whose offsets in that partition wait for a marker that a loss may have taken.
-        None while they are loaded."""
+        """Producers, and their epochs, with offsets in that partition that wait for a possibly lost marker. None while
+        they are loaded."""
         if topic != OFFSETS_TOPIC:
             return {}
         shard = self.log.ready(index)
@@ -170,13 +170,13 @@ class GroupCoordinator:
     # ---- lookup ----------------------------------------------------------------------------------------------------
 
     async def find(self, group_id: str) -> ErrorCode:
-        """Make sure that `group_id` has a coordinator (FindCoordinator)."""
+        """Ensure that `group_id` has a coordinator (FindCoordinator)."""
         if is_too_long(group_id):
             return ErrorCode.INVALID_GROUP_ID
         return await self._lookup.find(group_id)
 
     def deadline(self) -> float:
-        """The loop time until which a request that begins now may wait for the log, in all."""
+        """The deadline (loop time) for all waits of a request that begins now."""
         return deadline(self._config)
 
     def node_of(self, group_id: str) -> int:

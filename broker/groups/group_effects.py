@@ -1,5 +1,6 @@
-"""Performs the effects of the groups' machines: responses, timers, records to store. Waiting requests are futures,
-which are the machines' tokens. Nothing else runs between an event and its effects. One task serves all timers."""
+"""Performs the effects of the groups' state machines: responses, timers, records to store. A waiting request is a
+future, which serves as the machine's token. No other code runs between an event and its effects. One task serves all
+timers."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from seams.clock import Clock
 from seams.loop.turns import next_turn
 
 _TIMERS_AT_ONCE: Final = 200  # in a turn of the loop: about 5 ms of expiries
-_NOT_READY_S: Final = 1.0  # a timer that fires while its shard is loading is postponed by so long
+_NOT_READY_S: Final = 1.0  # delay of a timer that fires while its shard loads
 
 
 class _TimerKey(NamedTuple):
@@ -47,7 +48,7 @@ class GroupEffects:
         self._timer_set = asyncio.Event()
 
     def give(self, shard: GroupShard, group: Group, event: Event) -> None:
-        """Handle an event, perform its effects, and remove the group if nothing of it is left."""
+        """Handle an event, perform its effects, and remove the group if it is empty."""
         self.step(shard, group, event)
         shard.settle(group)
 
@@ -70,8 +71,8 @@ class GroupEffects:
                     self._store(shard, group, ticket, group_record(group.group_id, metadata))
 
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
-        """Its members wait no longer than for a commit (as in Kafka). A later outcome does not matter: the next
-        generation's record replaces this one."""
+        """Its members wait at most as long as for a commit (as in Kafka). A later outcome does not matter, because the
+        next generation's record replaces this one."""
         is_decided, machine = False, group.machine
 
         def decided(failure: Exception | None) -> None:
@@ -81,7 +82,7 @@ class GroupEffects:
             is_decided = True
             timer.cancel()
             error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if group.machine is machine:  # else its deletion failed meanwhile, and its new machine has no such ticket
+            if group.machine is machine:  # else its deletion failed meanwhile, and the new machine has no such ticket
                 self.step(shard, group, Stored(ticket, error))
 
         def late() -> None:

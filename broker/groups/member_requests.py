@@ -1,5 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's machine, and back. Every request is
-answered: by the machine, by the end of its shard, or by a limit here. Client ids are cut to a bounded length."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's state machine, and back. Every request
+is answered: by the machine, by the end of its shard, or by a limit here. Client ids are cut to a bounded length."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MemberRequests:
         return self._shard_of_any(group_id, empty_is_valid=False)
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
-        """Answered when the join phase ends: after the longest rebalance timeout at the latest, for new members after
+        """Answered when the join phase ends: at the latest after the longest rebalance timeout, for new members after
         `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
@@ -77,7 +77,7 @@ class MemberRequests:
         return await future
 
     def _new_member_id(self, prefix: str, group: Group | None) -> str:
-        while True:  # a random source that repeats after a restart must not name two members alike
+        while True:  # a random source that repeats after a restart must not give two members the same id
             member_id = f"{prefix}-{self._rng.uuid()}"
             if group is None or not group.machine.knows(member_id):
                 return member_id
@@ -98,7 +98,8 @@ class MemberRequests:
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """While the group is loading every member counts as alive, as in Kafka: an error would only make it rejoin."""
+        """While the group loads, every member counts as alive, as in Kafka, because an error would only make it
+        rejoin."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error

@@ -1,5 +1,5 @@
 """OffsetCommit and OffsetFetch, group by group. A commit answered with NONE is durable. Fetched positions are durable,
-and of a shard that is still led when they are sent."""
+and their shard is still led when they are sent."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from seams.clock import Clock
 
 
 class CommitRow(NamedTuple):
-    """One partition of an OffsetCommit. `metadata` is "" for null, as Kafka stores it. `topic_id` names the topic that
-    is meant; zero: the current one of the name."""
+    """One partition of an OffsetCommit. `metadata` is "" for null, as Kafka stores it. `topic_id`: the requested topic;
+    zero: the topic that has the name now."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class CommitRow(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """`codes`: one a row, in order; `values`: the commits of rows with NONE."""
+    """`codes`: one per row, in order; `values`: the commits of rows with NONE."""
 
     codes: list[ErrorCode]
     values: list[tuple[TopicPosition, CommittedOffset]]
@@ -60,10 +60,10 @@ def judge(
     now_ms: int,
     retention_ms: int,
 ) -> Judged:
-    """Which rows of an OffsetCommit become positions. Each row is judged by itself, except for bounds: if the rows make
-    this group or all groups too large, none is taken. An accepted position belongs to the current topic of the name
-    (KIP-516). `held`: the group's positions. `is_full`: whether so many more bytes are too many. `retention_ms` −1: as
-    configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`."""
+    """Validate the rows of an OffsetCommit. Each row is checked separately, except for memory bounds: if the rows make
+    this group or all groups too large, all are refused. An accepted position belongs to the current topic of the name
+    (KIP-516). `held`: the group's positions. `is_full`: whether a number of additional bytes is too large.
+    `retention_ms` −1: as configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`."""
     expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
     codes: list[ErrorCode] = []
     values: list[tuple[TopicPosition, CommittedOffset]] = []
@@ -73,7 +73,7 @@ def judge(
         code = refuses_metadata(row.metadata, config.offset_metadata_bytes_max)
         if facts is None or not 0 <= row.partition < facts.partitions or is_too_long(row.topic):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # made again since the request was read
+        elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # created again since the request was read
             code = ErrorCode.UNKNOWN_TOPIC_ID
         codes.append(code)
         if code is ErrorCode.NONE:
@@ -90,7 +90,7 @@ def judge(
 
 
 Verify: TypeAlias = Callable[[int], Awaitable[ErrorCode]]
-"""The answer of a transaction's coordinator about that partition of `__consumer_offsets`."""
+"""Asks a transaction's coordinator about that partition of `__consumer_offsets`."""
 
 ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
 """The shard of a group, or why it is not available now."""
@@ -115,9 +115,9 @@ class OffsetRequests:
         unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
         until_s: float | None = None,
     ) -> list[ErrorCode]:
-        """One error a row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
-        the error for a member of no group (it depends on the API's version). `until_s`: of the whole request, as
-        `deadline`; after it the commit is refused and nothing is written."""
+        """One error per row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
+        the error for a member of no group (it depends on the API's version). `until_s`: the deadline of the request
+        (`deadline`); after it the commit is refused and not written."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
@@ -214,9 +214,9 @@ class OffsetRequests:
         until_s: float | None = None,
         require_stable: bool = False,
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
-        """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: of the whole
-        request, as `deadline`. Waits for commits accepted before it, so that the next owner of a partition never starts
-        behind commits of the previous one. (Kafka waits only when the client asks for stable offsets.)"""
+        """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: the deadline
+        of the request (`deadline`). Waits for commits that were accepted before, so that the next owner of a partition
+        never starts below commits of the previous one. (Kafka waits only when the client asks for stable offsets.)"""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return error, ()
@@ -229,7 +229,7 @@ class OffsetRequests:
                     await group.writes.settled()
             except TimeoutError:
                 return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this one
-            if self._shard_of(group_id)[0] is not shard:  # its state moved to the next coordinator
+            if self._shard_of(group_id)[0] is not shard:  # the state moved to the next coordinator
                 return ErrorCode.NOT_COORDINATOR, ()
             group = shard.groups.get(group_id)
         if group is None:

@@ -23,7 +23,7 @@ from broker.wire.primitives import ZERO_UUID
 # A position without its metadata (measured: 0.19 KB in a topic of many, 0.47 KB alone in its topic, CPython 3.11).
 OFFSET_OVERHEAD_BYTES: Final = 500
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)  # the answer for a partition without a commit
-UNSTABLE: Final = CommittedOffset(-1, -1, "", -2)  # a transaction may change it: the answer if a stable one is required
+UNSTABLE: Final = CommittedOffset(-1, -1, "", -2)  # if it must be stable and a transaction may change it
 
 TopicPosition: TypeAlias = tuple[str, int]
 
@@ -32,12 +32,12 @@ _ANY_TOPIC: Final = TopicFacts(ZERO_UUID, 2**31)
 
 
 def any_topic(_: str) -> TopicFacts:
-    """A `TopicLookup` without topics: every name exists, once."""
+    """A `TopicLookup` without an image: every name is one existing topic."""
     return _ANY_TOPIC
 
 
 def belongs(value: CommittedOffset, facts: TopicFacts | None) -> bool:
-    """Whether a position is of the current topic of its name."""
+    """Whether a position belongs to the current topic of its name."""
     return facts is not None and value.topic_id == facts.topic_id
 
 
@@ -71,7 +71,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._pending: dict[TopicPosition, int] = {}
-        self._adopted: set[TopicPosition] = set()  # whose topic id is not in the log yet
+        self._adopted: set[TopicPosition] = set()  # positions without a topic id in the log yet
         self.open = OpenOffsets()
         self.count = 0  # committed ones
         self._size_bytes = 0
@@ -86,11 +86,11 @@ class GroupOffsets:
 
     @property
     def positions_count(self) -> int:
-        """At least as many as `positions` returns."""
+        """An upper bound for the number of `positions`."""
         return self.count + self.open.count
 
     def positions(self) -> Iterator[TopicPosition]:
-        """Of committed offsets, then those of open transactions only."""
+        """Positions with committed offsets, then those with only open transactions."""
         for topic, partition, _ in self:
             yield topic, partition
         for topic, partition in self.open.positions():
@@ -110,7 +110,7 @@ class GroupOffsets:
         return self._topics.get(topic, {}).get(partition)
 
     def holds(self, position: TopicPosition) -> bool:
-        """Whether a tombstone would delete something, now or when it reaches the log."""
+        """Whether a tombstone would delete a position, now or when it reaches the log."""
         is_held = position in self._pending or self.open.holds(position)
         return is_held or position[1] in self._topics.get(position[0], {})
 
@@ -119,7 +119,7 @@ class GroupOffsets:
             self._pending[position] = self._pending.get(position, 0) + 1
 
     def end(self, positions: Iterable[TopicPosition]) -> None:
-        """That write is decided; `apply` follows if it is durable."""
+        """The outcome of that write is known; `apply` follows if it is durable."""
         for position in positions:
             left = self._pending[position] - 1
             if left:
@@ -133,12 +133,12 @@ class GroupOffsets:
         self._put(topic, partition, value)
 
     def repeated(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
-        """A record that repeats what was committed (`ReplayedState.repeated`): no later commit, so it does not win over
-        open offsets."""
+        """A rewritten copy of a committed record (`ReplayedState.repeated`). It is no later commit, so it does not
+        replace open offsets."""
         self._put(topic, partition, value)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, is_commit: bool) -> list[TopicPosition]:
-        """A marker: what its producer has open is committed or forgotten. Returns the positions."""
+        """A marker commits or drops the open offsets of its producer. Returns the positions."""
         ended = self.open.end(producer_id, producer_epoch)
         for position, found in ended if is_commit else ():
             self.open.override(position, found.order)
@@ -210,14 +210,14 @@ class GroupOffsets:
                     self._adopted.add((topic, partition))
 
     def adopted(self) -> list[tuple[TopicPosition, CommittedOffset]]:
-        """Positions changed by `adopt` that no later record replaced or is replacing. Not where a transaction is open:
-        its offset may be the newer one, and a plain record would win over it."""
+        """Positions changed by `adopt` without a later record, written or pending. Positions with an open transaction
+        are left out: its offset may be newer, and a plain record would replace it."""
         free = (at for at in sorted(self._adopted) if at not in self._pending and not self.open.holds(at))
         return [(at, self._topics[at[0]][at[1]]) for at in free]
 
     def orphaned(self, topics: TopicLookup, names: Collection[str] | None = None) -> list[TopicPosition]:
         """Positions in deleted topics (of these `names` only), except those being written now, and those with an open
-        offset of the topic that has the name now: a tombstone would take that one too."""
+        offset for the current topic of the name, because a tombstone would remove that, too."""
         gone: list[TopicPosition] = []
         for topic in self._topics if names is None else names:
             held = self._topics.get(topic)
@@ -256,8 +256,8 @@ _INT32: Final = struct.Struct(">i")
 
 
 def expiry_rule(group: ClassicGroup) -> OffsetExpiry | None:
-    """The group's current expiry rule; None: nothing expires, as while it is unknown what its members read. Source:
-    KIP-211; Kafka 4.3's `ClassicGroup.offsetExpirationCondition`."""
+    """The group's current expiry rule; None: no offset expires, for example while the members' subscriptions are
+    unknown. Source: KIP-211; Kafka 4.3's `ClassicGroup.offsetExpirationCondition`."""
     if group.protocol_type is None:  # offsets of consumers outside group management
         return OffsetExpiry(None, frozenset())
     if group.state is GroupState.EMPTY:

@@ -1,7 +1,7 @@
-"""Offsets of one group in open transactions (KIP-98, KIP-447): durable, and not committed before their marker.
+"""Offsets of one group in open transactions (KIP-98, KIP-447): durable, but not committed until their marker.
 
 - They are kept by producer id, in the order of the log. A marker ends those of its producer up to its epoch.
-- A later plain record of the same position (a commit or a tombstone) wins over them, as in the log."""
+- A later plain record of the same position (a commit or a tombstone) replaces them, as in the log."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class OpenOffsets:
         self.metadata_bytes += len(value.metadata)
 
     def put_again(self, producer: Producer, position: Position, value: CommittedOffset) -> None:
-        """A record that repeats what is open (`ReplayedState.repeated`): it keeps its place in the log's order, which
-        says whose offset stays when several transactions commit one."""
+        """A rewritten copy of an open offset (`ReplayedState.repeated`). It keeps its place in the log's order, which
+        decides between several transactions that commit the same position."""
         held = self._by_producer.get(producer.producer_id, {})
         found = held.get(position)
         if found is None or found.producer_epoch != producer.producer_epoch:
@@ -54,13 +54,13 @@ class OpenOffsets:
             held[position] = found._replace(value=value)
 
     def override(self, position: Position, before: int | None = None) -> None:
-        """A newer record of the position: those of transactions count no more (only those of a smaller order)."""
+        """A newer record of the position: drop the transactions' offsets of a smaller order."""
         for producer_id in tuple(self._by_position.get(position, ())):
             if before is None or self._by_producer[producer_id][position].order < before:
                 self._remove(producer_id, position)
 
     def end(self, producer_id: int, producer_epoch: int) -> list[tuple[Position, OpenOffset]]:
-        """Remove and return what a marker of this epoch ends. A later epoch's transaction stays open."""
+        """Remove and return the offsets that a marker of this epoch ends. A transaction of a later epoch stays open."""
         held = self._by_producer.get(producer_id, {})
         ended = [(at, found) for at, found in held.items() if found.producer_epoch <= producer_epoch]
         for position, _ in ended:
@@ -83,7 +83,7 @@ class OpenOffsets:
         return list(self._by_producer.get(producer_id, ()))
 
     def at(self, position: Position) -> list[tuple[int, Producer, CommittedOffset]]:
-        """What is open at a position: order, producer and value, in the log's order."""
+        """Open offsets of a position: order, producer and value, in the log's order."""
         found = []
         for owner in self._by_position.get(position, ()):
             one = self._by_producer[owner][position]

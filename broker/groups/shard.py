@@ -1,6 +1,6 @@
 """The groups of one partition of `__consumer_offsets`, as its records define them while this broker leads it. It is the
-state that an internal log replays and writes out whole. `record` and `offsets` of a group are what the log holds as far
-as it is applied. A commit is applied only when its append in this leader epoch succeeded."""
+state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the applied part
+of the log. A commit is applied only when its append in this leader epoch succeeded."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Writes:
 
 
 class Group:
-    """The machine of one group, and what the log holds of it."""
+    """The state machine of one group, and its records in the log."""
 
     __slots__ = ("accounted", "group_id", "machine", "offsets", "record", "record_writes", "writes")
 
@@ -102,7 +102,7 @@ class Group:
 
     @property
     def is_gone(self) -> bool:
-        """Nothing would be lost by forgetting it."""
+        """Whether the group has no state to keep."""
         offsets = self.offsets
         busy = not offsets.is_empty or self.record is not None or self.record_writes
         return not busy and self.machine.is_idle
@@ -123,11 +123,11 @@ class GroupShard:
         self._owner = owner
         self._loaded: dict[str, GroupMetadata | None] = {}
         self._open: dict[int, set[str]] = {}  # groups with offsets in a producer's open transaction
-        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # by markers while a rewrite is under way
+        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # changed by markers during a rewrite
         self._has_lost = False
         self.undecided: dict[int, int] = {}
-        """Producers, and their epochs, whose offsets were open when the log had lost something: the marker may be lost,
-        and their records too, so that the log itself may know of no open transaction."""
+        """Producers, and their epochs, whose offsets were open at a loss in the log. The marker and the records may be
+        lost, so the log itself may have no open transaction."""
 
     @property
     def is_ready(self) -> bool:
@@ -197,12 +197,13 @@ class GroupShard:
             ended = group.offsets.end_transaction(producer_id, marker.producer_epoch, is_commit=marker.is_commit)
             if self._resolved is not None and marker.is_commit:
                 self._resolved.update(dict.fromkeys((group_id, position) for position in ended))
-            if group.offsets.open.is_open(producer_id):  # of a later epoch: this marker comes again, or late
+            if group.offsets.open.is_open(producer_id):  # of a later epoch: the marker is a repeat, or late
                 self._open.setdefault(producer_id, set()).add(group_id)
             self.settle(group)
 
     def lost(self) -> None:
-        """What the log lacks cannot be known: an offset that is set back is read again. Among it may be markers."""
+        """The missing records are unknown. An offset that moves back is only read again, but markers may be missing,
+        too."""
         self._has_lost = True
 
     def _open_offset(self, group: Group, producer: Producer, where: TopicPosition, value: CommittedOffset) -> None:
@@ -215,13 +216,13 @@ class GroupShard:
         return Live(count, _live_records(groups))
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        """Committed positions, then open ones, which are newer. What a marker commits meanwhile comes last."""
+        """Committed positions, then open ones, which are newer. Offsets that a marker commits meanwhile come last."""
         self._resolved = {}
         try:
-            yield stored_group_record("", None)  # no such group exists: members have to name theirs
+            yield stored_group_record("", None)  # no real group: members must name theirs
             yield from self._committed_again()
             yield from self._opened_again()
-            yield None  # what follows is in no transaction
+            yield None  # later records are in no transaction
             while self._resolved:
                 (group_id, (topic, partition)), _ = self._resolved.popitem()
                 group = self.groups.get(group_id)
@@ -233,7 +234,7 @@ class GroupShard:
             self._resolved = None
 
     def _opened_again(self) -> Iterator[KeyValue | None]:
-        """By producer, so that few batches are made. Where several have one position they come in the log's order."""
+        """Open offsets by producer, so that there are few batches. Offsets of one position are in the log's order."""
         shared: list[tuple[str, TopicPosition]] = []
         for producer_id in list(self._open):
             yield None
@@ -252,11 +253,12 @@ class GroupShard:
                 yield from self._opened_at(group, position)
 
     def _opened_at(self, group: Group, position: TopicPosition) -> Iterator[KeyValue | None]:
-        """One record a batch. A newer one that is appended meanwhile is repeated after these: the order stays."""
+        """One record per batch. A newer record that is appended meanwhile is repeated after these, which preserves the
+        order."""
         last = 0
         while newer := [found for found in group.offsets.open.at(position) if found[0] > last]:
             yield None
-            # Read again: the one before is appended, and markers may have ended this one.
+            # Read again, because the previous record is appended and markers may have ended this one.
             newer = [found for found in group.offsets.open.at(position) if found[0] > last]
             if newer:
                 last = newer[0][0]
@@ -291,7 +293,7 @@ class GroupShard:
         return group
 
     def settle(self, group: Group) -> None:
-        """After a change: account the group's memory; forget it when nothing of it is left."""
+        """After a change: account the group's memory, and forget the group if it is empty."""
         if self.groups.get(group.group_id) is not group:
             return
         if group.is_gone:

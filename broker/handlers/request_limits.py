@@ -1,8 +1,8 @@
 """Limits of one request: how many changes it may make, and how long it waits.
 
 Too many changes are refused before the first is made. A request's time-out counts for all its changes together. It ends
-the wait for a change that began, and cancels a change that did not, as in Kafka. Changes of one request wait for the
-controller side by side, because it commits them together.
+the wait for a change that has begun, and cancels other changes, as in Kafka. Changes of one request wait for the
+controller concurrently, because it commits them together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.errors import ApiError
 from seams.loop.turns import next_turn
 
 CHANGES_PER_REQUEST_MAX: Final = 1_000
-_TOGETHER_MAX: Final = 100  # more than one commit takes; started at once, they hold the loop for 3 ms
+_TOGETHER_MAX: Final = 100  # more than fit in one commit; starting all at once takes 3 ms of the loop
 _TIMEOUT_MAX_S: Final = 120.0
 
 R = TypeVar("R")
@@ -51,7 +51,7 @@ def refuse_flood(items: Sized) -> None:
 
 
 async def together(changes: Iterable[Awaitable[None]]) -> None:
-    """Await all, up to 100 side by side. Each handles its own errors: an exception is a bug and is raised."""
+    """Await all, up to 100 concurrently. Each handles its own errors: an exception is a bug and is raised."""
     left = iter(changes)
     while some := list(islice(left, _TOGETHER_MAX)):
         await asyncio.gather(*some)

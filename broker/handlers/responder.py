@@ -39,7 +39,7 @@ class Responder:
         self._gate = gate
         self._tasks = tasks
         self.time: LoopTime | None = None
-        """Of the request that is dispatched now, while a quota is set."""
+        """The time measurement of the request in dispatch, while a quota is set."""
 
     def now(self, header: RequestHeader, response: Message) -> list[Part]:
         """The frame, encoded at once. Raises CloseConnection."""

@@ -1,18 +1,18 @@
 """Throttles clients that are over a quota (KIP-219): the request is served, the response leaves at once with its
 throttle time, and the connection reads nothing until that time is over.
 
-Brokers and super users are free. Fetches are throttled by `fetch.fetch.Fetch`, which decides whether records
-are sent at all. What counts:
+Brokers and super users have no quotas. `fetch.fetch.Fetch` throttles fetches, because it decides whether records are
+sent. The quotas measure:
 * produced bytes: the body of a request, once it was taken, also while its batches wait for acks;
 * request time: seconds of the event loop, from the dispatch of a request to its response or its first wait, and in the
   task that continues it. Time in workers, on the disk and of other tasks does not count. 100 % is the whole loop.
 * controller mutations: counted by the controller, whose throttle time is in its response.
 
-Hot path while a quota is set: a run of produce requests costs 1.7 µs where none holds for its client, 2.6 µs with one
+Hot path while a quota is set: a run of produce requests costs 1.7 µs if no quota applies to its client, 2.6 µs with one
 on bytes, 7 µs with one on time too; without any quota 13 ns (`QuotaManagers.is_set`).
 
-Where a run of produce requests is answered together, its last response has the throttle time. ApiVersions from version
-3 on never has one; its client is muted all the same. Source: Kafka's RequestHandlerHelper, KafkaApis.
+In a run of produce requests the last response has the throttle time. ApiVersions from version 3 on never has one, but
+its client is muted. Source: Kafka's RequestHandlerHelper, KafkaApis.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RequestThrottle:
         self._quotas = quotas
 
     def after(self, peer: Peer, frame: memoryview, answer: Answer, time: LoopTime) -> Answer:
-        """Count the request in `frame`, which `answer` answers, and throttle the client."""
+        """Count the request in `frame` with its response `answer`, and throttle the client."""
         header, body_at = parse_request_header(frame)
         api_key, version = header.api_key, header.api_version
         if api_key == ApiKey.FETCH or self._quotas.is_free(peer) or not is_served(api_key, version):
@@ -54,7 +54,7 @@ class RequestThrottle:
         if api_key == ApiKey.PRODUCE:
             produced_ms = self._produced(peer, user, client_id, len(frame) - body_at)
         if answer is None:
-            return None  # acks=0: the quota on request time does not hold, as in Kafka
+            return None  # acks=0: the quota on request time does not apply, as in Kafka
         end = partial(self._end, peer, user, client_id, api_key, version, time, produced_ms)
         if isinstance(answer, Later):
             answer.when_done(partial(_end_later, end))
@@ -122,8 +122,8 @@ def _end_later(end: Callable[[list[Part]], None], later: Later) -> None:
 
 @cache
 def _place(api_key: int, version: int) -> int | None:
-    """Where the throttle time is in a response frame: from its start, or, if negative, from its end. None: nowhere, or
-    behind fields of any size. Our Produce responses have no tagged fields."""
+    """Position of the throttle time in a response frame, from the start or, if negative, from the end. None: there is
+    no such field, or it follows fields of variable size. Our Produce responses have no tagged fields."""
     api = api_of(api_key)
     assert api is not None
     fields = present(MESSAGES[f"{api.name}Response"].fields, version)

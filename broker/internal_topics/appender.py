@@ -1,9 +1,9 @@
 """Appends to one led partition of an internal topic: many writes in one batch, one batch at a time.
 
 - Writes are applied in the order of submission. Each write's `done` is called exactly once.
-- Writes gather while a batch is made durable, so hundreds share one flush without any linger.
-- Records of one batch have the same producer. Markers of transactions are appended by others (`marked`). They are
-  applied when they are committed, in the log's order with the batches of this appender.
+- While a batch becomes durable, further writes collect for the next one, so hundreds share one flush without a linger.
+- Records of one batch have the same producer. Transaction markers are appended elsewhere (`marked`). Committed markers
+  and batches are applied in the order of the log.
 - After `resign` nothing is appended, and the outcome of a batch in flight is ignored: its writes failed, and the next
   epoch's replay decides (KAFKA-20634).
 """
@@ -32,7 +32,7 @@ _RECORD_OVERHEAD_BYTES: Final = 64  # of lengths, deltas and the batch's header,
 
 class Done(Protocol):
     def __call__(self, failure: Exception | None) -> None:
-        """The write's records are durable and applied, or `failure` says why that is unknown."""
+        """The write's records are durable and applied, or `failure` has the reason why that is unknown."""
 
 
 Cut = Callable[[], Sequence[KeyValue]]
@@ -40,7 +40,8 @@ Cut = Callable[[], Sequence[KeyValue]]
 
 
 class TransactionEnded(Retryable):
-    """A marker of the producer was appended after its transaction was verified: nothing more belongs to that one."""
+    """A marker of the producer was appended after the verification of its transaction, so that transaction has
+    ended."""
 
 
 class Guard:
@@ -73,7 +74,7 @@ class _Write(NamedTuple):
 
 
 class _Marked(NamedTuple):
-    """A marker at `offset` of the log. `batches`: begun before it; they are applied first, or failed."""
+    """A marker at `offset` of the log. `batches`: earlier batches, which are applied or failed first."""
 
     offset: int
     marker: TransactionMarker
@@ -104,7 +105,7 @@ class Appender:
         self._begun = 0  # batches
         self._ended = 0
         self._moved = asyncio.Event()  # a batch ended, or markers were applied
-        self._applies_markers: bool | None = None  # None: not before the log is loaded
+        self._applies_markers: bool | None = None  # None until the log is loaded
         self._queue: deque[_Write] = deque()
         self._queued_bytes = 0
         self._under_way: list[_Write] = []
@@ -131,8 +132,8 @@ class Appender:
         self._run()
 
     def submit_cut(self, cut: Cut, done: Done, rewrite: Rewrite) -> None:
-        """Queue the records of `cut` as a batch of their own. When they are read, all earlier writes are applied or
-        failed, and no batch is in flight. One at a time; `rewrite` as in `batch_of`."""
+        """Queue the records of `cut` as a separate batch. They are read when all earlier writes are applied or failed,
+        and no batch is in flight. One at a time; `rewrite` as in `batch_of`."""
         if self._resigned is not None:
             asyncio.get_running_loop().call_soon(done, self._resigned)
             return
@@ -142,7 +143,7 @@ class Appender:
     # ---- markers ---------------------------------------------------------------------------------------------------
 
     def marked(self, marker: TransactionMarker, offset: int) -> None:
-        """The marker was appended at `offset`, by whoever; called in that turn of the loop."""
+        """A marker was appended at `offset`; called in the same turn of the loop."""
         for guard in self._guards.get(marker.producer_id, ()):
             guard.is_void = True
         if self._resigned is None:
@@ -150,7 +151,7 @@ class Appender:
             self._await_markers()
 
     def loaded(self, end_offset: int) -> None:
-        """All below `end_offset` is applied, also its markers."""
+        """All records and markers below `end_offset` are applied."""
         while self._markers and self._markers[0].offset < end_offset:
             self._markers.popleft()
         self._applies_markers = False
@@ -160,7 +161,7 @@ class Appender:
         if self._markers and self._applies_markers is False:
             try:
                 self._tasks.spawn(f"markers {self._shard_log.name}", self._apply_committed())
-            except RuntimeError:  # the broker ends; the next load reads them
+            except RuntimeError:  # the broker stops; the next load reads them
                 return
             self._applies_markers = True
 
@@ -283,9 +284,9 @@ class Appender:
         return valid
 
     async def _all_markers_applied(self) -> None:
-        """Before records of open transactions are read: behind its marker one would open a transaction again. Nothing
-        is appended meanwhile, so few markers follow. Raises TimeoutError."""
-        self._ended += 1  # a marker that is appended meanwhile does not wait for this batch, nor this batch for itself
+        """Wait for markers before records of open transactions are read, because a record after its marker would reopen
+        the transaction. No batch is appended meanwhile, so few markers follow. Raises TimeoutError."""
+        self._ended += 1  # a marker appended meanwhile must not wait for this batch, and this batch not for itself
         try:
             async with asyncio.timeout(_MARKERS_WAIT_S):
                 while self._markers and self._resigned is None:
@@ -297,7 +298,7 @@ class Appender:
             raise self._resigned
 
     def _settle(self, failure: Exception | None) -> None:
-        """Notify the writes of the batch in flight, unless they were notified."""
+        """Notify the writes of the batch in flight, unless that is done."""
         writes, self._under_way = self._under_way, []
         for write in writes:
             tell(write.done, failure, "the writer of an append")

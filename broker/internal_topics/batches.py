@@ -1,5 +1,5 @@
-"""Records of an internal topic, to and from batches. Pure. A batch counts only with a correct CRC. Control batches have
-no records: a marker ends a transaction, a gap says that records may be missing."""
+"""Records of an internal topic, to and from batches. Pure. A batch without a correct CRC is refused. Control batches
+have no records: a marker ends a transaction, a gap declares that records may be missing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from logformat.record_batch import BatchHeader, check_stored, walk
 from logformat.records import Header, Record, encode_batch, iter_records
 from logformat.transaction_marker import TransactionMarker, marker_of
 
-BATCH_BYTES_MAX: Final = 16 << 20  # of an append: the topic's max.message.bytes must not be below it
+BATCH_BYTES_MAX: Final = 16 << 20  # largest append; the topic's max.message.bytes must not be smaller
 _REWRITE: Final[Header] = ("thermocline.rewrite", None)
 _REWRITE_GOES_ON: Final[Header] = ("thermocline.rewrite", b"goes on")
 
 
 class Rewrite(Enum):
-    """The place of a batch in a rewrite. Everything live follows from the one that begins on."""
+    """The part of a batch in a rewrite. All live records follow from the beginning batch on."""
 
     BEGINS = _REWRITE
     GOES_ON = _REWRITE_GOES_ON
 
 
 class Producer(NamedTuple):
-    """Whose transaction a record belongs to."""
+    """The producer whose transaction a record belongs to."""
 
     producer_id: int
     producer_epoch: int
 
 
 class KeyValue(NamedTuple):
-    """A record before it has an offset; no value is a tombstone. `producer`: it counts when that transaction commits;
-    None: at once."""
+    """A record without an offset yet; without a value it is a tombstone. `producer`: the record takes effect when that
+    transaction commits; None: at once."""
 
     key: bytes
     value: bytes | None
@@ -50,8 +50,8 @@ def batch_of(
     records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, rewrite: Rewrite | None = None
 ) -> bytes:
     """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer:
-    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `rewrite` is a header of
-    its first record, which foreign readers skip."""
+    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `rewrite` becomes a
+    header of the first record, which other readers ignore."""
     stamped = [Record(base_offset + i, now_ms, record.key, record.value) for i, record in enumerate(records)]
     if rewrite is not None:
         stamped[0] = stamped[0]._replace(headers=(rewrite.value,))
@@ -73,8 +73,8 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
 
 class ReplayedBatch(NamedTuple):
     """`next_offset`: the offset after it. `records`: those with a key. `marker`: of a transaction that ends here.
-    `is_gap`: records at its offsets are lost. `rewrite`: its part of one; the batches of earlier versions say only
-    where one begins."""
+    `is_gap`: records at its offsets are lost. `rewrite`: its part of a rewrite; earlier versions marked only the
+    beginning."""
 
     next_offset: int
     records: Iterator[KeyValue] = iter(())
@@ -116,7 +116,7 @@ def _records(first: Record | None, others: Iterator[Record], producer: Producer 
 
 
 def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
-    """`records` in groups that make batches of bounded size (a larger record is alone), of one producer each."""
+    """`records` in groups for batches of bounded size and one producer each; a larger record is alone."""
     chunk: list[KeyValue] = []
     size = 0
     for record in records:

@@ -16,16 +16,16 @@ class InternalTopic(Protocol):
 
     @property
     def partitions(self) -> int:
-        """Constant for the life of the topic; before it exists, as it would be made."""
+        """Number of partitions, constant for the life of the topic; before it exists, the number for its creation."""
 
     def is_offline(self, index: int) -> bool:
-        """Whether this broker should lead the partition and cannot: it is damaged, or its log failed."""
+        """Whether this broker should lead the partition but cannot, because its log is damaged or failed."""
 
     def leader(self, index: int) -> int:
-        """The partition's leader, which coordinates what it stores; NO_LEADER while there is none."""
+        """The partition's leader, which is the coordinator; NO_LEADER while there is none."""
 
     def leaders(self) -> list[int] | None:
-        """Of all partitions, each once; None while one has none. Empty: the topic does not exist."""
+        """Leaders of all partitions, each once; None while a partition has none. Empty: the topic does not exist."""
 
     async def ensure_created(self) -> None:
         """Returns when the topic exists and its partitions are led as far as they could be opened; cheap afterwards.
@@ -34,7 +34,7 @@ class InternalTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """Of one partition. Sizes in bytes, times in ms."""
+    """Limits of one partition. Sizes in bytes, times in ms."""
 
     append_batch_bytes_max: int  # of one batch: many writes share one flush
     append_queue_max: int  # waiting writes; more are refused as retriable
@@ -44,7 +44,7 @@ class LogLimits:
 
 
 class Replayed(NamedTuple):
-    """Part of a replay: whole batches, and the offset below which everything is replayed with them."""
+    """Part of a replay: complete batches, and the offset below which everything is replayed after them."""
 
     end_offset: int
     batches: bytes
@@ -66,77 +66,76 @@ class ShardLog(Protocol):
     async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record. Returns
         when the batch is durable and below the high watermark (acks=all). One call at a time; the call bounds its own
-        wait. `may_wait` False: it is appended before this coroutine yields, or not at all. Raises Retryable, Fenced,
-        StorageFailed, InvalidRequest (batch too large). After any of them the batch may
-        still be in the log."""
+        wait. `may_wait` False: append before the first yield, or refuse. Raises Retryable, Fenced, StorageFailed,
+        InvalidRequest (batch too large). After any of them the batch may still be in the log."""
 
     async def committed(self, end_offset: int) -> None:
-        """Until all below `end_offset` is below the high watermark. Raises Retryable after a while, Fenced,
-        StorageFailed."""
+        """Wait until the high watermark reaches `end_offset`. Raises Retryable after a while, Fenced, StorageFailed."""
 
     def resign(self) -> None:
-        """The leader epoch is over: a waiting append is not made any more."""
+        """The leader epoch ended: a waiting append is dropped."""
 
     def replay(self) -> AsyncIterator[Replayed]:
-        """Everything, in order, a few MiB at a time: the local log if it holds all live records; else the newest
-        snapshot (also without records), then the local log above it. Ends when the high watermark reached the log's
-        end, so that nothing replayed can be truncated. Raises Retryable (the store is needed and does not answer),
-        Corrupt, StorageFailed, Fenced, OSError."""
+        """Replay all records in order, a few MiB at a time: the local log if it holds all live records; else the newest
+        snapshot (even if empty), then the local log above it. Ends when the high watermark reached the log's end, so
+        that no replayed record can be truncated. Raises Retryable (the store is needed and does not answer), Corrupt,
+        StorageFailed, Fenced, OSError."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether `replay` found all live records in the local log: then the next leader needs no bucket either."""
+        """Whether `replay` found all live records in the local log; then the next leader does not need the bucket."""
 
     async def start_at(self, offset: int) -> bool:
-        """All live records are committed from `offset` on, where a rewrite began: every replica may delete what is
-        below. Durable when this returns. False: nothing moved, because other brokers are assigned it, so that its root
-        names the start too, and the root's snapshot does not reach `offset`. Raises Fenced, StorageFailed, OSError."""
+        """A rewrite from `offset` on contains all live records and is committed: move the log start there, so that
+        every replica may delete lower records. Durable when this returns. False: the start did not move. With other
+        replicas assigned, the root also names the start, and the root's snapshot does not reach `offset`. Raises
+        Fenced, StorageFailed, OSError."""
 
     async def snapshot_end(self) -> int:
         """The end of the snapshot in the bucket; 0 without one. Raises Retryable, Fenced."""
 
     async def commit_snapshot(self, end_offset: int, batches: bytes) -> None:
-        """Make `batches` the live state of every offset below `end_offset`, for a lost disk. Raises Retryable, Fenced,
-        and OSError."""
+        """Store `batches`, the live state of all offsets below `end_offset`, for the loss of a disk. Raises Retryable,
+        Fenced, and OSError."""
 
 
 class Live(NamedTuple):
-    """The records that define a whole state at one moment; later changes do not show."""
+    """The records of a complete state at one time; later changes are not included."""
 
     records_count: int
     records: Iterator[KeyValue]
 
 
 class ReplayedState(Protocol):
-    """What one partition's records add up to, in one leader epoch. Every call is made on the loop and returns without
-    waiting."""
+    """The state defined by one partition's records, in one leader epoch. Every call is made on the loop and returns
+    without waiting."""
 
     def apply(self, records: Sequence[KeyValue]) -> None:
         """Replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
 
     def repeated(self, records: Sequence[KeyValue]) -> None:
-        """As `apply`, for records of a rewrite that began after what is applied: they say again what was live then. So
-        they change nothing, unless what they repeat is missing here."""
+        """As `apply`, for records of a rewrite that began after the applied records. They repeat live records, and have
+        an effect only if those are missing here."""
 
     def end_transaction(self, marker: TransactionMarker) -> None:
-        """A committed marker, in the log's order with the records: it ends what its producer has open here."""
+        """A committed marker, in the order of the log: it ends its producer's transaction here."""
 
     def lost(self) -> None:
-        """While it is replayed: records may be missing before this place (a gap), or replayed ones be older than what
-        clients have seen (a snapshot)."""
+        """Called during a replay: records before this place may be missing (a gap), or the replayed records may be
+        older than those that clients have seen (a snapshot)."""
 
     def restore(self) -> Iterator[None]:
-        """Everything was replayed: restore in steps of about 10 µs. Requests are served after the last one."""
+        """The replay is complete: restore in steps of about 10 µs. Requests are served after the last step."""
 
     def live(self) -> Live:
         """The content of a snapshot, at the time of the call."""
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        """For a rewrite: first a record without effect, then the live records, each as the state is when it is read.
-        None: the next record is of another producer, so it begins a batch. Records that become live meanwhile may be
-        missing, because the log has them above. What a marker makes live meanwhile is there, unless the records of its
-        transaction were read before."""
+        """Records for a rewrite: first a record without effect, then the live records, each with its value at the time
+        of reading. None: the next record is of another producer, so it begins a batch. Records that become live
+        meanwhile may be missing, because they are higher in the log. Records that a marker makes live meanwhile are
+        included, unless they were read as open before."""
 
     def unload(self) -> None:
-        """No longer led, or never fully loaded: answer waiting requests, drop everything. Called once; pending writes
-        fail after it."""
+        """The shard is no longer led, or never fully loaded: answer waiting requests and drop the state. Called once;
+        pending writes fail after it."""

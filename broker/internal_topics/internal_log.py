@@ -1,5 +1,5 @@
 """The log of one internal topic: the shards that this broker leads, loaded and dropped as leadership moves. When
-`resign` returns the shard is gone: waiting requests are answered and nothing of it is visible. A load that ends in
+`resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that ends in
 another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays no
 other."""
 
@@ -79,20 +79,21 @@ class InternalLog(Generic[S]):
     # ---- leadership ------------------------------------------------------------------------------------------------
 
     def lead(self, shard_log: ShardLog) -> None:
-        """This broker leads that partition in `shard_log.leader_epoch`: load its shard. Repeating has no effect."""
+        """This broker leads that partition in `shard_log.leader_epoch`: load its shard. A repeated call has no
+        effect."""
         partition = self._partitions.setdefault(shard_log.index, _Partition())
         if shard_log.leader_epoch > partition.life.leader_epoch:
             partition.shard_log = shard_log
         self._happened(shard_log.index, partition, Led(shard_log.leader_epoch))
 
     def resign(self, index: int) -> None:
-        """It leads that partition no longer. The shard is gone when this returns."""
+        """This broker no longer leads that partition. The shard is dropped when this returns."""
         partition = self._partitions.get(index)
         if partition is not None:
             self._happened(index, partition, Resigned())
 
     def forget(self) -> None:
-        """The topic is gone: a new one starts over, whatever its epochs are."""
+        """The topic was deleted: a new one starts again with any epochs."""
         for index in tuple(self._partitions):
             self.resign(index)
         self._partitions.clear()
@@ -122,7 +123,7 @@ class InternalLog(Generic[S]):
         return [shard.state for shard in self.shards() if shard.is_ready]
 
     def shards(self) -> Iterator[LedShard[S]]:
-        """Those that are completely loaded, also after `close`."""
+        """The completely loaded states, also after `close`."""
         for partition in tuple(self._partitions.values()):
             if partition.shard is not None and partition.life.is_whole:
                 yield partition.shard
@@ -132,13 +133,13 @@ class InternalLog(Generic[S]):
         return any(partition.life.state is ShardState.LOADING for partition in self._partitions.values())
 
     async def wait_loaded(self) -> None:
-        """Until every led shard is loaded or failed."""
+        """Wait until every led shard is loaded or failed."""
         while self.is_loading:
             self._moved.clear()
             await self._moved.wait()
 
     async def close(self) -> None:
-        """Load and serve nothing more; let appends in flight end, for `limits.close_timeout_ms` at most. Snapshots can
+        """Stop loading and serving; let appends in flight end, for at most `limits.close_timeout_ms`. Snapshots can
         still be taken afterwards: state and log do not change any more."""
         for index, partition in self._partitions.items():
             self._happened(index, partition, Closed())
@@ -166,15 +167,15 @@ class InternalLog(Generic[S]):
                 partition.loading = self._tasks.spawn(f"load {name}", work)
             case Unload():
                 self._stop_loading(partition)
-                self._drop(partition, f"{name} is led no longer in this epoch; find its new leader")
+                self._drop(partition, f"{name} is no longer led in this epoch; find its new leader")
             case StopLoading():
                 self._stop_loading(partition)
             case TellTrouble(why, is_lasting) if is_lasting:
-                log.error("%s cannot be read, what it holds is off: %s", name, why)
+                log.error("%s cannot be read, so its content is offline: %s", name, why)
             case TellTrouble(why):
                 log.warning("loading %s: %s; trying again", name, why)
             case TellOver():
-                log.warning("%s can be read again, what it holds is back", name)
+                log.warning("%s can be read again, and its content is online", name)
 
     @staticmethod
     def _stop_loading(partition: _Partition[S]) -> None:

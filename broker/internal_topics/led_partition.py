@@ -1,7 +1,7 @@
 """A led partition as the log of an internal topic.
 
-- An internal topic is not tiered. Every replica's disk holds all live records from the log start on, which moves only
-  to where a rewrite began. So a replay needs no bucket (ADR 17).
+- An internal topic is not tiered. Every replica's disk holds all live records from the log start on, which only moves
+  to the beginning of a rewrite. A replay thus needs no bucket (ADR 17).
 - For a lost disk the manifest names one snapshot of the live state.
 - A log counts as complete only if its start was never moved, or its first batch marks a rewrite and no gap was declared
   since, because a lost tail may have been part of that rewrite. Otherwise a replay is the newest snapshot, then the
@@ -51,7 +51,7 @@ class LedPartition:
         except ReservationExhausted as short:
             if not may_wait:
                 raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
-            # `tier seal` gave them back (ADR 13), or appends outran the bucket: wait as producers do.
+            # `tier seal` returned the offsets (ADR 13), or appends are ahead of the bucket: wait as producers do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
@@ -61,7 +61,7 @@ class LedPartition:
 
     def _append(self, batch: bytes) -> int:
         buffer = memoryview(bytearray(batch))
-        header = read_header(buffer)  # made here: a transactional one has no sequence, which producers must have
+        header = read_header(buffer)  # created here: a transactional batch has no sequence, which producers must have
         now_ms = self._clock.wall_ms()
         if header.is_transactional:
             return self._partition.append_transactional(buffer, header, now_ms, is_verified=True).last_offset
@@ -91,7 +91,7 @@ class LedPartition:
         begins_whole = await self._begins_whole()
         self.is_whole = begins_whole and not await self._may_lack_rewritten()
         snapshot = None if self.is_whole else await self._partition.tier.read_snapshot()
-        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # else nothing has more than the log
+        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # else the log is the best copy
             if snapshot[0] < offset:
                 raise Corrupt(
                     f"{self.name}: the snapshot ends at {snapshot[0]}, the local log begins at {offset}: "
@@ -103,11 +103,11 @@ class LedPartition:
         for found in self._local.batch_ranges(offset, end) if offset < end else ():
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 yield Replayed(offset, batches)
-        # Records above the high watermark may still be truncated: a commit must not be shown and then be gone.
+        # Records above the high watermark may still be truncated, and a visible commit must not disappear.
         await self.committed(end)
 
     async def _begins_whole(self) -> bool:
-        """Whether all live records were once in the local log from its start on. Raises Corrupt, OSError."""
+        """Whether the local log had all live records from its start on. Raises Corrupt, OSError."""
         log = self._partition.log
         start = log.log_start_offset
         if log.local_log_start_offset > start or start == 0:
@@ -118,8 +118,8 @@ class LedPartition:
         return False
 
     async def _may_lack_rewritten(self) -> bool:
-        """Whether the end of the rewrite at its start may be lost: above it a lost tail is declared a gap, and what the
-        rewrite repeated lies below the log start. Raises Fenced."""
+        """Whether the end of the rewrite at the log start may be lost. A lost tail is declared a gap above it, and the
+        originals of the rewritten records are below the log start. Raises Fenced."""
         log, lease = self._partition.log, self._partition.lease
         if not log.log_start_offset:
             return False

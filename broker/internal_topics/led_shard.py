@@ -1,6 +1,6 @@
 """One shard: a partition of an internal topic while this broker leads it in one leader epoch. State, appender and
-bookkeeping are made together for one load and dropped together. A dropped shard answers and writes nothing; late
-results of its log change nothing."""
+bookkeeping are created for one load and dropped together. A dropped shard neither answers nor writes; late results of
+its log have no effect."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ GROWTH_BYTES: Final = 4 << 20  # beyond twice the live bytes: bounds a load to s
 
 @dataclass(slots=True)
 class Growth:
-    """How far the log of one shard grew beyond its live records, and when it is rewritten. `log_bytes`: since the
-    last rewrite began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: as measured last;
-    None: not in this leader epoch. `start`: where a committed rewrite began, while the log start is still to be
-    moved there."""
+    """Growth of a shard's log beyond its live records, and when to rewrite it. `log_bytes`: since the last rewrite
+    began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: the last measurement; None: none
+    in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still move."""
 
     log_bytes: int
     is_whole: bool
@@ -35,8 +34,8 @@ class Growth:
 
     @property
     def is_due(self) -> bool:
-        """A rewrite costs the live bytes, once for at least as many bytes of changes. While `live_bytes` is unknown
-        this is the least that makes measuring worthwhile."""
+        """A rewrite writes the live bytes, once for at least as many bytes of changes. While `live_bytes` is unknown,
+        this is the smallest size that is worth a measurement."""
         needs_bucket = not self.is_whole and self.start is None
         return needs_bucket or self.log_bytes > 2 * (self.live_bytes or 0) + GROWTH_BYTES
 
@@ -78,7 +77,7 @@ class Shard(Protocol):
         nothing is appended once it is void; the failure is TransactionEnded."""
 
     def guard(self, producer_id: int) -> Guard:
-        """Void from the next marker of that producer on. To be released."""
+        """A guard, void from the next marker of that producer on. Release it."""
 
 
 class LedShard(Generic[S]):
@@ -99,7 +98,7 @@ class LedShard(Generic[S]):
         self.state = make(self)
 
     async def load(self, keep_objects: Callable[[], None]) -> None:
-        """Replay everything; requests are not served by that alone. Raises as `ShardLog.replay`."""
+        """Replay all records. Requests are not served yet. Raises as `ShardLog.replay`."""
         loaded = await load(self.shard_log, self.state, keep_objects)
         self.book = SnapshotBook(self._clock.monotonic_s(), loaded.end_offset, loaded.snapshot_end)
         self.growth = Growth(loaded.log_bytes, is_whole=self.shard_log.is_whole)
@@ -153,7 +152,7 @@ class LedShard(Generic[S]):
         return await appended
 
     def drop(self, why: Fenced) -> None:
-        """It is led no longer: waiting requests are answered, pending writes fail with `why`, all at once."""
+        """The partition is no longer led: answer waiting requests and fail pending writes with `why`, at once."""
         self.is_ready = False
         self.is_dropped = True
         self.shard_log.resign()
@@ -161,7 +160,7 @@ class LedShard(Generic[S]):
         self._appender.resign(why)
 
     async def snapshot(self) -> Snapshot:
-        """Cut at the time of the call; the encoding yields to the loop. One at a time."""
+        """A snapshot of the state at the time of the call; the encoding yields to the loop. One at a time."""
         end_offset = self.book.cut(self._clock.monotonic_s())
         live = self.state.live()
         batches = await encode(live, end_offset, self._clock.wall_ms(), self._limits.append_batch_bytes_max)

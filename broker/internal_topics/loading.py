@@ -27,9 +27,9 @@ class Loaded(NamedTuple):
 
 
 async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
-    """Replay into an empty state and restore it. Raises as `ShardLog.replay`. `keep_objects` is called at every turn:
-    100 000 groups are two million lasting objects. Without it Python's garbage collector took three fifths of the time,
-    1.1 s at once."""
+    """Replay into an empty state and restore it. Raises as `ShardLog.replay`. `keep_objects` is called at every turn,
+    because 100 000 groups are two million lasting objects: otherwise Python's garbage collector takes three fifths of
+    the time, up to 1.1 s at once."""
     end_offset, snapshot_end, log_bytes = 0, None, 0
     is_begin, defines = True, False  # `defines`: the state began with the rewrite that is replayed
     turns = Turns(_RECORDS_PER_TURN)
@@ -65,7 +65,7 @@ async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable
 
 async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int) -> bytes:
     """Whole batches of `live` whose offsets end at `end_offset`; b"" without live records."""
-    # Each live record came from an offset of its own, so they fit below the end.
+    # Each live record came from a different offset, so they fit below the end.
     base = max(end_offset - live.records_count, 0)
     batches = bytearray()
     for chunk in chunks(live.records, _SNAPSHOT_CHUNK, batch_bytes_max):
@@ -77,7 +77,7 @@ async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int)
 
 @dataclass(slots=True)
 class _Taken:
-    """A snapshot that was cut and is not confirmed; `is_behind`: something changed after the cut."""
+    """A snapshot that was cut and is not confirmed; `is_behind`: the state changed after the cut."""
 
     end_offset: int
     cut_s: float
@@ -85,8 +85,8 @@ class _Taken:
 
 
 class SnapshotBook:
-    """What the bucket's snapshot of a shard lacks, and since when, in one leader epoch. Everything below `end_offset`
-    is applied; a batch in flight is above it. Times are monotonic seconds."""
+    """Tracks changes that the bucket's snapshot of a shard lacks, and since when, in one leader epoch. Everything below
+    `end_offset` is applied; a batch in flight is above it. Times are monotonic seconds."""
 
     def __init__(self, now_s: float, end_offset: int = 0, found_end: int | None = None) -> None:
         """After a load that ended at `end_offset`. `found_end`: the end of the snapshot that the load began with."""
@@ -106,21 +106,21 @@ class SnapshotBook:
             self._taken.is_behind = True
 
     def found(self, end_offset: int) -> bool:
-        """The bucket's snapshot ends at `end_offset` (a load from the local log does not ask). Returns whether it lacks
-        nothing."""
+        """The bucket's snapshot ends at `end_offset` (a load from the local log does not ask). Returns whether it is
+        complete."""
         if end_offset >= self.end_offset:
             self._is_dirty = False
         return not self._is_dirty
 
     @property
     def dirty_since_s(self) -> float | None:
-        """Since when a lost disk would lose changes: the cut of the newest written snapshot; −∞ after a load that
-        replayed records of unknown age. None while nothing changed after it. A snapshot is due when it is an interval
-        old: at once for a change after a quiet time."""
+        """Time since which the loss of a disk would lose changes: the cut of the newest written snapshot; −∞ after a
+        load that replayed records of unknown age; None without later changes. A snapshot is due when this is an
+        interval old, so at once for a change after a quiet time."""
         return self._cut_s if self._is_dirty else None
 
     def hurry(self) -> None:
-        """A snapshot is due at the next check, if the newest lacks anything."""
+        """Make a snapshot due at the next check, if the newest is incomplete."""
         self._cut_s = -math.inf
 
     def cut(self, now_s: float) -> int:

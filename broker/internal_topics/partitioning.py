@@ -1,4 +1,4 @@
-"""Which partition of an internal topic has the state of a client's name. Pure."""
+"""Maps a group or transactional id to its partition of an internal topic. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Rewrites of an internal topic's shards: live records are appended again, so that the log below can be deleted (R11).
 
-- Each batch holds values as they are applied when it is appended, alone and with no other batch in flight. So nothing
-  newer is below it in the log.
-- When the last batch is committed, the log start moves to the first one. If that is not possible now, nothing is
-  rewritten for it: the root of a replicated log names the start, which must not pass its snapshot.
-- Records of open transactions are appended again as such. Their markers lie behind them then: no batch is read while
-  a marker of the log is not applied.
-- An interrupted rewrite changed nothing and starts over. Its batches are marked: a replay that began before them takes
+- Each batch has the applied values at the time of its append, when no other batch is in flight. No newer record is thus
+  below it in the log.
+- When the last batch is committed, the log start moves to the first one. If that is not possible now, there is no
+  rewrite: the root of a replicated log names the start, which must not exceed its snapshot.
+- Records of open transactions are appended again as open. Their markers follow them in the log, because no batch is
+  read while a marker of the log is not applied.
+- An interrupted rewrite changed nothing and starts over. Its batches are marked, so that a replay from below treats
   them as repeated, not as new (`ReplayedState.repeated`). A shard delays no other.
 """
 
@@ -66,7 +66,7 @@ class Rewrites:
             if await shard.shard_log.start_at(start):
                 growth.start_moved()
             else:
-                shard.book.hurry()  # after losing all disks the log begins where the root says, with the snapshot
+                shard.book.hurry()  # after the loss of all disks the log begins at the root's start, with the snapshot
 
     async def _write(self, shard: LedShard[Any]) -> None:
         live: Iterator[KeyValue | None] = shard.state.live_again()

@@ -1,7 +1,7 @@
 """State machine of one shard: loading, serving and failing with the leadership of its partition. Pure.
 
-A shard is loaded once per (partition, leader epoch), from nothing. Events of another epoch than the current one change
-nothing (KAFKA-20634). Requests are served in READY only.
+A shard is loaded once per (partition, leader epoch), into an empty state. Events of another epoch than the current one
+change nothing (KAFKA-20634). Requests are served in READY only.
 
     ABSENT ─led─► LOADING ─loaded─► READY           resigned: from anywhere back to ABSENT, the state is dropped
                      │ refused for good             led in a newer epoch: the state is dropped and loaded again
@@ -26,14 +26,14 @@ class ShardState(Enum):
     ABSENT = "absent"  # not led here
     LOADING = "loading"
     READY = "ready"
-    FAILED = "failed"  # its log cannot be read: an operator has to act; it is tried again
+    FAILED = "failed"  # its log cannot be read: an operator has to act; loading is retried
     CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`leader_epoch`: the newest one led here. `refusals`: in a row, in this state. `is_whole`: the state holds
-    everything that the log held when it was loaded, so its snapshot may replace an older one."""
+    """`leader_epoch`: the newest one led here. `refusals`: consecutive failures in this state. `is_whole`: the state
+    has all records of the log, so its snapshot may replace an older one."""
 
     state: ShardState = ShardState.ABSENT
     leader_epoch: int = NO_EPOCH
@@ -81,7 +81,7 @@ Event: TypeAlias = Led | Resigned | Loaded | Refused | Closed
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Begin to load into an empty state, after so many seconds."""
+    """Begin to load into an empty state, after a delay in seconds."""
 
     leader_epoch: int
     after_s: float = 0.0
@@ -89,7 +89,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Stop loading, drop the state, fail pending writes: now, before anything else happens."""
+    """Stop loading, drop the state and fail pending writes, before any other event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class StopLoading:
 
 @dataclass(frozen=True, slots=True)
 class TellTrouble:
-    """Log it; `is_lasting` as an error."""
+    """Log the failure; `is_lasting`: at level ERROR."""
 
     why: str
     is_lasting: bool
@@ -107,7 +107,7 @@ class TellTrouble:
 
 @dataclass(frozen=True, slots=True)
 class TellOver:
-    """The logged trouble is over."""
+    """The logged failure ended."""
 
 
 Command: TypeAlias = Load | Unload | StopLoading | TellTrouble | TellOver

@@ -1,7 +1,5 @@
-"""Which broker coordinates a key, and the shard here that has it: the same for groups and transactional ids.
-
-Always true: a shard is handed out only while this broker is in session. Else another one may coordinate it by now, with
-newer state. Must not know what a shard stores, or how its keys look."""
+"""Finds the coordinator of a key, and its local shard, for groups and transactional ids. A shard is returned only while
+this broker has a session, because otherwise another coordinator may have newer state."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ShardLookup(Generic[S]):
-    """`wait_s`: how long `find` waits for a topic that it made."""
+    """`wait_s`: longest wait of `find` for a topic that it created."""
 
     def __init__(
         self, name: str, shards: InternalLog[S], topic: InternalTopic, in_session: Callable[[], bool], wait_s: float
@@ -41,7 +39,7 @@ class ShardLookup(Generic[S]):
         return self._topic.leader(self.index_of(key))
 
     async def find(self, key: str) -> ErrorCode:
-        """Make sure that the key has a coordinator (FindCoordinator)."""
+        """Ensure that the key has a coordinator (FindCoordinator)."""
         index = self.index_of(key)
         was_absent = self._shards.state_of(index) is ShardState.ABSENT
         try:
@@ -52,13 +50,13 @@ class ShardLookup(Generic[S]):
         if self._shards.ready(index) is not None and not self._in_session():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE  # another broker may know a newer coordinator
         if was_absent and self._shards.state_of(index) is ShardState.LOADING:
-            with suppress(TimeoutError):  # it is new and empty: a short wait saves the client a back-off
+            with suppress(TimeoutError):  # the topic is new and empty: a short wait saves the client a back-off
                 async with asyncio.timeout(self._wait_s):
                     await self._shards.wait_loaded()
         return ErrorCode.NONE
 
     def shard_of(self, key: str) -> tuple[S | None, ErrorCode]:
-        """The shard of the key, or why it is not available now."""
+        """The shard of the key, or the error if it is not available now."""
         index = self.index_of(key)
         shard = self._shards.ready(index)
         if shard is not None:

@@ -1,7 +1,7 @@
-"""Writes snapshots of an internal topic's shards to the bucket, for a lost disk. A failing shard delays no other.
-Failures are logged when they begin and when they end, however many shards fail. A snapshot is committed for the leader
-epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the local log reads
-none."""
+"""Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk. A failing shard delays no
+other. The log has one line when failures begin and one when they end, for any number of shards. A snapshot is committed
+for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the
+local log reads none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Snapshots:
         return self._log.name
 
     async def keep(self) -> None:
-        """Until cancelled: check a few times an interval for due snapshots."""
+        """Check a few times per interval for due snapshots, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s / _LOOKS_PER_INTERVAL)
             await self._write_and_tell(self._interval_s)
@@ -52,7 +52,7 @@ class Snapshots:
             log.warning("snapshots of %s are written again, after %s", self._log.name, lasted)
 
     async def write_all(self) -> None:
-        """As `write_changed` at the end of a broker. A failure is raised after every shard was tried."""
+        """As `write_changed`, at the stop of a broker. Raises a failure after every shard was tried."""
         _, failures = await self._round(0.0)
         for failure in failures.values():
             raise failure
@@ -64,14 +64,14 @@ class Snapshots:
         name, failure = next(iter(failures.items()))
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
         log.warning(
-            "no snapshot of %s%s: %s; until there is one, a lost disk loses what came after the last",
+            "no snapshot of %s%s: %s; until there is one, the loss of the disk loses later records",
             name,
             more,
             failure,
         )
 
     async def _round(self, age_s: float) -> tuple[int, dict[str, Exception]]:
-        """Write those whose last snapshot is `age_s` old. Returns how many succeeded, and the failures by shard
+        """Write shards whose last snapshot is `age_s` old. Returns how many succeeded, and the failures by shard
         name."""
         written, failures = 0, dict[str, Exception]()
         for shard in tuple(self._log.shards()):

@@ -1,6 +1,6 @@
-"""This broker's fitness to lead, for its heartbeats. It is unfit while it stops, while its disk is full, and while the
-bucket has not answered it alone for a minute (D20, D39). It always reports the current state, so the next heartbeat
-makes up for a lost one."""
+"""This broker's fitness to lead, for its heartbeats. The broker is unfit while it stops, while its disk is full, and
+while only this broker has had no answer of the bucket for a minute (D20, D39). It always reports the current state, so
+the next heartbeat makes up for a lost one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from broker.controller.decisions.fitness import Fitness
 from broker.partition.log_failures import LogFailures
 
-CUT_OFF_S: Final = 60.0  # unreachable for this broker alone for so long: most outages are shorter
+CUT_OFF_S: Final = 60.0  # time of an outage of this broker alone; most outages are shorter
 
 
 class BrokerFitness:
-    """`is_disk_full`: whether nothing may be appended in its data directory."""
+    """`is_disk_full`: whether its data directory accepts no appends."""
 
     def __init__(self, log_failures: LogFailures, is_disk_full: Callable[[], bool]) -> None:
         self._log_failures = log_failures
@@ -29,11 +29,11 @@ class BrokerFitness:
 
     @property
     def why(self) -> str:
-        """Why it is to lead only what no other can; empty while it is fit."""
+        """The reason to lead only partitions that no other broker can lead; empty while it is fit."""
         if self.is_stopping:
             return "it stops"
         if self.is_cut_off:
-            return "the bucket is away from it, and not from others"
+            return "the bucket does not answer this broker, but answers others"
         return "its disk is full" if self._is_disk_full() else ""
 
     def watch(self, changed: Callable[[], None]) -> None:

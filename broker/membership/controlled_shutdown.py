@@ -1,5 +1,5 @@
-"""A controlled shutdown: first others take over leaderships, last the session ends and the lease is released (R9). Each
-step has `LEAVE_S`. Without a controller or store the stop continues; others then wait for the session or lease, and no
+"""Controlled shutdown: hands over leaderships first, and ends the session and releases the lease last (R9). Each step
+has `LEAVE_S`. Without a controller or store the stop continues; others then wait for the session or lease, and no
 record is lost (D48)."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEAVE_S: Final = 5.0
 
 
 async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
-    """Wait until others lead what they can, after this broker reported that it stops. A failure costs them the wait for
-    its session to end."""
+    """Wait until other brokers took over, after this broker reported that it stops. After a failure they take over when
+    its session expires."""
     try:
         async with asyncio.timeout(LEAVE_S):
             if controller_term.is_controller and controller_term.listener is not None:
@@ -45,7 +45,8 @@ async def leave(
     *,
     is_controller: bool,
 ) -> None:
-    """End the session where there are others, and release the lease. A failure only costs others that wait."""
+    """End the session if there are other brokers, and release the lease. After a failure the others wait until both
+    expire."""
     try:
         async with asyncio.timeout(LEAVE_S):
             if not is_controller:

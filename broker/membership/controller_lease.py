@@ -1,6 +1,6 @@
 """`lease.json`: when a broker may try to become the controller, and the controller's bumps. It is written by
-compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. It says *when* to try;
-`cluster.json` names the controller."""
+compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The lease decides only *when* to
+try; `cluster.json` names the controller."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ControllerLease:
         return NO_LEASE if lease is None else lease.content.counter
 
     async def poll(self, controller_epoch: int) -> LeaseSight:
-        """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns what all polls so far show
-        (C19)."""
+        """Poll the lease, after a read of `cluster.json` of `controller_epoch`. Returns the conclusion of all polls so
+        far (C19)."""
         before_read = self._world.clock.monotonic_s()
         self._watch.poll_begins(before_read)
         lease = await self._lease.load()
         if lease is not None and lease.content.controller_epoch < controller_epoch:
-            lease = None  # an older controller's: its counter and release mean nothing
+            lease = None  # a lease of an older controller: ignore its counter and release
         return self._watch.polled(None if lease is None else lease.content, before_read, controller_epoch)
 
     @property
@@ -74,7 +74,7 @@ class ControllerLease:
         return root.content.counter
 
     async def release(self, epoch: int) -> None:
-        """The controller of `epoch` stops: no broker has to wait. Errors as `beat`."""
+        """The controller of `epoch` stops: release the lease, so that no broker has to wait. Errors as `beat`."""
         await self._lease.commit(
             lambda lease: replace(lease, released=True), epoch=epoch, claim=True, initial=self._first(epoch)
         )

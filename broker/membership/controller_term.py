@@ -1,9 +1,9 @@
-"""Whether this process is the controller: bumps of the lease, claims, and stepping back (R27).
+"""Controller role of this process: lease bumps, claims, and resignation (R27).
 
-- Being the controller follows from the image, as leading does. So a claim whose response was lost takes effect when its
+- The image decides who is the controller, as for leaders. A claim whose response was lost thus takes effect when its
   author reads it (D12).
-- A broker that hears a controller does not claim.
-- A controller that stepped back stops bumping, and claims again if no other broker did.
+- A broker does not claim while a controller answers it.
+- A controller that resigned stops bumping, and claims again if no other broker did.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIRST_S: Final = 0.3  # candidates wait up to so long, so that they do not claim at one moment (D11)
+_FIRST_S: Final = 0.3  # longest random wait of candidates, so that they do not claim at the same time (D11)
 PAUSE_S: Final = 10.0
-"""After a step back: time for a broker that hears more of the cluster to claim, at least two polls. It doubles."""
+"""Time after a resignation in which a better connected broker may claim, at least two polls. It doubles with each
+resignation."""
 PAUSE_MAX_S: Final = 160.0
 
 
@@ -59,12 +60,12 @@ class ControllerTerm:
         self._times = times
         self._take = take
         self.is_controller = is_controller
-        self._is_claiming = False  # from the look at the lease that allows a claim until the claim's outcome
+        self._is_claiming = False  # from the poll that allows a claim to the outcome of the claim
         self.listener: ClusterControl | None = None  # None before this broker follows its images
         self._rules: int | None = None  # the controller epoch in which `listener` began
-        self._claimed_s = claimed_s  # when the last claim was sent, boot clock; it landed then or later
-        self._is_sure = False  # the next claim follows a step back after which no other broker claimed
-        self._stepped_back_s = self._stepped_back_until_s = 0.0  # when last, and until when
+        self._claimed_s = claimed_s  # time when the last claim was sent, boot clock; it was stored then or later
+        self._is_sure = False  # the next claim follows a resignation, and no other broker claimed in between
+        self._stepped_back_s = self._stepped_back_until_s = 0.0  # time of the last resignation, and end of its pause
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
         self._pause_max_s = max(PAUSE_MAX_S, self._first_pause_s)
 
@@ -78,7 +79,7 @@ class ControllerTerm:
                     "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
-                self._pause_s = self._first_pause_s  # another broker took over: the doubling is over
+                self._pause_s = self._first_pause_s  # another broker took over: reset the doubling
             self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
             listener.end()
         elif self._rules != controller.epoch:
@@ -102,7 +103,7 @@ class ControllerTerm:
         except RootVanished:
             raise
         except Fenced as fenced:
-            # The lease says when, cluster.json says who: read it before giving up.
+            # The lease shows when to give up, cluster.json shows the controller: read it first.
             log.warning("lease.json: %s", fenced)
             self._take((await self._cluster.poll()).at)
         else:
@@ -110,7 +111,7 @@ class ControllerTerm:
                 self.listener.lease_bumped(counter, sent_s)
 
     async def claim_controller(self, seen: Loaded, sight: Heartbeats) -> None:
-        """Claim the controller epoch where the lease is free and no controller is heard."""
+        """Claim the controller epoch if the lease is free and no controller answers."""
         if seen.controller is None:
             return
         if self.is_controller:
@@ -132,8 +133,8 @@ class ControllerTerm:
 
     @property
     def no_claim_s(self) -> float:
-        """Seconds from now in which no claim of this process is sent or takes effect. 0 while a claim is about to be
-        sent, in flight, or of unknown outcome until a poll shows the outcome."""
+        """Seconds from now in which this process sends no claim and no claim of it takes effect. 0 while a claim is
+        about to be sent, in flight, or of unknown outcome until a poll shows the outcome."""
         if self._is_claiming or not self._cluster.is_settled:
             return 0.0
         return self._controller_lease.no_claim_s
@@ -155,12 +156,12 @@ class ControllerTerm:
 
     # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
     def step_back(self) -> None:
-        """Give the lease to a broker that hears more of the cluster. If none claims in a while, claim it again."""
+        """Resign, so that a better connected broker can claim the lease. If none does, claim it again after a pause."""
         if self._is_stepping_back or not self.is_controller:
             return
         now = self._world.clock.monotonic_s()
         if self._stepped_back_s and now - self._stepped_back_s > 2 * self._pause_max_s:
-            self._pause_s = self._first_pause_s  # it heard enough for long: the doubling is over
+            self._pause_s = self._first_pause_s  # enough heartbeats arrived for long: reset the doubling
         self._stepped_back_s = now
         self._stepped_back_until_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._pause_max_s)

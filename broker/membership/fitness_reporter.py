@@ -1,6 +1,6 @@
 """Reports this broker's fitness to lead to the controller, here or on another node. A change is reported at once:
-directly to the own controller, or by a second heartbeat beside the parked one. A broker that stops reports that first
-(R9)."""
+directly to the own controller, or by a second heartbeat beside the parked one. A stopping broker first reports that it
+stops (R9)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FitnessReporter:
 
     @property
     def unfit_because(self) -> str:
-        """Why this broker is to lead only what no other can; empty while it may lead all."""
+        """The reason to lead only partitions that no other broker can lead; empty while the broker is fit."""
         return self._fitness.why
 
     def report(self) -> None:

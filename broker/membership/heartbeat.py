@@ -1,6 +1,6 @@
 """This broker's heartbeats to the controller. A heartbeat is sent when the previous one was answered. An urgent report
 (`tell`) is a second heartbeat beside the parked one. Responses of an older controller than the known one are ignored.
-"Store away" proves no freshness. While no controller is heard, this broker may claim."""
+"Store away" proves no freshness. While no controller answers, this broker may claim."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from seams.world import World
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 0.3  # after one that failed
+_AGAIN_S: Final = 0.3  # pause after a failed heartbeat
 
 
 class Heartbeats:
     """Heartbeats of node `node_id`, process `incarnation`. `at`: the applied image. `observe` takes a root's bytes.
-    `ended` is called while the image shows no session: it registers again. `lost` is called when the controller does
+    `ended` is called while the image shows no session, and registers again. `lost` is called when the controller does
     not answer. `no_claim_s` as in `SessionHeartbeat`."""
 
     def __init__(
@@ -71,12 +71,12 @@ class Heartbeats:
         self._heard_s: float | None = None
         self._heard_since_s: float | None = None
         self.fresh_s = float("-inf")
-        """When the last heartbeat was sent whose response proved that this broker's image is fresh; boot clock."""
+        """Time of sending of the last heartbeat whose response proved that this broker's image is fresh; boot clock."""
         self.answered_s = float("-inf")
-        """When the last answered heartbeat was sent, also with the answer "store away"; boot clock."""
+        """Time of sending of the last answered heartbeat, even if the answer was "store away"; boot clock."""
         self.is_refused = False  # whether the controller's port refuses (D64)
         self._answered = NEVER_ANSWERED
-        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter heard in it
+        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter received in it
 
     @property
     def is_heard(self) -> bool:
@@ -107,7 +107,7 @@ class Heartbeats:
         self._to_report.set()
 
     async def keep_reporting(self) -> None:
-        """Until cancelled. A report that fails is made up for by the next heartbeat."""
+        """Send heartbeats until cancelled. The next heartbeat repeats a failed report."""
         while True:
             await self._to_report.wait()
             self._to_report.clear()
@@ -126,7 +126,7 @@ class Heartbeats:
             self._heard_s = self._heard_since_s = None
             self._lost()
             return False
-        except (ApiError, Retryable) as refused:  # our image, or its, is behind: the next poll shows it
+        except (ApiError, Retryable) as refused:  # our image or the controller's is outdated; the next poll shows which
             self.is_refused = False
             log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
             return False
@@ -147,7 +147,7 @@ class Heartbeats:
         return True
 
     async def _take(self, answer: SessionHeartbeatResponse, pauses: int) -> bool:
-        """Whether this broker applied the root."""
+        """Apply the root. Returns whether this broker did."""
         if answer.root is not None:
             try:
                 await self._observe(answer.root)

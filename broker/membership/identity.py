@@ -1,5 +1,5 @@
-"""Whether a directory may serve a bucket: a pure decision (design 1, scenario C31). A data directory that another one
-replaced is refused for ever. An empty one takes over a bucket only after the lease stood still, was released, or an
+"""Decides whether a data directory may serve a bucket (design 1, scenario C31). Pure. A directory that another one
+replaced is refused for ever. An empty directory takes over a bucket only after the lease expired or was released, or an
 operator gave --take-over."""
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BucketIdentity:
-    """`cluster.json`: its cluster, and the directory id that each node last served from. `is_rebuilt`: from manifests,
-    which do not name brokers."""
+    """`cluster.json`: its cluster, and the last directory id of each node. `is_rebuilt`: rebuilt from manifests, which
+    do not name brokers."""
 
     cluster_id: str
     directories: dict[int, str]
@@ -49,7 +49,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Admittance:
-    """The verdict, and why, in words for an operator."""
+    """The verdict, and its reason for the operator."""
 
     verdict: Verdict
     reason: str = ""
@@ -85,7 +85,7 @@ def admit(
         return _replacement(lease, take_over=take_over)
     if served_from is None:
         return Admittance(Verdict.JOIN, f"node {node_id} is new to the cluster")
-    # The controller knows whether the process that it replaces is alive.
+    # The controller knows whether the replaced process is alive.
     return Admittance(Verdict.TAKE_OVER, f"a new directory for node {node_id}")
 
 
@@ -99,7 +99,7 @@ def _formatted(
         )
     if served_from == directory.directory_id:
         return Admittance(Verdict.RESUME, "same directory as before")
-    if served_from == FORGOTTEN:  # it is in no set: its logs are compared with the others'
+    if served_from == FORGOTTEN:  # the node is in no in-sync set: its logs are compared with those of others
         return Admittance(Verdict.RESUME, "the node was given up and is back, as one that lost everything")
     if served_from is None and bucket.is_rebuilt:
         return Admittance(Verdict.RESUME, "the cluster was rebuilt, and hears what lies here")
@@ -137,11 +137,11 @@ def _refuse(reason: str) -> Admittance:
 
 
 class Standing(Enum):
-    """What an image says about a process that registered."""
+    """Standing of a registered process in an image."""
 
     IN_SESSION = "in session"
-    ENDED = "its session ended"  # by silence or by leaving; no other process replaced it
-    REPLACED = "another process serves as the node"  # exit 3: this one must answer no more
+    ENDED = "its session ended"  # it expired or left; no other process replaced it
+    REPLACED = "another process serves as the node"  # exit 3: this process must not answer any more
 
 
 def standing(image: ClusterImage, node_id: int, incarnation: str) -> Standing:

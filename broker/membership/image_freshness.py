@@ -1,6 +1,6 @@
-"""When this broker last knew that its image is the newest, and that it is in session (R23, R25). A moment is when a
-request was *sent*, not when its response came. "Store away" keeps a session and proves no freshness. The controller is
-in session while no other broker can have claimed; a broker alone always is."""
+"""The last times at which this broker's image was proved to be the newest, and its session to be live (R23, R25). Each
+time is that of *sending* a request, not of its response. "Store away" keeps a session and proves no freshness. The
+controller is in session while no other broker can have claimed; a lone broker always is."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class ImageFreshness:
 
     @property
     def confirmed_s(self) -> float:
-        """When the last request was sent whose response proved that the applied image is the newest: a poll of
+        """Time of sending of the last request whose response proved that the applied image is the newest: a poll of
         `cluster.json`, or a heartbeat to a controller that bumps its lease (R23)."""
         heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.fresh_s
         return max(self.polled_s, heard_s)
 
     @property
     def heartbeat_s(self) -> float:
-        """When the last answered heartbeat was sent, "store away" included."""
+        """Time of sending of the last answered heartbeat, "store away" included."""
         return float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
 
     @property
     def is_in_session(self) -> bool:
-        """Whether no other broker can lead this broker's partitions by now (R25). A session lasts its time from the
-        last answered heartbeat, "store away" included, because the controller counts from when it *heard* it, which is
-        later. A claim ends the session of the controller it replaces at once."""
+        """Whether no other broker can lead this broker's partitions yet (R25). The session timeout counts from the
+        sending of the last answered heartbeat, "store away" included. The controller counts from the *arrival*, which
+        is later. A claim ends the session of the controller it replaces at once."""
         listener = (
             None
             if self._controller_term is None or not self._controller_term.is_controller

@@ -1,8 +1,8 @@
 """Decides from polls of `lease.json` whether the lease is free. Pure.
 
-- The lease is free when its counter stood still over a whole lease of *successful* polls by the own monotonic clock
-  (C19). Failed polls prove nothing; after an outage every broker would claim.
-- A released lease is free at once. A claim counts as a bump: its author has a whole lease from then on.
+- The lease is free when *successful* polls saw no change of its counter for one lease duration by the own monotonic
+  clock (C19). Failed polls do not count, because otherwise every broker would claim after an outage.
+- A released lease is free at once. A claim counts as a bump: its author has one lease duration from then on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 
 class LeaseSight(Enum):
-    WATCHING = "watching"  # less than a whole lease of successful polls
-    STILL = "still"  # the counter stood still over a whole lease, or there is no lease
+    WATCHING = "watching"  # less than one lease duration of successful polls
+    STILL = "still"  # the counter did not change for one lease duration, or there is no lease
     RELEASED = "released"
     MOVING = "moving"  # it still moved after two leases
 
@@ -33,7 +33,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseWatch:
-    """Gets every successful poll; `sight` says what is proved. `lease_s`: length of a lease in seconds."""
+    """Receives every successful poll; `sight` is the conclusion. `lease_s`: length of a lease in seconds."""
 
     __slots__ = (
         "_epoch",
@@ -73,7 +73,7 @@ class LeaseWatch:
         if self._started_at is None:
             self._started_at = self._moved_at = self._polled_at = now_s
             self._last = lease
-        # The holder's length counts: a watcher configured with a shorter one must not replace a healthy holder.
+        # The holder's duration counts: a watcher configured with a shorter one must not replace a healthy holder.
         lease_s = self._lease_s if lease is None else max(self._lease_s, lease.lease_ms / 1000)
         self._of_holder_s = lease_s
         # A gap between polls longer than a lease means that this process slept: earlier polls prove nothing.
@@ -98,20 +98,20 @@ class LeaseWatch:
 
     @property
     def stood_s(self) -> float:
-        """Seconds for which successful polls have seen the counter stand still."""
+        """Seconds without a change of the counter, as seen by successful polls."""
         return self._polled_at - self._moved_at
 
     def no_claim_s(self, now_s: float) -> float:
-        """Seconds from now for which the lease cannot be seen to stand still. No poll shortens it; a poll a lease after
-        the last one starts over. A poll in flight counts from when it began."""
+        """Seconds from now in which no poll can find the lease free. No poll shortens this time. A poll more than one
+        lease duration after the last one restarts it. A poll in flight counts from its beginning."""
         began_s = now_s if self._look_began_at is None else self._look_began_at
         if self._started_at is None or began_s - self._polled_at > self._of_holder_s:
             return self._lease_s
         return max(self._moved_at + self._of_holder_s - now_s, 0.0)
 
     def left_s(self) -> tuple[float, float]:
-        """Seconds from the last poll until the lease counts as still if it does not move, and until it counts as
-        another's if it does."""
+        """Seconds from the last poll until an unchanged lease counts as free, and until a changing lease counts as held
+        by another broker."""
         still = self._moved_at + self._of_holder_s - self._polled_at
         moving = (self._started_at or 0.0) + 2 * self._of_holder_s - self._polled_at
         return max(still, 0.0), max(moving, 0.0)

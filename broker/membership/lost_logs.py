@@ -3,10 +3,10 @@
 Judged before the session begins. The registering commit removes the node from those sets, so it copies the logs from
 others instead of leading without acknowledged records (R18, R22; scenarios D6, D70, D75).
 
-- A log is named where other brokers are assigned the partition, in sync or not. If no in-sync replica is left, all are
+- A log is reported if other brokers are assigned the partition, in sync or not. If no in-sync replica is left, all are
   asked and the best one leads uncleanly (R20). The leader itself checks a log that no other broker may have (C30).
-- A replica outside the set is named while its last session stands, because a proposal may add it before the next
-  session begins. A log named without need is only copied again.
+- A replica outside the set is reported while its last session exists, because a proposal may add it before the next
+  session begins. A log reported without need is only copied again.
 - After a rebuild no holder is known (R29). Then the directory reports its logs by topic id, because a deleted and
   re-created topic has the same name.
 """
@@ -25,9 +25,8 @@ from logformat.values import TopicPartition
 
 
 def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
-    """The lost logs of the directory that `node_id` served from, on a machine that runs as `boot_id`: logs that are
-    gone. All logs, where a power cut may have lost the last records, or where this is an older copy of the
-    directory."""
+    """The lost logs in the directory of `node_id`, on a machine booted as `boot_id`: missing logs. After a possible
+    power cut, and in an older copy of the directory, all logs count as lost."""
     node = image.nodes.get(node_id)
     if node is None:
         return ()
@@ -43,8 +42,8 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
 
 
 def is_older_copy(image: ClusterImage, node_id: int, directory: DirectoryIdentity) -> bool:
-    """Whether the node's last process did not write here, so that what it acknowledged and reserved is unknown here.
-    Without any recorded process it is not known, and False."""
+    """Whether the node's last process wrote to another directory, so that its acknowledgements and reservations are
+    unknown here. False without any recorded process."""
     node, noted = image.nodes.get(node_id), directory.incarnations
     return node is not None and noted is not None and node.incarnation not in noted
 

@@ -1,9 +1,9 @@
-"""Whether this process may still answer: every response passes this check.
+"""Checks before every response that this process may still answer.
 
-- After another process registered as this node, nothing is answered.
-- The boot clock counts sleep. If it jumped so far between two checks that a lease may have passed, this process may
-  have been replaced: nothing is answered until a poll of `cluster.json` succeeded (C31).
-- It is decided before the response leaves, not at the next tick. It costs one clock reading a request (0.1 µs).
+- After another process registered as this node, no request is answered. - The boot clock includes sleep. After a jump
+  between two checks that is long enough for a lease to expire, this process may have been replaced: nothing is answered
+  until a poll of `cluster.json` succeeds (C31).
+- The check is made before each response leaves, and costs one clock reading a request (0.1 µs).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ServingGate:
         self.superseded_by: str | None = None
 
     def begin(self) -> None:
-        """The lease begins now: an earlier wait is no pause."""
+        """The lease begins now; an earlier wait does not count as a pause."""
         self._looked_at = self._boottime_s()
 
     def is_open(self) -> bool:
@@ -36,7 +36,7 @@ class ServingGate:
         now = self._boottime_s()
         if now - self._looked_at > self._jump_max_s:
             self.paused = True
-            self.paused_count += 1  # also while paused: a poll in flight proves nothing about the time since
+            self.paused_count += 1  # also while paused: a poll in flight covers only the time before
             self._opened.clear()
         self._looked_at = now
         return not self.paused and self.superseded_by is None

@@ -1,10 +1,10 @@
-"""This process in its cluster: its session, its polls of `cluster.json`, and the fences between processes (R1).
+"""Membership of this process: its session, its polls of `cluster.json`, and the fences between processes (R1).
 
-- A process that loses the controller epoch decides nothing more and keeps serving its partitions.
-- A process that reads another incarnation under its node id answers nothing more and exits. Leader epochs fence
-  partitions (`broker.partition`).
-- A session that ended is begun again when the image shows its end. The lease is released last. Without the store only
-  decisions stop.
+- A process that loses the controller epoch makes no more decisions, but keeps serving its partitions. - A process that
+  reads another incarnation under its node id stops answering and exits. Leader epochs fence partitions
+  (`broker.partition`).
+- When the image shows the end of the session, the process registers again. The lease is released last. Without the
+  store only decisions stop.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ _POLL_LEAST_S: Final = 4.0  # a slow store is no outage
 
 
 class Session:
-    """One process in one cluster. `waits_for` gets what joining waits for, and how long that may take."""
+    """One process in one cluster. `waits_for` gets the reason of each wait during the start, and its possible
+    length."""
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class Session:
         self.incarnation = world.rng.uuid().hex
         lease_s, interval_s = times.lease_s, times.interval_s
         self._controller_lease = ControllerLease(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
-        # Others count a lease from our last bump, which may be two intervals old (one failed) when we are stopped. So
-        # they may take over after a pause shorter than a lease.
+        # Others count the lease from our last bump. When this process is suspended, that bump may be two intervals old
+        # (if one failed). They may thus take over after a pause shorter than a lease.
         self.gate = ServingGate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.fresh = ImageFreshness(world.clock, times.session_s)
         self.outage = OutageLog(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
@@ -114,8 +115,8 @@ class Session:
         take_over: bool = False,
         first_records: FirstRecords = no_records,
     ) -> StartedSession:
-        """Wait until this broker has a session as `node_id`. Raises Refused. A store that does not answer is waited
-        for, with a logged reason; the caller bounds the wait. `whose` and `doubt`: see `SessionStart`. `take_over`: an
+        """Wait until this broker has a session as `node_id`. Raises Refused. Waits for a store that does not answer,
+        and logs the reason; the caller bounds the wait. `whose` and `doubt`: see `SessionStart`. `take_over`: an
         operator vouches that the broker that served from another directory is dead."""
         boot_id = self._world.clock.boot_id()
         who = SessionRequest(node_id, "", self.incarnation, "", boot_id, listeners, rack, take_over=take_over)
@@ -149,8 +150,8 @@ class Session:
 
     # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, feed: ImageFeed, listener: ClusterControl, joined: StartedSession, fitness: BrokerFitness) -> None:
-        """From now on `feed` gets each new image, `listener` learns whether this process is the controller, and the
-        controller gets `fitness`. Feed and listener know `joined` already."""
+        """From now on `feed` gets each new image, `listener` gets changes of the controller role, and the controller
+        gets `fitness`. Feed and listener have `joined` already."""
         controller_term = self._controller_term
         assert controller_term is not None
         self._feed, controller_term.listener = feed, listener
@@ -191,7 +192,8 @@ class Session:
         await asyncio.gather(self._heartbeats.keep(), self._heartbeats.keep_reporting())
 
     async def _watch_clock(self) -> None:
-        """Until cancelled. It runs beside the polls, because a poll that hangs is no pause of this process."""
+        """Check the gate's clock until cancelled. A separate task, because a hanging poll is no pause of this
+        process."""
         while True:
             self.gate.is_open()
             if self._fitness_reporter is not None:
@@ -301,7 +303,7 @@ class Session:
         self._controller_term.step_back()
 
     async def _register_again(self) -> None:
-        """The image shows that our session ended: by silence, or because the controller took this process for dead."""
+        """The image shows the end of our session: it expired, or the controller took this process for dead."""
         asked, controller = self._asked, self._at.controller
         assert asked is not None
         if controller is None or controller.node_id == self._node_id:
@@ -318,7 +320,7 @@ class Session:
 
     # ── stop ─────────────────────────────────────────────────────────────────────────────────────────────────────
     async def hand_over(self) -> None:
-        """The first step of a clean stop: others lead what they can (R9)."""
+        """The first step of a clean stop: other brokers take over leaderships (R9)."""
         if self._fitness_reporter is not None and len(self._at.image.nodes) > 1:
             await self._fitness_reporter.hand_over()
 

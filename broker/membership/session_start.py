@@ -1,11 +1,11 @@
 """Start of a process's session: it claims the controller epoch, or registers with the controller that the image names.
 
-- Nothing is served before the session is committed to `cluster.json` and was read there.
-- A process claims if it is alone in the image, or the lease was released or stood still. Two bumps without movement are
-  enough if the controller's port refuses, or the controller served from this directory.
+- The broker serves only after it read its committed session in `cluster.json`.
+- A process claims if it is alone in the image, or the lease was released or expired. Two missed bumps are enough if the
+  controller's port refuses, or the controller served from this directory.
 - Any other process registers with the controller and names the lease counter it read, because its bucket may be a copy
-  of the controller's. A new directory first waits until that lease moved.
-- A store that does not answer is waited for.
+  of the controller's. A new directory first waits for a bump of that lease.
+- The start waits for a store that does not answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def no_records() -> tuple[MetadataRecord, ...]:
 
 
 async def _no_doubt() -> None:
-    """The default: no log here is doubted."""
+    """The default: every log here is trusted."""
 
 
 class Refused(InvalidRequest):
@@ -69,8 +69,8 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class StartedSession:
-    """The result of joining. `identity`: for `meta.properties`. `at`: the image with the session. `asked`: what was
-    registered. `claimed_s`: when this process sent its last claim, of the boot clock; −inf: none."""
+    """The result of joining. `identity`: for `meta.properties`. `at`: the image with the session. `asked`: the
+    registration. `claimed_s`: when this process sent its last claim, of the boot clock; −inf: none."""
 
     identity: DirectoryIdentity
     at: ImageAt
@@ -116,9 +116,9 @@ class SessionStart:
     async def join(
         self, directory: DirectoryIdentity, who: SessionRequest, whose: Whose, doubt: Doubt = _no_doubt
     ) -> StartedSession:
-        """Wait until this broker has a session. Raises Refused. `who` has no ids of cluster and directory yet. `whose`
-        reads the topic ids of the directory's logs, used after a rebuild of the cluster. `doubt` marks the end of every
-        log here as unknown, used where this is an older copy of the directory."""
+        """Wait until this broker has a session. Raises Refused. The ids of cluster and directory are not yet set in
+        `who`. `whose` reads the topic ids of the directory's logs, used after a rebuild of the cluster. `doubt` marks
+        the end of every log here as unknown, used where this is an older copy of the directory."""
         wait_s, self._doubt = 0.2, doubt
         while True:
             try:
@@ -165,7 +165,7 @@ class SessionStart:
         held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
             if is_older_copy(found.image, who.node_id, directory):
-                await self._doubt()  # before the session: afterwards this process is noted here, and no start can tell
+                await self._doubt()  # must be before the session, because afterwards the directory records this process
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
             held = held_logs(found.image, await whose()) if bucket is not None and bucket.is_rebuilt else ()
         directory_id = directory.directory_id or self._new_directory_id
@@ -179,8 +179,8 @@ class SessionStart:
             return True
         if self._controller_lease.stood_s < 2 * self._times.interval_s:
             return False
-        # Its port refuses and its lease stands still (D64). Or it served from this directory, whose lock is ours: that
-        # alone proves nothing, this may be a copy of its directory (D40).
+        # The controller's port refuses and its lease does not change (D64). Or it served from this directory, whose
+        # lock we hold. The lock alone proves nothing, because this may be a copy of its directory (D40).
         was_here = admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
         return was_here or self._not_there == found.epoch
 
@@ -192,7 +192,7 @@ class SessionStart:
         found: Loaded | None,
         sight: LeaseSight,
     ) -> StartedSession:
-        """Register with ourselves: no controller is active, so this commit takes the controller epoch too."""
+        """Register without a controller: as none is active, this commit also claims the controller epoch."""
         replaced = None
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
@@ -257,11 +257,11 @@ class SessionStart:
         at = (await self._cluster.poll()).at
         registered = at.image.nodes.get(asked.node_id)
         if registered is None or registered.incarnation != asked.incarnation or not registered.active:
-            return None  # ended again, or the poll was older: try again
+            return None  # the session ended again, or the poll was older: try again
         return self._joined(asked, directory, admission, at)
 
     def _refused(self, refused: ApiError, controller_epoch: int) -> None:
-        """Wait where the reason may pass."""
+        """Wait if the reason is temporary."""
         if refused.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             now = self._world.clock.monotonic_s()
             if self._duplicate is None or self._duplicate[0] != controller_epoch:

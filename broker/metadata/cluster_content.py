@@ -17,7 +17,7 @@ from coldstore.roots.root import RootFormat
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
-IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON: a page is read whole at every start, so nothing is added above it
+IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON; no records are added above it, because every start reads a page
 PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: a larger page is neither written nor read
 PAGE_SUFFIX: Final = "zz"  # JSON, deflated
 _ENCODER: Final = msgspec.json.Encoder()

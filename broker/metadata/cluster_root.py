@@ -57,7 +57,7 @@ class ImageAt(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """`cluster.json` as it was read. `epoch`: the controller's."""
+    """Content and version of `cluster.json` from one read. `epoch`: the controller's."""
 
     cluster_id: str
     image: ClusterImage
@@ -71,11 +71,11 @@ class Loaded(NamedTuple):
 
 
 class CommitTooLarge(InvalidRequest):
-    """The records make more than a page may hold. The caller bounds what clients send."""
+    """The records make more than a page may hold. The caller bounds the changes of clients."""
 
 
 class _Moved(Retryable):
-    """The root is not the one that the commit was decided on."""
+    """The root changed since the commit was decided."""
 
 
 class ClusterRoot:
@@ -97,7 +97,7 @@ class ClusterRoot:
 
     @property
     def is_settled(self) -> bool:
-        """As `RootStore.settled`: nothing that this process sent may land yet, but for what is under way."""
+        """As `RootStore.settled`: no earlier write of this process can still be stored, except one in progress."""
         return self._root.settled
 
     @property
@@ -158,7 +158,7 @@ class ClusterRoot:
         self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]
     ) -> ImageAt:
         """Become the controller. Commits the next controller epoch together with `records` of the image loaded last.
-        Fenced: another process claimed first, or since."""
+        Raises Fenced if another process claimed first."""
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
@@ -172,10 +172,10 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
-        """Commit `records`; the image with them. Raises Fenced when this process is not the controller any more, also
-        where the records stand and another process claimed since; Corrupt for an impossible image and CommitTooLarge
-        for more than a page may hold: nothing is written then. The epoch is that of the call: a later claim commits
-        nothing of it."""
+        """Commit `records`; the image with them. Raises Fenced when this process is no longer the controller, even if
+        the records were stored before another process claimed. Raises Corrupt for an impossible image and
+        CommitTooLarge for more records than a page may hold; then nothing is written. The commit belongs to the epoch
+        of the call, and fails after a later claim."""
         epoch = self.epoch
         for _ in range(_TRIES):
             known = self._root.known
@@ -185,14 +185,14 @@ class ClusterRoot:
                 root = await self._write(known.content, records, known.content.controller, epoch)
                 return await self._ours(root)
             except _Moved:
-                continue  # a commit whose outcome was unknown came true meanwhile
+                continue  # a commit of unknown outcome was stored meanwhile
             finally:
                 self.commit_times.note(0, self._clock.monotonic_s() - began_s)
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:
-        """Resolve a commit of unknown outcome: the image in which it is a fact, or never will be. This commit always
-        changes the root, so that any request in flight fails its condition. Errors as `commit`."""
+        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. This
+        commit always changes the root, so that any request in flight fails its condition. Errors as `commit`."""
 
         def look(now: Content) -> Content:
             assert isinstance(now, ClusterContent), "settle before claim"
@@ -246,7 +246,7 @@ class ClusterRoot:
         try:
             await self._store.delete([key])
         except (Retryable, AccessRefused) as refused:
-            log.warning("metadata page %s, which no root names any more, stays in the bucket: %s", key, refused)
+            log.warning("metadata page %s, which no root names, stays in the bucket: %s", key, refused)
 
     async def _content(
         self, before: Content, after: Made, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
@@ -263,6 +263,6 @@ class ClusterRoot:
         known = self._root.known
         key = metadata_key(0 if known is None else known.version, epoch, self._rng.uuid(), PAGE_SUFFIX)
         page = ClusterPage(key, len(data), crc32c(data), json_bytes)
-        # Written before we know whether the commit stands: a page that no root names is garbage.
+        # Written before the outcome of the commit is known: a page that no root names is garbage.
         await self._store.put_segment(key, Upload(len(data), page.crc32c, lambda: iter((data,))))
         return ClusterContent(before.cluster_id, controller, page, after.position)

@@ -1,6 +1,6 @@
-"""Reads a `cluster.json` of format 1 as format 2 (docs/formats/cluster.md). Pure. In format 1 one node led everything
-in its own epoch: replicas and in-sync set are that node, and a row's leader epoch is the node's. The first broker epoch
-lies above every producer id given so far (`broker.metadata.producer_ids`)."""
+"""Reads a `cluster.json` of format 1 as format 2 (docs/formats/cluster.md). Pure. In format 1 one node led every
+partition in its own epoch: replicas and in-sync set are that node, and a row's leader epoch is the node's. The first
+broker epoch lies above every producer id given so far (`broker.metadata.producer_ids`)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class OldImage(msgspec.Struct):
     node_configs: dict[int, dict[str, str]] = {}
 
     def apply(self, record: Record) -> None:
-        """Apply a record; one applied before changes nothing."""
+        """Apply a record; a repetition has no effect."""
         match record:
             case NodeStarted(node_id, directory_id, incarnation, host, port):
                 before = self.nodes.get(node_id)
@@ -194,7 +194,7 @@ def _row_of(nodes: dict[int, OldNode]) -> Row | None:
     if not nodes:
         return None
     node = nodes[min(nodes)]
-    # Not partition epoch 0, which says that nothing of the partition exists anywhere.
+    # Not partition epoch 0, which means that the partition has no log anywhere.
     return Row((node.node_id,), node.node_id, node.epoch, 1, (node.node_id,), node.epoch)
 
 

@@ -22,15 +22,15 @@ from seams.rng import Rng
 
 _VERSIONS_AN_EPOCH = 1 << 32
 """A rebuilt root's version is above that of any earlier root and does not continue it. A running broker that knew the
-earlier one takes it for damage and applies neither."""
-_POSITION = 1  # as if one record had made the image
+earlier root treats the new one as damaged and applies neither."""
+_POSITION = 1  # as if one record had created the image
 
 
 async def write_rebuilt(
     store: ObjectStore, rng: Rng, cluster_id: str, image: ClusterImage, epoch: int, damaged: str | None
 ) -> None:
-    """`epoch`: the controller's. `damaged`: the ETag of the unreadable root, None where there is none. Raises
-    PreconditionFailed when there is another root by now, StoreError, Corrupt for an impossible image."""
+    """`epoch`: the controller's. `damaged`: the ETag of the unreadable root, None if there is none. Raises
+    PreconditionFailed if another root was written meanwhile, StoreError, Corrupt for an impossible image."""
     check(image)
     data, json_bytes = encode_page(image)
     version = epoch * _VERSIONS_AN_EPOCH

@@ -1,6 +1,6 @@
-"""The mark of a cluster whose `cluster.json` was rebuilt from manifests (R29), a node that stands for unknown replicas.
-Pure. While an image has the mark, no operator confirmed that all brokers are back, so nothing missing from it is
-deleted. The node never has a session, so no partition assigned to it starts before it is given up."""
+"""Placeholder node for unknown replicas; marks a cluster whose `cluster.json` was rebuilt from manifests (R29). Pure.
+While an image has it, no operator has confirmed that all brokers are back, so logs and objects missing from the image
+are not deleted. The node never has a session, so no partition assigned to it starts before it is given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logformat.record_batch import INT32_MAX
 
 UNKNOWN_REPLICA: Final = INT32_MAX  # the node id for any earlier holder of a partition
 EPOCHS_ABOVE: Final = 1 << 20
-"""A rebuilt cluster continues so far above the epochs in the bucket, because partitions' roots lag."""
+"""Distance of a rebuilt cluster's epochs above those in the bucket, because partitions' roots lag."""
 _NO_DIRECTORY: Final = "rebuilt"
 
 
@@ -24,8 +24,8 @@ def unknown_replica(broker_epoch: int) -> Node:
 
 
 def said_to_hold(image: ClusterImage, node_id: int, places: Collection[LogPlace]) -> list[RowsSet]:
-    """`node_id` reports logs of partitions without a known holder: it becomes their replica, and is asked what it holds
-    when the unknown one is given up."""
+    """`node_id` reports logs of partitions without a known holder: it becomes their replica, and is asked about them
+    when the placeholder is forgotten."""
     found: list[RowsSet] = []
     if not places:
         return found
@@ -43,5 +43,5 @@ def said_to_hold(image: ClusterImage, node_id: int, places: Collection[LogPlace]
 
 
 def is_rebuilt(image: ClusterImage) -> bool:
-    """Whether nothing may be deleted yet."""
+    """Whether deletion is still forbidden."""
     return UNKNOWN_REPLICA in image.nodes

@@ -28,10 +28,9 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
-    """A session of a broker. `broker_epoch` is unique in the cluster. `directory_id`: the same id as before means that
-    nothing acknowledged is missing, another id that everything is; FORGOTTEN: an operator gave the node up.
-    `incarnation` is the process, `boot_id` the machine since its boot. Not `active`: the session ended and never
-    resumes."""
+    """A session of a broker. `broker_epoch` is unique in the cluster. `directory_id`: an unchanged id means that no
+    acknowledged record is missing, another id that all are; FORGOTTEN: an operator forgot the node. `incarnation` is
+    the process, `boot_id` the machine since its boot. Not `active`: the session ended and never resumes."""
 
     node_id: int
     broker_epoch: int
@@ -53,10 +52,10 @@ class NodeGone(msgspec.Struct, frozen=True, tag="gone", tag_field="t"):
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of one partition, always written whole: about 30 bytes.
 
-    - `replicas`: assigned, before an ongoing move. `target`: after it; empty without one. `in_sync`: hold every
-      committed record.
-    - `leader`: NO_LEADER while none may lead. `leader_epoch` grows by one with every change of leader, also when the
-      same node leads again.
+    - `replicas`: the assigned ones, before an ongoing move. `target`: those after the move; empty without one.
+      `in_sync`: replicas with every committed record.
+    - `leader`: NO_LEADER while no replica may lead. `leader_epoch` grows by one with every change of leader, also when
+      the same node leads again.
     - `partition_epoch` grows with every row; 0: the partition is new and has no log anywhere.
     - `served_epoch`: the leader epoch of the last `clean` row. `unclean_epoch`: the last leader epoch that began
       without all acknowledged records (NO_EPOCH: none). Not `clean`: that start is not done.
@@ -104,13 +103,13 @@ class RowsSet(msgspec.Struct, frozen=True, tag="rows", tag_field="t", gc=False):
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, tag="deleted", tag_field="t"):
-    """The name is free; local files and objects of the id are still to be removed."""
+    """The topic is deleted and its name is free; local files and objects of the id remain to be removed."""
 
     topic_id: str
 
 
 class TopicPurged(msgspec.Struct, frozen=True, tag="purged", tag_field="t"):
-    """Nothing of a deleted topic is left, on disk or in the bucket."""
+    """No file or object of a deleted topic is left, on disk or in the bucket."""
 
     topic_id: str
 
@@ -124,8 +123,8 @@ class ConfigsSet(msgspec.Struct, frozen=True, tag="config", tag_field="t"):
 
 
 class ScramCredential(msgspec.Struct, frozen=True, tag="scram", tag_field="t"):
-    """A user's credential of one SCRAM mechanism, as RFC 5802 stores it; `stored_key` empty: the user has none any
-    more. `mechanism` is Kafka's name, `SCRAM-SHA-256` or `SCRAM-SHA-512`."""
+    """A user's credential of one SCRAM mechanism, as RFC 5802 stores it; `stored_key` empty: the credential is deleted.
+    `mechanism` is Kafka's name, `SCRAM-SHA-256` or `SCRAM-SHA-512`."""
 
     user: str
     mechanism: str
@@ -158,7 +157,7 @@ class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AclsChanged(msgspec.Struct, frozen=True, tag="acls", tag_field="t"):
-    """Bindings that went and bindings that came, in this order."""
+    """Removed and added bindings, applied in this order."""
 
     added: tuple[Acl, ...] = ()
     removed: tuple[Acl, ...] = ()
@@ -175,8 +174,8 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class ClientQuotas(msgspec.Struct, frozen=True, tag="quota", tag_field="t"):
-    """The quotas of one entity, whole; empty: it has none any more. `entity`: pairs of type (`user`, `client-id`, `ip`)
-    and name (None: the default of that type), sorted by type. `quotas`: by Kafka's names (KIP-546)."""
+    """All quotas of one entity; empty: they are deleted. `entity`: pairs of type (`user`, `client-id`, `ip`) and name
+    (None: the default of that type), sorted by type. `quotas`: by Kafka's names (KIP-546)."""
 
     entity: QuotaEntity
     quotas: dict[str, float]

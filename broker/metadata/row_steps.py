@@ -1,12 +1,12 @@
-"""Steps from one partition row to the next: which replica leads, which stay in sync, when a reassignment is complete.
-Pure.
+"""Steps from one partition row to the next: election, changes of the in-sync set, end of a reassignment. Pure.
 
 - The leader is an in-sync replica with a session, the first in the order of assignment.
-- The leader epoch grows by one when the leader changes or begins again. It also grows when a node leaves `replicas` and
-  `target`, so that none of its reports outlives its log (R16).
+- The leader epoch grows by one when the leader changes or starts again. It also grows when a node leaves `replicas` and
+  `target`, so that no report of the node is valid after its log is deleted (R16).
 - No replica leaves the in-sync set below the effective minimum, unless its log is gone.
-- A reassignment completes when all joining replicas are in sync, have sessions and report no bad log. At least the
-  minimum must be there, or the whole target where the factor shrinks (ADR 19), and one of them fit to lead (R19).
+- A reassignment completes when all joining replicas are in sync, have sessions and report no bad log. They must be at
+  least the minimum, or the complete target if the replication factor shrinks (ADR 19), and one must be fit to lead
+  (R19).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.metadata.records import NO_LEADER, Row
 
 
 class PartitionFitness(NamedTuple):
-    """What nodes report about one partition: logs that are `sound`, logs that `failed` or are lost (others: unknown),
+    """Reports of nodes about one partition: logs that are `sound`, logs that `failed` or are lost (others: unknown),
     nodes `unfit` to lead anything."""
 
     sound: frozenset[int]
@@ -50,9 +50,9 @@ def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_a
 
 def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: PartitionFitness | None) -> Row:
     """Complete a move: remove the leaving replicas. The same object while it is incomplete, or without a move. An
-    unclean start comes first, because what it lacks is unknown. `said` (None: all are well) counts too, because a
-    leaving replica's log is deleted: a failed log reports nothing any more, and an unfit replica gets no leadership
-    that a fit one has."""
+    unclean start must be complete before, because its missing records are unknown. `said` (None: all are well) counts
+    too, because a leaving replica's log is deleted: a failed log sends no reports, and an unfit replica does not take
+    leadership from a fit one."""
     there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
     if said is not None:
         there = [node_id for node_id in there if node_id in said.sound]
@@ -95,7 +95,7 @@ def with_log_lost(image: ClusterImage, row: Row, node_id: int, minimum: int, *, 
 
 
 def without_member(image: ClusterImage, row: Row, node_id: int, minimum: int) -> Row:
-    """Remove `node_id` from the set, whatever the minimum."""
+    """Remove `node_id` from the set, even below the minimum."""
     without = replace(row, in_sync=tuple(member for member in row.in_sync if member != node_id))
     return next_row(row, with_leader_elected(image, without, minimum))
 
@@ -106,8 +106,8 @@ def is_alone(row: Row, node_id: int) -> bool:
 
 
 def holds_alone(row: Row, node_id: int) -> bool:
-    """Whether no other node holds the partition: those that a move adds have not joined. Records missing here are
-    nowhere else, so it begins as if it were alone (C30)."""
+    """Whether no other node holds the partition; nodes that a move adds have not joined. No other replica has the
+    records missing here, so the node starts as the only replica (C30)."""
     return row.replicas == row.in_sync == (node_id,)
 
 
@@ -128,7 +128,8 @@ def led_from(image: ClusterImage, row: Row) -> list[int]:
 
 
 def _shrunk(image: ClusterImage, in_sync: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Without members whose session ended, oldest sessions first, down to `least`. The same object if none leaves."""
+    """The set without members whose session ended, down to `least` members; oldest sessions leave first. The same
+    object if none leaves."""
     nodes = image.nodes
     ended = [node_id for node_id in in_sync if not nodes[node_id].active]
     if not ended or len(in_sync) <= least:
@@ -140,6 +141,6 @@ def _shrunk(image: ClusterImage, in_sync: tuple[int, ...], least: int) -> tuple[
 
 
 def in_order(row: Row, in_sync: Iterable[int]) -> tuple[int, ...]:
-    """A set as rows write it: in the order of assignment."""
+    """The set in the form of rows: in the order of assignment."""
     members = set(in_sync)
     return tuple(dict.fromkeys(node_id for node_id in (*row.replicas, *row.target) if node_id in members))

@@ -1,6 +1,6 @@
 """Partition rows after each event (R4): a session began or ended, a proposal, an election, a reassignment, a lost log.
-Pure. Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The image
-passed in has the event's session or config already."""
+Pure. Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The given image
+already has the event's session or config."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def session_began(
     lost_logs: Collection[tuple[str, int]] = (),
 ) -> list[RowsSet]:
     """`node_id` registered, which ends its earlier session. It keeps its leaderships, each with the next leader epoch.
-    From another directory nothing acknowledged is there, nor is it of `lost_logs` (topic id, index): the node leaves
-    those in-sync sets, even below the minimum (R16, R18). A partition without another replica begins uncleanly."""
+    With another directory all acknowledged records are missing, and those of `lost_logs` (topic id, index) in any case:
+    the node leaves those in-sync sets, even below the minimum (R16, R18). A partition without another replica begins
+    uncleanly."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -70,8 +71,8 @@ def session_began(
 
 def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]]) -> list[RowsSet]:
     """Logs of the running `node_id` (topic id, index) are gone or damaged: it leaves those in-sync sets, even below the
-    minimum. The leader epoch grows, whether it was in the set or not (R16, R18). Where no other replica has everything
-    nothing changes: the damaged log still has more than the others, and an operator decides."""
+    minimum. The leader epoch grows, whether the node was in the set or not (R16, R18). If no other replica is complete,
+    the row does not change: the damaged log still has more than the others, and an operator decides."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -95,8 +96,8 @@ def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
 
 
 def sessions_ended(image: ClusterImage, node_ids: Collection[int]) -> list[RowsSet]:
-    """These nodes have no session any more. Their partitions are led by an in-sync replica with a session, or by none.
-    They leave in-sync sets down to the minimum."""
+    """The sessions of these nodes ended. An in-sync replica with a session becomes the leader of their partitions, or
+    none. The nodes leave in-sync sets down to the minimum."""
     return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), *node_ids)
 
 
@@ -107,7 +108,7 @@ def handed_over(
     failed: Callable[[LogPlace], Collection[int]] = lambda _: (),
 ) -> list[RowsSet]:
     """Partitions led by `node_ids`, and leaderless ones, get the `chosen` leader or none. Replicas with a `failed` log
-    report nothing any more: they leave the set down to the minimum; all others stay."""
+    send no reports, so they leave the set down to the minimum; all others stay."""
     found = []
     for topic in image.topics.values():
         changed = []
@@ -130,8 +131,8 @@ def handed_over(
 
 
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
-    """`min.insync.replicas` of one topic, or (None) of all, changed: members without a session that only the minimum
-    kept leave with that commit (D7)."""
+    """`min.insync.replicas` of one topic, or (None) of all, changed: members without a session that were only kept for
+    the minimum leave with that commit (D7)."""
     return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), only=topic_id)
 
 
@@ -190,8 +191,8 @@ def reassigned(
     image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...], said: PartitionFitness | None = None
 ) -> Row | None:
     """Reassign the partition to `target`, its leader first: new replicas copy it, and when all of them are in sync the
-    others leave (KIP-455). None: no change. The same nodes in another order are complete at once. A new move continues
-    from the replicas before the ongoing one; replicas only in that one leave at once."""
+    others leave (KIP-455). None: no change. A move to the same nodes in another order completes at once. A new move
+    continues from the replicas before the ongoing one; replicas only in that one leave at once."""
     row = topic.rows[index]
     is_there = set(target) == set(row.replicas)
     after = with_replicas(image, row, target) if is_there else with_replicas(image, row, row.replicas, target)
@@ -212,7 +213,7 @@ def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
 
 
 def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
-    """Records of rows by topic id and index: one a topic, because each copies the topic's rows."""
+    """Records for rows by topic id and index: one per topic, because each record copies the topic's rows."""
     by_topic: dict[str, list[tuple[int, Row]]] = {}
     for (topic_id, index), row in made.items():
         by_topic.setdefault(topic_id, []).append((index, row))
@@ -223,7 +224,7 @@ def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
 def _changed(
     image: ClusterImage, change: Callable[[str], _Change], *node_ids: int, only: str | None = None
 ) -> list[RowsSet]:
-    """Rows after `change`, of all partitions that name one of `node_ids` (none: of all)."""
+    """Rows after `change`, for all partitions that name one of `node_ids` (none: for all partitions)."""
     found, named = [], frozenset(node_ids)
     for topic in image.topics.values() if only is None else (image.topics[only],):
         of, changed, minimum = change(topic.topic_id), [], min_in_sync_set(topic, image)

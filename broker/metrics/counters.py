@@ -60,7 +60,7 @@ class BrokerMetrics:
 
 
 class ProduceIdle:
-    """Time since the last produce request, as far as callers of `ms` noticed: too short by at most the time between two
+    """Time since the last produce request, measured at calls of `ms`: too short by at most the time between two
     calls."""
 
     __slots__ = ("_produce_requests", "_since_s")

@@ -1,4 +1,4 @@
-"""Outages of the store: since when, how many tries, and which failures are logged.
+"""Log of store outages: their start, number of tries, and the failures to log.
 
 The first failure is logged at once, the next after 10 s, 20 s, 40 s … and then every five minutes, so that an outage of
 a night fills a page. The end of a logged outage is logged too.

@@ -28,7 +28,7 @@ class AddressRates(Protocol):
     """The rates at which addresses may open connections."""
 
     def arrived(self, address: str, now_s: float) -> float:
-        """Count a connection; the seconds after which it is to be closed unserved, 0: it may be served."""
+        """Count a connection. Returns the seconds after which to close it unserved; 0: it may be served."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Receive buffers: one shared by all connections, pooled ones for large frames, and a budget for all of them.
 
-The shared buffer holds nothing between two reads, so an idle connection has no buffer. The budget charges what is
-really allocated, never what a peer claims. No I/O.
+The shared buffer holds nothing between two reads, so an idle connection has no buffer. The budget charges allocated
+bytes, never the length that a peer claims. No I/O.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 SHARED_SIZE: Final = 256 << 10
-"""One read of a busy connection: 16 pipelined requests of 16 KB. Beyond it a read costs more than its system call."""
+"""One read of a busy connection: 16 pipelined requests of 16 KB. A larger read costs more than the system calls that it
+saves."""
 
 ALLOWANCE: Final = 16 << 10
 """Bytes that a connection holds without charge (an incomplete small frame); also the read size when the budget is used
@@ -95,7 +96,7 @@ class FrameBudget:
         self.exhausted = self.used >= self._open_limit
 
     def give(self, owner: object, count: int, left: int) -> None:
-        """Return `count` bytes; `left` is what `owner` still holds."""
+        """Return `count` bytes; `left`: the bytes that `owner` still holds."""
         self.used -= count
         assert self.used >= 0, "more frame bytes returned than taken"
         if left == 0 and owner is self._reserve_owner:

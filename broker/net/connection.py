@@ -1,8 +1,8 @@
 """One connection: the asyncio protocol that joins frame reader, dispatcher, response queue and transport writer.
 
 Frames are dispatched in order, one at a time. None is dispatched while an earlier one blocks, while too many responses
-are in flight, while the peer does not take its responses, or while it is throttled. Reading is paused or resumed only
-after the received frames are used up.
+are in flight, while the peer does not read its responses, or while it is throttled. Reading is paused or resumed only
+after all received frames were dispatched.
 
 Hot path: one dispatch and one list append a run of requests; one `send` a read for all responses ready.
 """
@@ -33,7 +33,7 @@ _THROTTLE = NEXT[Event.THROTTLE]
 _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
 _ANSWER_SMALL: Final = 4 << 10  # ready responses up to this are joined; larger ones are sent at once
-_TURN_FRAMES: Final = 128  # frames of one connection before others have their turn
+_TURN_FRAMES: Final = 128  # frames dispatched before other connections get their turn
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._life.admitted()
 
     def close_delayed(self) -> None:
-        """Its address opened connections too fast, and the delay is over."""
+        """Close this connection, whose address opened connections too fast; the delay is over."""
         self._life.abort(CloseReason.TOO_FAST, "its address opens connections too fast")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         shared, life = self._shared, self._life
         shared.counters.bytes_in += nbytes
-        if nbytes:  # else TLS got part of a record
+        if nbytes:  # zero: TLS received part of a record
             life.timeouts.heard = shared.wheel.tick
         self._reader.received(nbytes)
         if life.state is _READING:
@@ -103,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
             self._after_frames(0)
 
     def eof_received(self) -> None:
-        """As in Kafka, responses in flight are not waited for (the transport closes itself)."""
+        """As in Kafka, responses in flight are dropped; the transport closes itself."""
 
     def pause_writing(self) -> None:
         self._outbox.send.pause()
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- TLS below ------------------------------------------------------------------------------------------------
 
     def refused(self, reason: CloseReason, detail: str) -> None:
-        """The session below failed; its transport is being closed."""
+        """The TLS session failed; its transport is closing."""
         self._life.cut(reason, detail)
 
     # -- frames in ------------------------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ class Connection(asyncio.BufferedProtocol):
         self._after_frames(frames)
 
     def _copy_max(self) -> int:
-        """Frames up to this size are dispatched as a copy. So one that blocks for minutes (JoinGroup, a long poll)
-        holds its own few bytes and not the buffer it came in."""
+        """Frames up to this size are dispatched as a copy. A frame that blocks for minutes (JoinGroup, a long poll)
+        then keeps only its few bytes, not the whole buffer."""
         reader = self._reader
         if reader.stable:
             return -1
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         return ALLOWANCE if reader.end <= ALLOWANCE else _COPY_MAX
 
     def _after_frames(self, frames: int) -> None:
-        """After frames were taken: keep an incomplete one, set its deadline, read on or not."""
+        """After a dispatch: keep an incomplete frame, set its deadline, and pause or resume reading."""
         life, reader = self._life, self._reader
         self._shared.counters.frames += frames
         if life.state is _READING:
@@ -243,7 +243,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- answers out ----------------------------------------------------------------------------------------------
 
     def _wait(self, frame_bytes: int, copy_max: int) -> None:
-        """The frame just dispatched blocks: until its response is ready no other is dispatched, and its bytes stay."""
+        """The dispatched frame blocks: until its response is ready, no other frame is dispatched and its bytes are
+        kept."""
         self._life.step(_MUTE)
         self._keeps_frames = True
         if self._reader.stable:
@@ -255,11 +256,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reader.hold_copy(frame_bytes)
 
     def _answer_ready(self, _: Later) -> None:
-        """A response arrived that others, or the next frame, wait for. Others of the same turn leave with it."""
+        """A response that other responses or the next frame wait for is ready. Responses that become ready in the same
+        turn are sent with it."""
         self._shared.afterwards.do(self._progress)
 
     def _released(self, _: Later) -> None:
-        """The request that the next frame waits for is under way; its response comes later."""
+        """The blocking request no longer blocks the next frame; its response comes later."""
         self._shared.afterwards.do(self._go_on)
 
     def _go_on(self) -> None:
@@ -283,10 +285,10 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.report(f"answer to {self.peer.address}", failure)
         self._life.close(reason, detail)
 
-    # -- going on -------------------------------------------------------------------------------------------------
+    # -- resuming -------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Dispatch again, unless something else still blocks."""
+        """Dispatch again, unless another condition still blocks."""
         life, outbox = self._life, self._outbox
         state = life.state
         if state is _CLOSING:

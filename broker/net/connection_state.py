@@ -1,7 +1,7 @@
 """The nine states of a connection, and the transitions of each event. The table is the specification.
 
-Frames are dispatched in `READING` only. A connection that is not dispatched is not read either, once undispatched bytes
-lie here. A closing connection reads no frame, a cut one sends nothing, and a lost one stays lost.
+Frames are dispatched in `READING` only. A connection with undispatched bytes is read only in `READING`. A closing
+connection reads no frame, a cut connection sends nothing, and a lost connection stays lost.
 
 ```
     WAITING ─ADMITTED─► READING ─MUTE─► MUTED ─LEFT_OVER─► BEHIND      any of these ─CLOSE─► CLOSING
@@ -19,9 +19,9 @@ from typing import Final
 
 
 class State(Enum):
-    """The value says what the connection waits for."""
+    """State of a connection; the value describes what it waits for."""
 
-    __hash__ = object.__hash__  # Enum's own is Python code: 0.2 µs a look-up
+    __hash__ = object.__hash__  # the hash of Enum is Python code: 0.2 µs a look-up
 
     WAITING = "admission; nothing is read"
     READING = "bytes of the peer; frames are dispatched as they arrive"
@@ -60,7 +60,7 @@ NEXT: Final[dict[Event, dict[State, State]]] = {
     Event.LEFT_OVER: {State.MUTED: State.BEHIND},
     Event.CLEAR: {State.MUTED: State.READING, State.BEHIND: State.READING},
     Event.NO_MEMORY: {State.READING: State.STARVED},
-    Event.MEMORY: {State.STARVED: State.BEHIND},  # not READING: responses may have piled up
+    Event.MEMORY: {State.STARVED: State.BEHIND},  # not READING: many responses may be waiting
     Event.THROTTLE: dict.fromkeys((State.READING, State.MUTED, State.BEHIND), State.THROTTLED),
     Event.THROTTLE_OVER: {State.THROTTLED: State.BEHIND},  # not READING: a request may be under way still
     Event.CLOSE: dict.fromkeys(_OPEN, State.CLOSING),

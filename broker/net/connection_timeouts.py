@@ -13,8 +13,8 @@ class Ticks(NamedTuple):
 
     frame: int  # from a frame's first byte to its last
     idle: int  # without a byte from the peer
-    stall: int  # without the peer taking a byte of its responses; from the broker's close, to take all of them
-    handshake: int = 11  # of TLS, from the admission
+    stall: int  # without the peer taking a byte of its responses; also, from the broker's close, to take all of them
+    handshake: int = 11  # to complete the TLS handshake, from the admission
 
 
 class Overdue(Enum):
@@ -25,7 +25,7 @@ class Overdue(Enum):
 
 
 class PeerTimeouts:
-    """Deadlines of one connection: to complete a frame, to send anything, to take its responses.
+    """Deadlines of one connection: to complete a frame, to send any byte, to take responses.
 
     A frame's time runs only while the broker reads; idle time stops while the peer waits for a response, or is
     throttled; a peer that
@@ -50,7 +50,7 @@ class PeerTimeouts:
         self._stalled_since = 0
 
     def frame_began(self, tick: int) -> int:
-        """An incomplete frame is read; returns the tick by which it must be whole."""
+        """An incomplete frame is read; returns the tick by which it must be complete."""
         self.frame_since = tick
         return tick + self._limits.frame
 
@@ -65,8 +65,8 @@ class PeerTimeouts:
         return tick + self._limits.stall
 
     def overdue(self, tick: int, state: State, *, owes: bool, taken: tuple[int, int]) -> tuple[int, Overdue | None]:
-        """What is overdue at `tick`, else the tick of the next deadline. `owes`: a response is outstanding; `taken`:
-        changes whenever the peer takes something (`TransportWriter.progress`)."""
+        """The expired deadline at `tick`, else the tick of the next deadline. `owes`: a response is outstanding;
+        `taken`: changes whenever the peer takes bytes (`TransportWriter.progress`)."""
         limits = self._limits
         if self._stalled_since:
             if taken != self._taken:
@@ -92,7 +92,7 @@ class Timed(Protocol):
     """Set by `DeadlineWheel` only: the tick of the next check, 0 for none."""
 
     def check_deadlines(self, tick: int) -> int:
-        """Act on what is overdue at `tick`. Returns the tick of the next deadline, 0 for none."""
+        """Handle deadlines that are over at `tick`. Returns the tick of the next deadline, 0 for none."""
         ...
 
 
@@ -102,9 +102,8 @@ T = TypeVar("T", bound=Timed)
 class DeadlineWheel(Generic[T]):
     """One coarse timer for the deadlines of all connections, by tick (from 1 on).
 
-    An object lies in the wheel once, at or before its next deadline; to set a later deadline costs nothing. A tick is
-    about a second of a running loop: when the process stood still, peers are not blamed for it. The owner calls
-    `advance`.
+    Each object is in the wheel once, at or before its next deadline; setting a later deadline costs nothing. A tick is
+    about a second of a running loop: a stall of the process does not count against peers. The owner calls `advance`.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from seams.files.disk import FileRange
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka's principal of a client that nothing authenticated."""
+"""Kafka's principal of a client without authentication."""
 
 Part = bytes | bytearray | memoryview | FileRange
 """A piece of a response. A buffer is kept by reference until the kernel took it: never change it after handing it over,
@@ -51,14 +51,15 @@ class Later:
 
     @classmethod
     def of(cls, future: asyncio.Future[Answer], *, blocks: bool) -> Later:
-        """The result of a future or task. When that is a `Later`, the request blocks no longer, and has its result."""
+        """The result of a future or task. If that result is another `Later`, the request stops blocking, and completes
+        when that one does."""
         later = cls(blocks=blocks)
         future.add_done_callback(later._settle)
         return later
 
     @property
     def future(self) -> AnswerFuture:
-        """For a task that waits for it: yields the parts, or raises."""
+        """Await this from a task: returns the parts, or raises."""
         future: AnswerFuture = asyncio.get_running_loop().create_future()
         self.when_done(partial(_copy, future))
         return future
@@ -74,7 +75,7 @@ class Later:
         self._tell()
 
     def when_done(self, listener: Callable[[Later], object]) -> None:
-        """Call `listener` once it is done: now, if it is."""
+        """Call `listener` when this is done; at once if it is done already."""
         if self.is_done:
             listener(self)
         else:
@@ -86,7 +87,7 @@ class Later:
             self.when_done(listener)
 
     def when_released(self, listener: Callable[[Later], object]) -> None:
-        """Call `listener` if it stops blocking before it is done. One listener at most."""
+        """Call `listener` if this stops blocking before it is done. At most one listener."""
         self._released = listener
 
     def forget(self, listener: Callable[[Later], object]) -> None:
@@ -176,10 +177,10 @@ class CloseConnection(Exception):
 
 
 class ServedConnection(Protocol):
-    """What a peer's own dispatcher asks of its connection."""
+    """The operations of a connection that a peer's own dispatcher uses."""
 
     def end(self, reason: str) -> None:
-        """Close it once the responses in flight left; `reason` is for the log."""
+        """Close the connection after the responses in flight are sent; `reason` is for the log."""
         ...
 
     def limit_frames(self, frame_bytes_max: int | None) -> None:
@@ -206,18 +207,19 @@ class Peer:
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""
     throttle: Callable[[int], None] | None = None
-    """Reads nothing of the peer for so many ms. None: the client of a forwarded request, which has no connection
+    """Stops reading from the peer for a number of ms. None: the client of a forwarded request, which has no connection
     here."""
     produce_route: object = None
     """The dispatcher's memory of the last produce request; while it is None, `dispatch_run` is not called."""
     dispatcher: PeerDispatcher | None = None
-    """Answers this peer's frames in place of the server's: until it logged in, and while its login may expire."""
+    """Answers this peer's frames in place of the server's dispatcher, until the peer logged in and while its login may
+    expire."""
     connection: ServedConnection | None = None
-    """Of a peer with a dispatcher of its own, once it is admitted."""
+    """The connection of an admitted peer that has its own dispatcher."""
     access: object = None
-    """The dispatcher's memory of what this principal may do (`broker.security.client_access`)."""
+    """The dispatcher's cache of this principal's permissions (`broker.security.client_access`)."""
     redirects: object = None
-    """The leader's memory of redirects to replicas (`broker.replication.read_replica_selection`)."""
+    """The leader's cache of redirects to replicas (`broker.replication.read_replica_selection`)."""
 
     @property
     def host(self) -> str:
@@ -249,7 +251,7 @@ class Dispatcher(Protocol):
 
 
 class PeerDispatcher(Dispatcher, Protocol):
-    """The dispatcher of one peer, in place of the server's: it owns what the peer has to do before it is served."""
+    """The dispatcher of one peer, in place of the server's: it performs the login that comes before other requests."""
 
     def admitted(self, peer: Peer) -> None:
         """The connection is admitted: `peer.connection` is set, and no frame was read."""

@@ -1,4 +1,4 @@
-"""State of a connection and its effects: whether the transport is read, what is overdue, how it ends.
+"""State of a connection, and its effects: pausing reads, deadlines, closing.
 
 It waits in the budget's queue exactly while it is STARVED. The first reason to close counts, unless the connection is
 cut later. Only `update_reading` pauses and resumes reading.
@@ -98,8 +98,8 @@ class Lifecycle:
         return self._throttle is not None
 
     def throttle(self, throttle_ms: int) -> None:
-        """Read nothing for so long, but no longer than the idle time, after which a peer that is gone is noticed. A
-        throttle that ends later than this one stands."""
+        """Stop reading for this time, at most the idle time, so that the broker still notices a lost peer. An earlier
+        throttle that ends later remains in effect."""
         loop, timer = asyncio.get_running_loop(), self._throttle
         until_s = loop.time() + min(throttle_ms, self._shared.limits.idle_ms_max) / 1000
         if self.state in OVER or (timer is not None and timer.when() >= until_s):
@@ -156,7 +156,7 @@ class Lifecycle:
         self._transport.abort()
 
     def cut(self, reason: CloseReason, detail: str) -> None:
-        """Send nothing any more; the transport is, or is about to be, aborted."""
+        """Stop sending; the transport is, or is about to be, aborted."""
         if self.state in OVER:
             return
         self.step(NEXT[Event.CUT])

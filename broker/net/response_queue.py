@@ -1,7 +1,6 @@
-"""Responses of one connection on their way out: the queue that keeps request order, and what stops the next request.
-
-Three things stop it: a blocking request without response (`awaited`), too many responses behind a slow one
-(`answers.full`), a peer that does not take them (`send.busy`).
+"""Response queue of one connection: keeps request order, and decides when the next request may be dispatched. Three
+conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow one
+(`answers.full`), a peer that does not take responses (`send.busy`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class ResponseQueue:
 
     @property
     def full(self) -> bool:
-        """Whether no further request may be dispatched before a response left."""
+        """Whether a response must leave before the next request is dispatched."""
         return len(self) >= self._count_max or self._ready_bytes >= _READY_BYTES_MAX
 
     def add(self, answer: list[Part] | AwaitedAnswer) -> None:
@@ -93,15 +92,15 @@ class ResponseQueue:
 
 
 def _memory(parts: list[Part]) -> int:
-    """Bytes that a waiting response keeps in memory: file ranges keep none."""
+    """Bytes that a waiting response holds in memory; file ranges count 0."""
     return sum(len(part) for part in parts if not isinstance(part, FileRange))
 
 
 class Outbox:
     """`progress` is called on the event loop when the response arrives that others, or the next frame, wait for.
-    `released` when the next frame waits no longer, though there is no response yet.
-    `failed` is called once when a response will never arrive: earlier ones leave, it and later ones do not. Its third
-    argument is the failure when that is a bug."""
+    `released` is called when the next frame no longer waits, although the response is not ready. `failed` is called
+    once when a response will never arrive: earlier ones leave, it and later ones do not. Its third argument is the
+    failure when that is a bug."""
 
     __slots__ = ("_failed", "_progress", "_released", "answers", "awaited", "send")
 
@@ -137,7 +136,7 @@ class Outbox:
         return self.pop_ready() if len(answers) == 1 else []
 
     def unblock(self) -> bool:
-        """Whether the response that the next frame waits for arrived, or blocks no longer. If it failed, `failed` is
+        """Whether the response that the next frame waits for is ready, or no longer blocks. If it failed, `failed` is
         called now: the next frame must not be dispatched, though earlier responses have yet to leave."""
         awaited = self.awaited
         if awaited is None or (awaited.blocks and not awaited.is_done):

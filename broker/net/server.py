@@ -35,8 +35,8 @@ _RETRY_S_MIN: Final = 0.001
 
 
 class Bind(NamedTuple):
-    """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has its own limits
-    on new connections and handshakes, so that a crowd on other listeners does not keep its peers out. `tls`: of a
+    """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has separate limits
+    on new connections and handshakes, so that many connections on other listeners do not block its peers. `tls`: of a
     protocol that uses it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
@@ -65,7 +65,7 @@ class Server:
     ) -> None:
         self.counters = NetCounters()
         self.handshakes = Handshakes(workers, report)
-        self._handshakes_apart = Handshakes(workers, report)  # so that a crowd of clients does not keep brokers out
+        self._handshakes_apart = Handshakes(workers, report)  # so that many clients do not block brokers
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
@@ -170,7 +170,7 @@ class Server:
     async def stop(self, *, drain: bool = True) -> None:
         """Accept no more, let responses in flight leave for `drain_ms_max`, then close all connections.
 
-        `drain` False: close at once, for a broker whose responses may not leave any more.
+        `drain` False: close at once, for a broker that may send no more responses.
         """
         self._stopping = True
         await self._close_listeners()

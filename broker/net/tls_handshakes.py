@@ -1,8 +1,8 @@
-"""Handshakes of one server: how many are under way, whose turn it is, and their steps in workers.
+"""TLS handshakes of one server: limits their number, orders them by address, and runs their steps in workers.
 
 A step (a signature, 0.2 ms with P-256, 4 ms with RSA 4096) runs in `Lane.HANDSHAKE`, so the loop serves others
-meanwhile. A session that waits for its first step holds only its ClientHello. Sessions begin in turn by address, so a
-crowd from one address delays others by one step each; steps of sessions that began come before new ones.
+meanwhile. A session that waits for its first step holds only its ClientHello. Sessions start round-robin by address, so
+many sessions of one address delay another address by one step each. Steps of started sessions come before new sessions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNDER_WAY_MAX: Final = 1_000
 
 UNDER_WAY_PER_ADDRESS_MAX: Final = 250
 STEPS_MAX: Final = 2
-"""Steps at a time: the threads of the lane. What waits for one waits here, in a fair order."""
+"""Steps at a time: the threads of the lane. Further steps wait here, so that their order is fair."""
 
 
 class Handshaking(Protocol):
@@ -34,7 +34,7 @@ class Handshaking(Protocol):
         ...
 
     def stepped(self, failure: BaseException | None) -> None:
-        """On the loop, once the step is done, also when the session is over by then."""
+        """Called on the loop when the step is done, even if the session has ended."""
         ...
 
 
@@ -65,7 +65,7 @@ class HandshakeTurns:
             self._starting.setdefault(session.address, {})[session] = None
 
     def next(self) -> Handshaking | None:
-        """The session whose turn it is, if one may take a step now."""
+        """The next session in turn, if a step may run now."""
         for session in self._continuing:
             del self._continuing[session]
             return session

@@ -1,12 +1,11 @@
 """TLS between a transport and a protocol: for the transport it is a protocol, for the protocol a transport.
 
-The inner protocol sees what it would see without TLS, in the same order: `connection_made` at once, so that connections
-are admitted before their handshake, then plaintext, then `connection_lost` once. Nothing reaches it before the
-handshake is complete and `established` was told. It is never called from within `resume_reading` or `write`, except for
-`pause_writing`, as by asyncio's transports. Reading that it paused before the handshake delays the handshake.
-
-Plaintext is decrypted into the inner protocol's own buffer. What it leaves while it does not read stays as ciphertext:
-at most one read of the transport.
+The inner protocol gets the same calls as without TLS, in the same order: `connection_made` at once, so that connections
+are admitted before their handshake, then plaintext, then `connection_lost` once. It gets no data before the handshake
+is complete and `established` was called. It is never called from within `resume_reading` or `write`, except for
+`pause_writing`, as by asyncio's transports. If it pauses reading before the handshake, the handshake waits, too.
+Plaintext is decrypted into the inner protocol's own buffer. While reading is paused, the rest stays as ciphertext: at
+most one read of the transport.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine, che
 RECEIVE_BYTES: Final = 256 << 10
 _received = memoryview(bytearray(RECEIVE_BYTES))
 _received_early = _received[: 16 << 10]
-"""Ciphertext of the present read, of whichever connection: it is copied before the next one. Before the handshake is
-complete little is read at a time, since it may have to wait."""
+"""Ciphertext of the current read of any connection; it is copied before the next read. Before the handshake is complete
+little is read at a time, since it may have to wait."""
 
 
 class TlsEvents(Protocol):
-    """What happens to one session, apart from its bytes."""
+    """Listener for the events of one session."""
 
     def began(self) -> None:
-        """The transport is there, and the inner protocol did not refuse it."""
+        """The transport is connected, and the inner protocol accepted it."""
         ...
 
     def ask_step(self) -> None:
@@ -47,7 +46,7 @@ class TlsEvents(Protocol):
         ...
 
     def lost(self, exc: Exception | None) -> None:
-        """The transport is gone; the inner protocol hears it next."""
+        """The transport is closed; the inner protocol's `connection_lost` follows."""
         ...
 
 
@@ -73,11 +72,11 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._transport: asyncio.Transport
         self._reads = True  # the inner protocol takes plaintext
         self._transport_reads = True
-        self._stepping = False  # a step was asked for, or is being taken: the machine is not touched
-        self._complete = False  # the handshake, as the last step found it
+        self._stepping = False  # a step is requested or running: do not use the machine
+        self._complete = False  # result of the last step
         self._resuming = False
         self._delivering = False
-        self._over = False  # closed, failed or lost: nothing is delivered, nothing written
+        self._over = False  # closed, failed or lost: neither deliver nor write
 
     # -- the transport's calls ------------------------------------------------------------------------------------
 
@@ -113,7 +112,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._ask_step()
 
     def eof_received(self) -> None:
-        """The transport closes itself. Frames have lengths, so a missing close_notify hides nothing."""
+        """The transport closes itself. Frames have lengths, so truncation is detected without a close_notify."""
         if not self._over:
             self._inner.eof_received()
 
@@ -166,7 +165,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         return self._over or self._transport.is_closing()
 
     def close(self) -> None:
-        """After what was written, with close_notify. Before the handshake is complete: at once."""
+        """Close after all written bytes, with close_notify. Before the handshake is complete: close at once."""
         if self._over:
             return
         self._over = True
@@ -195,7 +194,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._events.ask_step()
 
     def step(self) -> None:
-        """Take the step that was asked for. Blocking: up to milliseconds. Raises TlsFailed."""
+        """Run the requested step. Blocking: up to milliseconds. Raises TlsFailed."""
         machine = self._machine
         if machine is None:
             machine = TlsMachine(self._context(), is_server=self._is_server, server_name=self._server_name)
@@ -240,7 +239,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
     # -- plaintext ------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
-        """Decrypt what is there, until the inner protocol takes no more."""
+        """Decrypt the received bytes until the inner protocol pauses reading."""
         machine, inner = self._machine, self._inner
         assert machine is not None
         self._delivering = True
@@ -250,7 +249,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 size = len(buffer)
                 count = machine.decrypt(buffer)
                 del buffer
-                inner.buffer_updated(count)  # of 0 too: the buffer it gave is not used any more
+                inner.buffer_updated(count)  # also with 0 bytes, which returns the unused buffer
                 if count < size:
                     break
         finally:
@@ -273,7 +272,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._deliver()
 
     def _read_on(self) -> None:
-        """Pause or resume the transport, as the inner protocol wants it, and a step allows it."""
+        """Pause or resume the transport: reading needs the inner protocol's request and no running step."""
         wanted = self._reads and not self._stepping
         if wanted is not self._transport_reads and not self._over:
             self._transport_reads = wanted

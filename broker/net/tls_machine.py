@@ -2,10 +2,10 @@
 memory BIOs).
 
 The caller gives received bytes to `receive`, then calls `handshake` until it returns True, then `decrypt`; after every
-call it sends what `take` returns, also after a failure, because that is the alert which tells the peer why. A machine
-is used by one thread at a time. It knows no transport and no clock.
+call it sends the bytes of `take`, also after a failure: those are the alert with the reason for the peer. A machine is
+used by one thread at a time. It knows no transport and no clock.
 
-What a client sends after its handshake is decrypted a few records at a time, and the session ends if they bring no data
+Records of a client after its handshake are decrypted a few at a time, and the session ends if they contain no data
 (`tls_records`).
 
 Hot path: `decrypt` fills the caller's buffer record by record (16 KiB each, 2.6 GB/s with AES-256-GCM), `encrypt` and
@@ -27,7 +27,7 @@ _HANDSHAKE_RECORD: Final = 22
 
 
 class TlsFailed(Exception):
-    """The session cannot continue: what the peer sent is no TLS, or not acceptable. The text is OpenSSL's reason."""
+    """The session cannot continue: the peer's bytes are not TLS, or not acceptable. The text is OpenSSL's reason."""
 
 
 class PlaintextReceived(TlsFailed):
@@ -71,7 +71,7 @@ class TlsMachine:
         self.handshake_bytes = 0  # received before the handshake was complete
         self.is_established = False
         self.failure: TlsFailed | None = None  # of `decrypt`
-        self.is_finished = False  # the peer sent close_notify: nothing follows that counts
+        self.is_finished = False  # the peer sent close_notify: later bytes are ignored
 
     @property
     def undelivered(self) -> int:
@@ -94,7 +94,7 @@ class TlsMachine:
         return "" if found is None else found[0]
 
     def receive(self, data: memoryview | bytes) -> None:
-        """Bytes from the peer. Raises TlsFailed when a handshake has more than it may."""
+        """Accept bytes from the peer. Raises TlsFailed when a handshake exceeds its limit."""
         if not self.is_established:
             self.handshake_bytes += len(data)
             if self.handshake_bytes > HANDSHAKE_BYTES_MAX:
@@ -105,7 +105,7 @@ class TlsMachine:
             self._take_records(self._records, memoryview(data))
 
     def _take_records(self, records: Records, data: memoryview) -> None:
-        """The first records to OpenSSL; those behind them once these are used up."""
+        """Pass the first records to OpenSSL; the others follow when these are used up."""
         if self._incoming.pending or self._held:
             self._held = self._held[self._held_at :] + bytes(data)
         else:
@@ -115,7 +115,7 @@ class TlsMachine:
         self._held_at = 0
 
     def _take_held(self, records: Records) -> bool:
-        """The next records that are held to OpenSSL, which used up those before them; whether there are any."""
+        """Pass the next held records to OpenSSL, which has used up the earlier ones. Returns whether there were any."""
         if records.are_wasted(self._decrypted):
             self.failure = TlsFailed("its records bring no data: key updates, renegotiations or padding without end")
             return False
@@ -138,14 +138,14 @@ class TlsMachine:
         except (ssl.SSLError, ssl.CertificateError, ConnectionError) as refused:
             raise TlsFailed(_reason(refused)) from refused
         self.is_established = True
-        if self._is_server:  # brokers trust one another, and tickets of a server are no data
+        if self._is_server:  # brokers trust one another, and the tickets of a server contain no data
             self._records = Records(self._object.version())
             self._take_records(self._records, memoryview(self._incoming.read()))  # those behind the handshake
         return True
 
     def decrypt(self, into: memoryview) -> int:
-        """Fill `into` with decrypted bytes, as far as complete records are there: their count. Fewer than fit: more is
-        needed, or `is_finished`, or `failure` says why nothing follows."""
+        """Decrypt complete records into `into`. Returns the number of bytes. If they do not fill `into`: more
+        ciphertext is needed, or the session `is_finished`, or `failure` has the reason of its end."""
         count, size, read, before = 0, len(into), self._object.read, self._decrypted
         try:
             while count < size:
@@ -174,12 +174,12 @@ class TlsMachine:
             view = view[self._object.write(view) :]
 
     def take(self) -> bytes:
-        """What has to be sent now, possibly nothing."""
+        """The bytes to send now, possibly none."""
         return self._outgoing.read()
 
     def close(self) -> None:
-        """Say close_notify; nothing is encrypted afterwards. The peer's own is not waited for."""
-        with suppress(ssl.SSLError):  # it wants the peer's, or the session is broken anyway
+        """Send close_notify; nothing is encrypted afterwards. The peer's close_notify is not awaited."""
+        with suppress(ssl.SSLError):  # OpenSSL waits for the peer's close_notify, or the session is broken
             self._object.unwrap()
 
 

@@ -1,12 +1,10 @@
-"""The records of one TLS session, as their plain headers tell: where each ends, and how much data it can hold.
-
-A client pays 27 bytes for a KeyUpdate of TLS 1.3, and OpenSSL derives keys for 40 µs; it knows no limit, and one call
-takes all that were received. So whoever completed a handshake, before any login, could hold the loop with a megabyte a
-second. Python's ssl does not tell of these messages. But a record of TLS 1.3 shows its length, so a record that brought
-less data than it could is seen afterwards; of TLS 1.2 the header shows what is no data (renegotiations, alerts).
-
-A client has no reason for such records but a KeyUpdate now and then (after 2^24 records or more) and the alert at the
-end. Padding would be another; no Kafka client pads. Pure.
+"""The records of one TLS session, by their plaintext headers: the end of each record, and how much data it can hold. A
+KeyUpdate of TLS 1.3 costs a client 27 bytes and OpenSSL 40 µs to derive keys. OpenSSL has no limit, and one call
+processes all received KeyUpdates. A client without a login could thus block the loop with a megabyte a second. Python's
+ssl does not report these messages. In TLS 1.3 a record that brought less data than its length allows shows them
+afterwards; in TLS 1.2 the header shows records without data (renegotiations, alerts). Honest clients send few such
+records: a KeyUpdate after 2^24 records or more, and the alert at the end. Padding would also count, but no Kafka client
+pads. Pure.
 
 Hot path: 0.6 µs a record.
 """
@@ -17,12 +15,12 @@ import struct
 from typing import Final
 
 RECORDS_AT_ONCE: Final = 64
-"""Decrypted in one call: as KeyUpdates 3 ms."""
+"""Records decrypted in one call; KeyUpdates take 3 ms."""
 
 _WASTED_BYTES_MAX: Final = 1024
-"""Of a session, without regard to its data: 200 KeyUpdates, 8 ms."""
+"""Wasted bytes allowed in any session: 200 KeyUpdates, 8 ms."""
 _WASTED_SHARE_SHIFT: Final = 14
-"""Beyond that a byte for 16 KiB of data."""
+"""Further wasted bytes allowed: one for each 16 KiB of data."""
 
 _HEADER: Final = struct.Struct(">BHH")  # type, version, length
 _DATA: Final = 23
@@ -37,13 +35,14 @@ class Records:
     def __init__(self, version: str | None) -> None:
         self._overhead = _OVERHEAD_1_3 if version == "TLSv1.3" else None
         self._begun = b""  # of a header
-        self._left = 0  # bytes of the present record that did not come yet
-        self._of_record = 0  # the data that it can hold; negative: none, and so much is wasted
+        self._left = 0  # bytes of the current record that are not received yet
+        self._of_record = 0  # data that this record can hold; negative: none, and its bytes count as wasted
         self._possible = 0  # data that the complete records can hold
         self._wasted = 0
 
     def take(self, data: memoryview) -> int:
-        """How many bytes of what comes next are the rest of a record and `RECORDS_AT_ONCE` more. These count."""
+        """The number of next bytes that complete a record and contain `RECORDS_AT_ONCE` more. These bytes are
+        counted."""
         at, end, count = 0, len(data), 0
         while at < end and count <= RECORDS_AT_ONCE:
             if not self._left:
@@ -77,6 +76,7 @@ class Records:
         return 0 if self._overhead is None else max(0, length - self._overhead)
 
     def are_wasted(self, decrypted: int) -> bool:
-        """Whether the complete records, which brought so many bytes of data in all, are not those of a client."""
+        """Whether the complete records wasted more bytes than any client would. `decrypted`: bytes of data that they
+        contained."""
         wasted = self._wasted if self._overhead is None else self._wasted + self._possible - decrypted
         return wasted > _WASTED_BYTES_MAX + (decrypted >> _WASTED_SHARE_SHIFT)

@@ -1,6 +1,5 @@
-"""The server's side of one TLS session: the client's principal, the turns of its handshake, and its deadline.
-
-`ServerTls` is the door to certificates; `broker.security.tls` is behind it.
+"""The server's side of one TLS session: the client's principal, the handshake's steps, and its deadline. `ServerTls` is
+the interface to certificates; `broker.security.tls` implements it.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ class PeerRefused(ValueError):
 
 
 class ServerTls(Protocol):
-    """What a listener needs of its certificates."""
+    """The TLS contexts and principal mapping of a listener."""
 
     def context(self) -> ssl.SSLContext:
-        """The present one; sessions that began keep theirs."""
+        """The current context; started sessions keep their own."""
         ...
 
     def principal(self, certificate: bytes | None, suite: str) -> str:
-        """Of a client with this verified certificate (DER), or without one. Raises PeerRefused."""
+        """The principal of a client with this verified certificate (DER), or without one. Raises PeerRefused."""
         ...
 
 
 class ServerSession:
-    """Events of one accepted session. Until its handshake is over it lies in the wheel."""
+    """Events of one accepted session. It is in the deadline wheel until its handshake ends."""
 
     __slots__ = ("_connection", "_handshakes", "_layer", "_shared", "_tls", "armed_tick")
 
@@ -56,7 +55,7 @@ class ServerSession:
 
     @property
     def address(self) -> str:
-        """Of the peer, without its port: the host whose turn it is."""
+        """The peer's host without the port, for the order of handshakes."""
         return self._connection.peer.host
 
     # -- of the layer

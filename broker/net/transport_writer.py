@@ -1,8 +1,8 @@
 """Writes responses to a transport: small buffers joined, large ones in slices, file ranges by sendfile.
 
 Bytes leave in the order given. A frame whose length was sent is completed, or the connection is aborted. When the
-socket is full nothing more is written until it has room; meanwhile nothing of a file range is copied, and of anything
-else at most one slice.
+socket is full, writing stops until it has room. Meanwhile file ranges are not copied, and at most one slice of a buffer
+is.
 
 Hot path: several small responses leave in one system call. A file range leaves in one `sendfile` per MiB (measured:
 equal to C from 64 KB up), or in as many as the socket's buffer requires; the buffer grows the first time that is more
@@ -28,8 +28,8 @@ JOIN_MAX: Final = 64 << 10
 
 _SLICE: Final = 1 << 20
 _TLS_SLICE: Final = 256 << 10
-"""Of what is encrypted: about what a wide socket takes at once. With every send asyncio (CPython 3.11) moves in memory
-what the socket did not take: a MiB at a time costs 3.3 s/GB, this 0.84."""
+"""Bytes to encrypt at a time: about as many as a wide socket takes at once. On every send asyncio (CPython 3.11) moves
+the bytes that the socket did not take: 1 MiB at a time costs 3.3 s/GB, this size 0.84."""
 
 _WAKE_PIECE: Final = 16 << 10
 """Read into memory when the socket is full and cannot be watched: the transport waits with it for room, then sendfile
@@ -43,7 +43,7 @@ WIDE_BYTES: Final = 208 << 10
 
 
 class Sender(Protocol):
-    """The connection's life, as its writer reports to it."""
+    """Listener for the events of a writer."""
 
     def stalled(self) -> None:
         """The socket is full."""
@@ -59,7 +59,7 @@ class Sender(Protocol):
 
 
 class TransportWriter:
-    """The send side of one connection. `drained` is called whenever everything given has left the process."""
+    """The send side of one connection. `drained` is called whenever all parts have left the process."""
 
     __slots__ = (
         "_closed",
@@ -89,15 +89,15 @@ class TransportWriter:
         drained: Callable[[], None],
         sender: Sender,
     ) -> None:
-        transport.set_write_buffer_limits(high=0)  # paused means: something is buffered; resumed means: nothing is
+        transport.set_write_buffer_limits(high=0)  # paused: the transport buffers bytes; resumed: it buffers none
         self._net = net
         self._room = room
         self._counters = counters
         self._transport = transport
         self._drained = drained
         self._sender = sender
-        self._parts: deque[Part] | None = None  # what waits for room, the first one already shortened by what was sent
-        self._writable = True  # the transport buffers nothing
+        self._parts: deque[Part] | None = None  # waits for room; without the bytes already sent
+        self._writable = True  # the transport's buffer is empty
         self._unwatch: Callable[[], None] | None = None  # stops watching the socket for room
         self._full = False  # the watched socket had no room
         self._wide = False
@@ -114,11 +114,11 @@ class TransportWriter:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Changes whenever the peer took something, also of what only the kernel still has."""
+        """Changes whenever the peer took bytes, also bytes that were only in the kernel."""
         return self._sent, self._transport.get_write_buffer_size() + self._net.unacknowledged(self._transport)
 
     def send(self, parts: list[Part]) -> None:
-        """Send parts behind all that was given before."""
+        """Send parts after all earlier parts."""
         if self._writable and not self._parts:
             try:
                 size = sum(map(len, cast("list[bytes]", parts)))
@@ -140,7 +140,7 @@ class TransportWriter:
             self._wide = self._room.widen(self._transport)
 
     def resume(self) -> None:
-        """The transport buffers nothing any more. Ignored after `close`."""
+        """The transport's buffer is empty. Ignored after `close`."""
         if not self._closed:
             self._writable = True
             self._resume_pump()

@@ -1,8 +1,6 @@
-"""Findings: what is wrong with a cluster and what to do, in sentences made from the rows of one image.
-
-A cluster in which every broker has a session, and every partition its leader and replicas, has none. docs/operations.md
-has a section on each name. `thermocline cluster status` shows all findings; as a condition each is reported by one
-broker (cluster_summary). Pure.
+"""Findings: problems of a cluster with their remedies, as sentences made from one image. There is none if every broker
+has a session, and every partition its leader and replicas. docs/operations.md has a section on each name. `thermocline
+cluster status` shows all findings; as a condition each is reported by one broker (cluster_summary). Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ BELOW_MIN: Final = "below_min"
 UNDER_REPLICATED: Final = "under_replicated"
 BROKER_AWAY: Final = "broker_away"
 OF_IMAGE: Final = frozenset((NO_LEADER, RECOVERING, BELOW_MIN, UNDER_REPLICATED, BROKER_AWAY))
-"""Findings that every broker's image shows."""
+"""Findings from the image, the same on every broker."""
 
 
 def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
@@ -149,7 +147,7 @@ def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Ite
 
 
 def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]:
-    """Why the partition has no leader, and what to do."""
+    """The reason why the partition has no leader, and the remedy."""
     if UNKNOWN_REPLICA in partition.replicas:
         return (
             "its replicas are unknown, since cluster.json was rebuilt",

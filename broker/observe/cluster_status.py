@@ -1,8 +1,7 @@
-"""The cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
-
-Defines under-replicated, below min, offline and starting (R2, R4, R20). An answer shows one image, so one moment; every
-broker gives the same answer at the same version. None stands for what is unknown (Apache Kafka does not say it). Pure,
-except for turns with other work among many partitions.
+"""Status of the cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics. Defines
+under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every broker gives the same
+response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that it yields to other
+work with many partitions.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
     """A partition.
 
-    * `leader`: None without one.
-    * `in_sync`: replicas that hold all that is committed, including those without a session.
+    * `leader`: None without one. * `in_sync`: replicas with all committed records, including those without a session.
     * `under_replicated`: fewer of them have a session than there are replicas.
     * `below_min`: fewer than min.insync.replicas have one, so acks=all is refused.
     * `starting`: the leader began without all acknowledged records and has not recovered them yet.
@@ -79,7 +77,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class AnsweringBroker(msgspec.Struct, frozen=True):
-    """What the answering broker knows besides the image."""
+    """Data of the responding broker besides the image."""
 
     cluster_id: str
     controller: ControllerAt | None
@@ -89,7 +87,7 @@ class AnsweringBroker(msgspec.Struct, frozen=True):
 
 
 async def cluster_status(image: ClusterImage, asked: AnsweringBroker) -> ClusterStatus:
-    """The whole image. 10 000 partitions take 40 ms; other work runs every 5 ms."""
+    """The complete image. 10 000 partitions take 40 ms; other work runs every 5 ms."""
     turns = Turns()
     leaders: Counter[int] = Counter()
     replicas: Counter[int] = Counter()

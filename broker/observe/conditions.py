@@ -1,4 +1,4 @@
-"""Conditions: what is wrong with this broker, each in a sentence that ends with what to do.
+"""Conditions: problems of this broker, each as a sentence that ends with the remedy.
 
 Names and sentences are the same in `tier status`, in `/broker` and in the label of one metric; docs/operations.md has a
 section on each name. Pure.
@@ -38,7 +38,7 @@ class Condition(Enum):
     UNCLEANABLE = "uncleanable"  # compacted logs that the cleaner gave up
     BUCKET_UNCLEANABLE = "bucket_uncleanable"  # compacted topics whose part in the bucket cannot be rewritten
     DISK_FULL = "disk_full"
-    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and nothing may be deleted
+    PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and no segment may be deleted
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
     STORE_REFUSES = "store_refuses"  # some operations always fail while others are answered
@@ -58,7 +58,7 @@ class Facts:
     """The input of the conditions. Bytes, milliseconds; `offline` and `full` name partitions."""
 
     data_dir: str
-    not_ready: str = ""  # what the start waits for
+    not_ready: str = ""  # the present wait of the start
     is_read_only: bool = False
     damaged_roots: tuple[str, ...] = ()
     offline: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Facts:
     limit_is_share: bool = False  # of the file system, which others may fill too
     local_excess_ratio: float = 0.0
     store_failure: str = ""  # with how often and for how long
-    store_refusals: tuple[str, ...] = ()  # operations, each with what the store said, how often and for how long
+    store_refusals: tuple[str, ...] = ()  # operations, each with the store's error, its count and its duration
     copy_lag_bytes: int = 0
     copy_lag_ms: int = 0
     blocked: tuple[str, ...] = ()
@@ -97,13 +97,13 @@ class Named(msgspec.Struct, frozen=True):
 
 
 def conditions(facts: Facts) -> list[Named]:
-    """Those that hold, worst first."""
+    """The conditions that hold, worst first."""
     says = _of_cluster(facts.cluster) | _of_broker(facts) | _of_disk(facts) | _of_bucket(facts) | _of_security(facts)
     return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
 
 
 def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
-    """One sentence a name, in the words of `cluster status`."""
+    """One sentence per finding name, with the text of `cluster status`."""
     said: dict[Condition, str] = {}
     for finding in findings:
         condition = Condition(finding.name)

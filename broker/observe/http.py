@@ -1,8 +1,8 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, `POST /tier/seal`, `POST /reload`.
 
-With secrets (`thermocline.http.token.file`) every request needs one of them, but for those of probes, and /metrics if
-it is open. Without, a request that changes anything is accepted from loopback only. It always needs a JSON content
-type, so that no web page can send it (cli.md).
+With secrets (`thermocline.http.token.file`) every request needs one, except probes, and /metrics if it is open. Without
+secrets, a request that changes state is accepted only from loopback. Such a request always needs a JSON content type,
+so that no web page can send it (cli.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BODY_BYTES_MAX: Final = 64 * 1024
 
 
 class SealRequest(msgspec.Struct):
-    """Body of `POST /tier/seal`: one topic or all, and whether to answer only when everything is copied and
+    """Body of `POST /tier/seal`: one topic or all, and whether to answer only after all records are copied and
     verified."""
 
     topic: str | None = None
@@ -57,7 +57,8 @@ class Secrets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """`secrets` None: whoever reaches the port may read. `context`: the present TLS context; None: plaintext."""
+    """`secrets` None: every client that reaches the port may read. `context`: the present TLS context; None:
+    plaintext."""
 
     secrets: Secrets | None = None
     context: Callable[[], ssl.SSLContext] | None = None

@@ -1,9 +1,8 @@
-"""Connections of the HTTP port: their bound, and TLS, if any: `broker.net.tls_layer` beneath aiohttp's protocol.
-
-Connections are bounded in number, and each handshake in time, so that a port which others reach costs little. Where the
-port is full, a new connection takes the place of another: of the address that has most, the one not heard of for
-longest. So strangers who hold connections keep no probe out, which would have the broker restarted. Asyncio's own TLS
-would hold 256 KiB a connection from its first byte on.
+"""Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls_layer` below aiohttp's protocol.
+The number of connections and the time of each handshake are bounded. If the port is full, a new connection replaces
+another: the longest silent one of the address with the most connections. Idle connections of strangers thus cannot
+block a liveness probe, whose failure would restart the broker. Asyncio's own TLS would hold 256 KiB per connection from
+its first byte on.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class _Aborted(Protocol):
 
 
 class _Open:
-    """The open connections, the one not heard of for longest first."""
+    """The open connections, the longest silent one first."""
 
     def __init__(self) -> None:
         self._hosts: dict[_Aborted, str] = {}
@@ -118,7 +117,7 @@ class _Session:
         self._deadline = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self.protocol.abort)
 
     def ask_step(self) -> None:
-        """On the loop, in a turn of its own: there are few."""
+        """On the loop, in a separate turn, because handshakes are few."""
         asyncio.get_running_loop().call_soon(self.protocol.step_now)
 
     def complete(self, machine: TlsMachine) -> None:

@@ -1,5 +1,4 @@
-"""The objects whose figures an operator sees: `StartupSources` from the first second on, `Sources` once clients are
-served."""
+"""Sources of metrics and status: `StartupSources` from the first second on, `Sources` once clients are served."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from tiering.service import TierService
 
 @dataclass(frozen=True, slots=True)
 class StartupSources:
-    """The objects that exist before anything is served. `outage`: the log of failed store calls, first of the start's,
+    """The objects that exist before the broker serves. `outage`: the log of failed store calls, first of the start's,
     later of the lease's."""
 
     config: BrokerConfig
@@ -61,7 +60,7 @@ class Sources:
 
 
 def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> InCluster:
-    """This broker's present standing in its cluster."""
+    """This broker's current standing in its cluster."""
     context = sources.context
     metadata = context.metadata
     controller = metadata.controller

@@ -1,4 +1,4 @@
-"""Health of the broker for `/healthz` and `/readyz`: whether it is ready, what it waits for, what failed lately."""
+"""Health of the broker for `/healthz` and `/readyz`: readiness, the present wait, and recent failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Waits:
 
     @contextmanager
     def reporting(self, what: Callable[[], str]) -> Iterator[None]:
-        """Meanwhile `/readyz` shows `what`, and it is logged every 5 s."""
+        """During the wait `/readyz` shows `what`, and it is logged every 5 s."""
 
         async def report() -> None:
             while True:

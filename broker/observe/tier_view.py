@@ -26,14 +26,14 @@ from tiering.partition_state import Block
 
 _REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
 _WHY_CHARS: Final = 300
-# What blocks appends is shown before what blocks tiering.
+# Causes that block appends are shown before causes that block tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 
 class PartitionStatus(msgspec.Struct):
     """One line of `tier status --json`. `gaps`: [first, end) of declared gaps. `hot_bytes` (HTTP only): bytes that a
-    new replica copies because the bucket lacks them. `stale_bytes`: what the next compaction of the bucket frees, an
-    estimate, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: in their grace."""
+    new replica copies because the bucket lacks them. `stale_bytes`: estimated bytes that the next compaction of the
+    bucket frees, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: in their grace."""
 
     topic: str
     partition: int
@@ -93,7 +93,7 @@ def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Partitions whose tiering one cause blocks: how many, one of them, and its last error."""
+    """Partitions whose tiering one cause blocks: their number, one of them, and its last error."""
 
     by: str
     partitions: int
@@ -172,7 +172,7 @@ def _blocked(sources: Sources) -> list[Blocked]:
 
 
 def facts_at_start(startup: StartupSources) -> Facts:
-    """While nothing is served yet."""
+    """Status before the broker serves."""
     outage, store = startup.outage(), startup.store()
     return Facts(
         data_dir=startup.config.data_dir,

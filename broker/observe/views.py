@@ -1,6 +1,5 @@
-"""The content of the HTTP routes, from the first second of a start to the end.
-
-A starting broker shows what it waits for; `Sources` add the rest once clients are served.
+"""Content of the HTTP routes, from the first second of a start to the end. A starting broker shows its present wait;
+`Sources` add the rest once clients are served.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def operator_views(
 
 
 def not_ready(startup: StartupSources) -> str:
-    """What the start waits for, and why that does not happen."""
+    """The present wait of the start, and the reason why it lasts."""
     outage, health = startup.outage(), startup.health
     if health.is_ready or not outage.tries:
         return health.waiting_for

@@ -1,5 +1,5 @@
-"""Ticks and checkpoints of the partitions that changed. An idle partition costs nothing here. A checkpoint that a full
-disk refused is written with the next one, at its usual time; the directory's checkpoints remember what was sampled."""
+"""Ticks and checkpoints of changed partitions. An idle partition costs nothing. If a full disk refuses a checkpoint,
+its samples are written with the next one at the usual time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Checkpointing:
         self._is_due = asyncio.Event()
 
     def opened(self, partitions: Iterable[HostedReplica]) -> None:
-        """They lead or follow in another epoch: the next checkpoint records them, soon."""
+        """These partitions lead or follow in another epoch, which the next checkpoint records soon."""
         self._changed.update(partitions)
         self._has_new = True
 

@@ -1,5 +1,6 @@
-"""Reads one partition's log on this disk without blocking the loop. Only bytes in the page cache that were checked
-since the start are sent (C25). A worker loads or checks the rest first, once for all readers. Damage is reported."""
+"""Reads one partition's log on this disk without blocking the loop. Only bytes that are in the page cache and were
+checked since the start are sent (C25). A worker loads and checks other bytes first, once for all readers. Damage is
+reported."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class LocalReads:
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
-        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # roles share no work
+        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # a role does not share work with the next one
         self._damaged = damaged
         self._prepared: set[int] = set()
 
@@ -39,9 +40,9 @@ class LocalReads:
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
     ) -> LogSlice | asyncio.Future[None] | None:
         """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are none
-        yet. A future: read again when it is done, because an index, a check or the bytes come from the disk first.
-        `end_offset` is the high watermark, except for replicas. Raises LeaseOver, because the log may be closed then;
-        as `PartitionLog.read`; Retryable; and the OSError that a worker met for an earlier call."""
+        yet. A future: an index, a check or the bytes need the disk first; read again when it is done. `end_offset` is
+        the high watermark, except for replicas. Raises LeaseOver (the log may be closed), the errors of
+        `PartitionLog.read`, Retryable, and the OSError of a worker for an earlier call."""
         self._lease.check()
         log = self._log
         if not log.is_cheap(offset) and offset not in self._prepared:
@@ -54,7 +55,7 @@ class LocalReads:
         except DamagedLog as damaged:
             self._damaged(damaged)
             raise
-        # The end of the log was written a moment ago; an old segment was not.
+        # Only the end of the log was just written, so it is in the page cache.
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading
         if not log.is_checked(found):  # damage found by the check is raised by `sound` from then on
@@ -87,8 +88,8 @@ class LocalReads:
         return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
     def _load_index(self, offset: int) -> None:
-        """Blocking. The next read at `offset` runs on the loop even where this failed: it meets the failure, and its
-        client gets the error."""
+        """Blocking. The next read at `offset` runs on the loop even after a failure here: it gets the same error and
+        reports it to its client."""
         try:
             self._log.prepare_read(offset)
         finally:

@@ -1,6 +1,6 @@
-"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica leads nothing
-until the log is opened again. `lost`: the log is damaged and lacks what its in-sync replica promises (R18). An entry
-stays until the log is reopened or gone."""
+"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica does not lead
+until the log is reopened. `lost`: the log is damaged and lacks records that an in-sync replica must have (R18). An
+entry stays until the log is reopened or removed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogFailures:
             self._changed()
 
     def over(self, place: LogPlace) -> None:
-        """The log was reopened or is gone."""
+        """The log was reopened or removed."""
         was = self.unfit.pop(place, None), self.lost.pop(place, None)
         if was != (None, None):
             self._changed()

@@ -1,6 +1,6 @@
-"""The interface between handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and a partition: led
-here, followed, or only in the bucket. No call blocks. Only the searches await. `NotKnownYet` means that the partition
-is looked up first."""
+"""The interface between handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and a partition that is
+led here, followed, or only in the bucket. No call blocks. Only the searches await. `NotKnownYet` means that the
+partition is looked up first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReadableLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def epochs(self) -> LeaderEpochs:
-        """As far as they are known without waiting."""
+        """The offsets known without waiting."""
 
 
 class ReadableTier(Protocol):
@@ -67,7 +67,7 @@ class ReadableLocal(Protocol):
 
 class Readable(WatchedPartition, Protocol):
     """One partition for readers. `leader_epoch`: as clients see it. Offsets are −1 while unknown; `log` and `tier` then
-    raise NotKnownYet, or why it cannot be known."""
+    raise NotKnownYet, or the reason why they cannot be known."""
 
     topic: str
     topic_id: UUID
@@ -101,12 +101,12 @@ class Readable(WatchedPartition, Protocol):
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """A future that is done when everything appended so far is visible, after `wait_s` at most; None: it is, or
-        never will be."""
+        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are,
+        or never will be."""
 
 
 class HostedReplica(Protocol):
-    """A replica with an open log on this broker, leader or follower: what checkpoints and ticks need of it."""
+    """A replica with an open log on this broker, leader or follower: its interface for checkpoints and ticks."""
 
     @property
     def topic(self) -> str: ...

@@ -1,5 +1,6 @@
 """Look-up tables of this broker's partitions, by role. A partition is in `partitions` from the moment it serves until
-it resigns or its topic is deleted. A partition that the image gives to another leader is never answered as unknown."""
+it resigns or its topic is deleted. A request for a partition with another leader never gets
+UNKNOWN_TOPIC_OR_PARTITION."""
 
 from __future__ import annotations
 
@@ -43,15 +44,15 @@ class Registry:
         """Led here after an unclean election, hidden until the image says that the recovery is done (R20)."""
         self.topics: dict[str, Topic] = {}  # topics of which a partition was opened to be led here
         self.changes = 0
-        """Counts changes of leadership here. Topics, partitions and leader epochs are unchanged while it stands."""
+        """Number of leadership changes here. While it is unchanged, so are topics, partitions and leader epochs."""
         self.followed: dict[tuple[str, int], FollowerReplica] = {}  # copied from another broker
-        self.refused: dict[tuple[str, int], RefusedCopy] = {}  # too damaged to open, as long as their roles last
+        self.refused: dict[tuple[str, int], RefusedCopy] = {}  # logs too damaged to open, for the time of their roles
         self.log_failures = LogFailures()  # logs that failed or lost records
-        self.copied = ReplicationCounters()  # counts of what other brokers sent
+        self.copied = ReplicationCounters()  # counters of replicated data
         self.isr_pending: dict[LeaderReplica, None] = {}
-        """Led partitions whose in-sync set may need a change. Proposals visit these only."""
+        """Led partitions whose in-sync set may need a change. Only these are checked for proposals."""
         self.touched: set[HostedReplica] = set()
-        """Partitions appended to since they were last clean. A tick visits these only."""
+        """Partitions with appends since they were last clean. Only these are ticked."""
 
     def publish(self, topic: Topic, partitions: list[LeaderReplica]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
@@ -77,11 +78,11 @@ class Registry:
                 found = table.get((topic.name, index))
                 if found is not None and found.topic_id == UUID(topic.topic_id):
                     del table[topic.name, index]
-                    self.touched.discard(found)  # a closed log never becomes clean: ticks would retain it for ever
+                    self.touched.discard(found)  # a closed log never becomes clean, so it would be ticked for ever
 
     def resign(self, partition: LeaderReplica) -> None:
-        """Hide a partition that is no longer led from clients. It still ticks, because its appended records have to be
-        synced in time."""
+        """Hide a partition from clients when it is no longer led. It is still ticked, because its appended records must
+        be synced in time."""
         self.changes += 1
         key = partition.topic, partition.index
         for table in (self.partitions, self.starting):
@@ -111,8 +112,8 @@ class Registry:
         self.touched.discard(followed)
 
     def refusal(self, name: str, index: int) -> ErrorCode:
-        """The error for a client that asks for a partition not led here: NOT_LEADER_OR_FOLLOWER where another broker
-        leads it, or none does. UNKNOWN_TOPIC_OR_PARTITION where it does not exist, or is not opened here yet."""
+        """The error for a client request for a partition not led here: NOT_LEADER_OR_FOLLOWER if another broker or none
+        leads it; UNKNOWN_TOPIC_OR_PARTITION if it does not exist, or is not open here yet."""
         if (
             (name, index) in self.resigned
             or (name, index) in self.starting

@@ -1,6 +1,6 @@
 """The replicas of this broker: gives each `ReplicaOwner` the role that the metadata image asks for. It implements the
 publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. Once `close`
-began, no role begins. A stop is clean only where the tail of every log is known."""
+began, no role begins. A stop is clean only if the tail of every log is known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tiering.service import TierService
 
 
 class ReplicaManager:
-    """`forget` asks the controller to forget a deleted topic of which nothing is left. It raises while it cannot."""
+    """`forget` asks the controller to forget a completely deleted topic. It raises while it cannot."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class ReplicaManager:
         self._tiers = tiers
         self._registry = registry
         self._report = report
-        self._is_closing = False  # once set no role begins: the clean-shutdown marker depends on it
-        self._topics: dict[str, Topic] = {}  # by id, as last decided
+        self._is_closing = False  # once set, no role begins; the clean-shutdown marker relies on that
+        self._topics: dict[str, Topic] = {}  # by id, as in the newest image
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
         self._publications: dict[str, list[Publication]] = {}  # by topic id, until they are over
         self._config_updates = ConfigUpdates(self._topics, self._configure, tasks)
@@ -83,7 +83,7 @@ class ReplicaManager:
 
     @property
     def damaged(self) -> dict[TopicPartition, str]:
-        """Why partitions refuse to open, by place."""
+        """Reasons why partitions cannot be opened, by directory."""
         return {owner.place: owner.damaged for owner in self._all() if owner.damaged}
 
     def watch(self, watcher: LeadershipWatcher) -> None:
@@ -154,7 +154,7 @@ class ReplicaManager:
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Stop leading or following these partitions. Pending acknowledgements fail at once with
-        NOT_LEADER_OR_FOLLOWER, the jobs at the bucket end, the logs stay open."""
+        NOT_LEADER_OR_FOLLOWER, their bucket jobs end, and the logs stay open."""
         self._update_topic(topic)
         for index in indexes:
             self._owner(topic, index).rest()
@@ -166,7 +166,8 @@ class ReplicaManager:
         return len(self._registry.partitions) + ready
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Their leaders apply the rows of the image. A partition still opening applies its row when it is published."""
+        """The leaders of these partitions apply the rows of the image. A partition still opening applies its row when
+        it is published."""
         self._update_topic(topic)
         for index in indexes:
             role = self._owner(topic, index).role
@@ -182,7 +183,7 @@ class ReplicaManager:
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Remove the logs of these partitions: other brokers hold them."""
         if self._is_closing:
-            return  # the next start finds them strays
+            return  # the next start treats them as strays
         for index in indexes:
             self._owner(topic, index).drop(is_seen=is_seen)
 
@@ -213,7 +214,7 @@ class ReplicaManager:
         """Stop serving a deleted topic. Its waiters fail at once. Its logs are closed in the background, before a new
         topic of that name is opened."""
         if self._is_closing:
-            return  # its logs are closed with all others; the next start finds it deleted
+            return  # its logs are closed with all others; the next start removes it
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         registry = self._registry
@@ -255,7 +256,7 @@ class ReplicaManager:
     async def close(self, *, clean: bool) -> bool:
         """See `LogShutdown.close`. Returns whether every log was left clean."""
         self._is_closing = True
-        # A log whose tail is unknown until the bucket answers must be unknown at the next start, too.
+        # If a log's tail is unknown until the bucket answers, the next start must treat it as unknown, too.
         owners = tuple(self._all())
         all_known = not any(owner.is_in_doubt for owner in owners)
         self._roles.fetchers.cancel()

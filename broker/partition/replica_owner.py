@@ -1,6 +1,6 @@
-"""The owner of one replica on this broker: its log has one role at a time, or is removed. One task per replica works
-towards the newest aim. An aim ends the current role at once. The next role begins when nothing of the previous one
-works on the log. An aim that was replaced before its turn never begins. `docs/design/late-work.md` draws the states and
+"""The owner of one replica on this broker: gives its log one role at a time, or removes it. One task per replica works
+towards the newest aim. A new aim ends the current role at once. The next role begins after all work of the previous one
+on the log ended. An aim that is replaced before its turn never begins. `docs/design/late-work.md` draws the states and
 transitions."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REST: Final = Aim(Goal.REST)
 
 
 class ReplicaOwner:
-    """`gone` is called when nothing of the replica is left here."""
+    """`gone` is called when the replica is completely removed here."""
 
     __slots__ = ("_aim", "_before", "_gone", "_roles", "_task", "_was_dropped", "index", "place", "role", "topic")
 
@@ -58,12 +58,12 @@ class ReplicaOwner:
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.role: LeaderRole | FollowerRole | None = None
-        """The current role, or one that is over and still works on the log."""
+        """The current role, or an ended one that still works on the log."""
         self._roles = roles
         self._gone = gone
         self._aim = _REST
         self._before: LeaderReplica | None = None  # the last leadership, while its log stayed open since
-        self._was_dropped = False  # since its last role: the tier drops what the leader said once that role is over
+        self._was_dropped = False  # since its last role; then the tier drops the leader's values
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -72,7 +72,7 @@ class ReplicaOwner:
 
     @property
     def damaged(self) -> str:
-        """Why it cannot be opened to be led; empty where it can."""
+        """The reason why it cannot be opened to lead; empty if it can."""
         return self.role.damaged if isinstance(self.role, LeaderRole) else ""
 
     @property
@@ -97,7 +97,7 @@ class ReplicaOwner:
         self._set_aim(Aim(Goal.FOLLOW))
 
     def drop(self, *, is_seen: bool) -> None:
-        """Other brokers hold it. `is_seen`: rows of one session of this process say so."""
+        """Other brokers hold the partition. `is_seen`: rows of one session of this process show that."""
 
         def is_sure() -> bool:
             return is_seen and not is_rebuilt(self._roles.metadata.image)
@@ -107,7 +107,8 @@ class ReplicaOwner:
 
     def delete(self, is_remembered: Callable[[], bool]) -> None:
         """Its topic was deleted. `is_remembered`: the image still names the deletion, or the removal of its files is
-        under way. Otherwise the cluster forgot the topic while this broker was away, which proves nothing."""
+        under way. Otherwise the cluster forgot the topic while this broker was away, which is no proof of a
+        deletion."""
         if isinstance(self.role, LeaderRole):
             self.role.is_visible = False  # the tables dropped the topic already, and watchers were called
         self._end_role(Fenced(f"topic {self.topic.name} was deleted"))
@@ -145,7 +146,7 @@ class ReplicaOwner:
 
     def _set_aim(self, aim: Aim) -> None:
         if self._aim.publication is not None and self._aim is not aim:
-            self._aim.publication.drop(self.index)  # where it never began: the publication waits for it no more
+            self._aim.publication.drop(self.index)  # if it never began, the publication must not wait for it
         self._aim = aim
         if self._task is None:
             name = f"replica {self.place}"
@@ -157,7 +158,7 @@ class ReplicaOwner:
             if self.role is not None and self.role.is_over:
                 await self._await_end(self.role)
                 continue
-            if self._was_dropped:  # also where the replica is assigned again before its log is removed
+            if self._was_dropped:  # also if the replica is assigned again before its log is removed
                 self._was_dropped = False
                 self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
             aim = self._aim
@@ -186,7 +187,7 @@ class ReplicaOwner:
         self.role = None
 
     def _fenced(self, role: LeaderRole, why: str) -> None:
-        """The root of the partition names a higher epoch, so this leadership is over. It leads again when the image
+        """The partition's root has a higher epoch, so this leader role ended. The replica leads again when the image
         gives it a higher epoch."""
         assert self.role is role, f"{self.place}: a role that is over was fenced"
         log.error("%s is led by somebody else: %s; it leads again in a higher leader epoch", self.place, why)
@@ -203,7 +204,7 @@ class ReplicaOwner:
         roles, place, topic_id = self._roles, self.place, UUID(self.topic.topic_id)
         try:
             await roles.logs.close_of(place, topic_id)
-        except OSError as failure:  # the file is not needed any more; it is closed all the same
+        except OSError as failure:  # the file is not needed any more, but must be closed
             roles.report(f"close {place}", failure)
         roles.tiers.forget(topic_id, self.index)
         if self._aim is not aim:
@@ -217,11 +218,11 @@ class ReplicaOwner:
             await self._move_aside(topic_id, aim)
 
     def _forget_failures(self) -> None:
-        """No earlier: a damaged log that is given back before it went is still damaged (R18)."""
+        """Not earlier: if the replica is assigned again before the removal, a damaged log is still damaged (R18)."""
         self._roles.registry.log_failures.over(self.key)
 
     async def _move_aside(self, topic_id: UUID, aim: Aim) -> None:
-        """Move a log without an owner to the strays, where nothing opens it."""
+        """Move a log without an owner to the strays, so that it is not opened."""
         try:
             await self._roles.logs.move_stray(self.place, topic_id, lambda: self._aim is aim, self._forget_failures)
         except (Corrupt, OSError) as failure:  # it stays; opening another log in its place fails with the reason
@@ -231,12 +232,12 @@ class ReplicaOwner:
         roles, place = self._roles, self.place
         try:
             await roles.logs.set_aside(place, topic_id, lambda: self._aim is aim, self._forget_failures)
-        except (Corrupt, OSError) as failure:  # it stays: a stray to the next start
+        except (Corrupt, OSError) as failure:  # the log stays; the next start treats it as a stray
             roles.report(f"remove {place}", failure)
             return
         if self._aim is not aim:
             return  # assigned again while it waited for its turn
-        log.info("%s of topic id %s is held by other brokers: its log here is removed", place, topic_id)
+        log.info("%s of topic id %s is now on other brokers: its log here is removed", place, topic_id)
         try:
             await roles.logs.directories.delete_set_aside()
         except OSError as failure:  # the next removal or the next start removes it

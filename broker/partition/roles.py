@@ -1,4 +1,4 @@
-"""What every role on this broker works with: its services, its watchers, and the slots for opening logs."""
+"""Resources of all roles on a broker: services, watchers, and the slots for opening logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LeadershipWatcher(Protocol):
         """The partition serves: it was opened, or is led again in a higher epoch."""
 
     def resigned(self, topic: str, index: int) -> None:
-        """Another broker leads it, or none. Its waiters already have their error."""
+        """Another broker leads the partition, or none. Its waiters have already failed."""
 
     def withdrawn(self, topic: str) -> None: ...
 

@@ -18,14 +18,14 @@ from tiering.tier_config import TierConfig
 
 
 class TopicConfigs:
-    """Caches the last resolution, because partitions of one topic come together."""
+    """Caches the last resolution, because the partitions of one topic are resolved together."""
 
     def __init__(self, config: LiveConfig) -> None:
         self._live = config
         self._resolved: tuple[BrokerConfig, Topic, TopicConfig] | None = None
 
     def of(self, topic: Topic) -> TopicConfig:
-        """Resolved against the broker's configs: 80 µs unless the same topic was asked for last."""
+        """The topic's configs with the broker's as defaults: 80 µs unless it is the last resolved topic."""
         broker, last = self._live.now, self._resolved
         if last is None or last[0] is not broker or last[1] is not topic:
             config = resolve_topic(broker, topic.configs, internal=topic.internal)

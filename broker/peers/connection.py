@@ -1,12 +1,12 @@
-"""A connection to one broker: made at the first request, and again after it broke.
+"""A connection to one broker, opened by the first request and again after a break.
 
 A request is sent at most once. It ends within its time by one of these:
 
 * its response;
 * ConnectionRefusedError: no process listens, nothing was sent;
 * another ConnectionError: the broker may have received it, unless the message says that nothing was sent;
-* TimeoutError. This closes the connection: responses arrive in order, so all later ones would be as late, and only so
-  is a network that swallows bytes noticed.
+* TimeoutError. This closes the connection: responses arrive in order, so all later ones would be as late. No other
+  event detects a network that drops all bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 
 class PeerConnection:
-    """`tls` None: the other broker's listener does not speak TLS; `login` None: nobody logs in there."""
+    """`tls` None: the other broker's listener does not speak TLS; `login` None: the listener needs no login."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class PeerConnection:
         self.address = address
         self._tls = tls
         self._login = login
-        self._replace_s: float | None = None  # from when on the login of `_stream` is too old
+        self._replace_s: float | None = None  # time at which the login of `_stream` is too old
         self._net = net
         self._client_id = client_id
         self._pool = pool

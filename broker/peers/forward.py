@@ -50,9 +50,9 @@ FORWARDED_BYTES_MAX: Final = 8 << 20
 APPLY_WAIT_S: Final = 10.0
 """How long a response waits for this broker's image: two polls of `cluster.json`. The change is committed already."""
 _LOOK_AGAIN_S: Final = 5.0
-_LANES: Final = 4  # connections: responses are in order, so a slow one delays those behind it
+_LANES: Final = 4  # connections; a slow response delays the ones behind it, because responses are in order
 _GRACE_S: Final = 5.0
-_TIMEOUT_S: Final = 30.0  # of requests that have none
+_TIMEOUT_S: Final = 30.0  # for requests that have no timeout
 _TIMEOUT_MAX_S: Final = 120.0
 _VERSION: Final = 0
 
@@ -144,7 +144,7 @@ class Forward:
                 await self._feed.until(lambda: self._feed.position >= position)
 
     async def _another_than(self, at: ControllerAt) -> bool:
-        """Whether the image names another controller, now or within 5 s."""
+        """Wait up to 5 s until the image names another controller. Returns whether it does."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_AGAIN_S):
                 await self._feed.until(lambda: self._metadata.controller != at)

@@ -1,4 +1,4 @@
-"""How a broker logs in to another one on each new connection, when their listener speaks SASL (S7).
+"""Logs a broker in on each new connection to another one, if their listener uses SASL (S7).
 
 A connection whose session is about to end is replaced by a new one; the old one gets no more requests and ends with its
 last response. SCRAM's hashes run in a worker, once: salt and iterations rarely change.
@@ -47,8 +47,8 @@ class LinkLogin:
         self._salted = SaltedPasswords()
 
     async def log_in(self, stream: PeerStream) -> float | None:
-        """Log in on a new connection; the loop's time from which it is to be replaced (None: never). Raises LoginFailed
-        and what `PeerStream.ask` raises."""
+        """Log in on a new connection. Returns the loop's time at which to replace it (None: never). Raises LoginFailed
+        and the errors of `PeerStream.ask`."""
         login = self._new_login()
         handshake = await stream.ask(SaslHandshakeRequest(login.mechanism), HANDSHAKE_VERSION)
         assert isinstance(handshake, SaslHandshakeResponse)

@@ -1,7 +1,7 @@
 """Connections to the other brokers, one for each node and purpose.
 
 A connection belongs to one session of a node. A node with a new session or address gets a new connection; requests on
-the old one fail. A purpose keeps requests apart that must not wait for each other.
+the old one fail. Separate purposes are for requests that must not wait for each other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from broker.peers.link_login import LinkLogin
 from broker.peers.tls_client import ClientTls
 from seams.net import Net
 
-_IDLE_BYTES_MAX: Final = 8 << 20  # of receive buffers kept for the next answer
-_KNOCK_S: Final = 0.25  # to wait for a port that neither accepts nor refuses
+_IDLE_BYTES_MAX: Final = 8 << 20  # receive buffers kept for the next response
+_KNOCK_S: Final = 0.25  # longest wait for a port that neither accepts nor refuses
 
 
 class NoWayThere(ConnectionError):
@@ -27,8 +27,8 @@ class NoWayThere(ConnectionError):
 
 class Links:
     """The connections of broker `node_id`. `listener`: name of the brokers' listener (`inter.broker.listener.name`) on
-    all of them. `frame_bytes_max`: of a response. `tls`: when that listener speaks TLS. `login`: how to log in there;
-    None: nobody does."""
+    all of them. `frame_bytes_max`: of a response. `tls`: when that listener speaks TLS. `login`: logs in there; None:
+    no login."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Links:
         return made
 
     async def refuses(self, node: Node) -> bool:
-        """Whether the node's port refuses connections, within 0.25 s. False when the network swallows bytes or the
-        address is unknown."""
+        """Whether the node's port refuses a connection within 0.25 s. False if the network drops bytes or the address
+        is unknown."""
         address = _address(node, self._listener)
         if self._is_closed or address is None:
             return False
@@ -95,7 +95,7 @@ class Links:
                 connection.close()
 
     def close(self) -> None:
-        """All of them, for good."""
+        """Close all connections and open no others."""
         self._is_closed = True
         for _, connection in self._open.values():
             connection.close()

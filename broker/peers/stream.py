@@ -1,7 +1,7 @@
 """One open connection to another broker: requests out, their responses back in the same order.
 
 A response belongs to the oldest request without one. When the connection ends, all waiting requests fail with the
-reason. Requests in flight are bounded in number and bytes. A response is copied once out of the receive buffer, so that
+reason. Requests in flight are bounded in number and bytes. A response is copied once from the receive buffer, so that
 its records remain valid.
 """
 
@@ -56,7 +56,7 @@ class PeerStream(asyncio.BufferedProtocol):
         self._in_flight: deque[_PendingRequest] = deque()
         self._in_flight_bytes = 0
         self._correlation_id = 0
-        self._failure: str | None = None  # why it ended, or is about to
+        self._failure: str | None = None  # the reason why it ended, or is about to end
         self._is_retired = False
 
     @property
@@ -94,7 +94,7 @@ class PeerStream(asyncio.BufferedProtocol):
         self._fail(why)
 
     def retire(self) -> None:
-        """Close after the last response; nothing more is asked."""
+        """Close after the last response; no more requests are sent."""
         self._is_retired = True
         if not self._in_flight:
             self._fail("another connection took its place")

@@ -13,7 +13,7 @@ from broker.peers.stream import PeerStream
 
 
 class ClientTls(Protocol):
-    """What connections to other brokers need of certificates."""
+    """The TLS context for connections to other brokers."""
 
     def client_context(self) -> ssl.SSLContext:
         """The present one."""
@@ -59,4 +59,4 @@ class ClientSession:
 
     def _fail(self, why: str) -> None:
         self._established.set_exception(ConnectionError(f"{self._who}: no TLS session; nothing was sent: {why}"))
-        self._established.exception()  # whoever waits gets it; nobody may
+        self._established.exception()  # the waiting caller gets the failure; there may be none

@@ -32,7 +32,7 @@ _REFUSED: Final = "The throttling quota has been exceeded."
 
 
 class QuotaKind(StrEnum):
-    """Why a client is throttled: the label of a counter."""
+    """The reason for a throttle; the label of a counter."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
@@ -53,13 +53,13 @@ class RateQuota:
         self._sensors: Sensors[Rate] = Sensors()
 
     def set(self, limits: Limits) -> None:
-        """Use other quotas. What clients took counts against them."""
+        """Replace the quotas. Earlier use of clients counts against the new ones."""
         self._limits, self.is_set = limits, bool(limits)
         if not limits:
             self._sensors.clear()
 
     def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Count what the client took. Returns for how long it is throttled, in ms."""
+        """Count the client's use. Returns for how long it is throttled, in ms."""
         if (found := self._limits.of(user, client_id)) is None:
             return 0
         key, bound = found
@@ -70,9 +70,9 @@ class RateQuota:
     def reserve(
         self, user: str, client_id: str, value: float, now_ms: int, *, is_wanted: bool = True
     ) -> tuple[int, bool]:
-        """As `record`, but nothing is counted if the client may not have it (second result). A client that took nothing
-        within the windows has it anyway and is throttled after; else one batch above its quota would never be read.
-        Not `is_wanted`: it does not get it for another reason."""
+        """As `record`, but a refused read is not counted (second result: whether it is allowed). A client without use
+        in the windows may read above its quota and is throttled afterwards; otherwise a batch larger than its quota
+        could never be read. Not `is_wanted`: the read is refused for another reason."""
         if (found := self._limits.of(user, client_id)) is None:
             return 0, True
         key, bound = found
@@ -86,7 +86,7 @@ class RateQuota:
         return throttle_ms, is_served
 
     def most_at_once(self, user: str, client_id: str) -> int | None:
-        """What the client may take at once when it took nothing before; None: there is no quota."""
+        """The most that an idle client may take at once; None: there is no quota."""
         found = self._limits.of(user, client_id)
         if found is None:
             return None

@@ -1,5 +1,5 @@
-"""Connections that each address may open a second (KIP-612). Above its quota a new connection is not served: it is
-closed after the throttle time, at most a window, and does not count. Addresses without a quota are not measured.
+"""Connections that each address may open a second (KIP-612). A connection above the quota is not served and not
+counted. It is closed after the throttle time, at most one window. Addresses without a quota are not measured.
 
 Source: Kafka's ConnectionQuotas. Host names are resolved by the caller.
 """
@@ -13,7 +13,7 @@ from broker.quotas.sensors import Sensors
 
 
 class ConnectionRates:
-    """`default`: of addresses without a limit of their own (None: unlimited)."""
+    """`default`: the limit of addresses that have no other limit (None: unlimited)."""
 
     __slots__ = ("_by_address", "_default", "_sensors", "_windows")
 
@@ -24,7 +24,7 @@ class ConnectionRates:
         self._sensors: Sensors[Rate] = Sensors()
 
     def set(self, default: float | None, by_address: Mapping[str, float]) -> None:
-        """Use other quotas. Connections of before count."""
+        """Replace the quotas. Connections that were counted before still count."""
         self._default, self._by_address = default, dict(by_address)
         if default is None and not by_address:
             self._sensors.clear()

@@ -4,9 +4,9 @@
 default client id; 6. default user; 7. client id; 8. default client id.
 
 Clients that share a level without a client id or user in it share one rate: all clients of a user under 3 and 6, all
-users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: whose
-rate is measured, then which quota holds for it. So a client without an id, to which level 2 or 5 applies, is held to
-the quota of its user.
+users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: select
+the rate to measure, then the quota for it. A client without an id, to which level 2 or 5 applies, thus has the quota of
+its user.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _DEFAULT: Final = ""  # an empty name is refused, so no entity has it
 
 _FOUND_MAX: Final = 10_000  # clients whose quota is remembered, 0.3 KB each
 _ID_CHARS_MAX: Final = 256
-"""Of a client id that is remembered as it is. Of a longer one, as no client has, a digest is: any client may send any
-number of ids of 32 KB, some before they logged in."""
+"""Longest client id stored in full; of a longer id the digest is stored. Real clients have none, but any client may
+send any number of ids of 32 KB, some before a login."""
 
 SensorKey: TypeAlias = tuple[str, str]
-"""User and client id whose use is measured together; empty: of any."""
+"""User and client id whose use is measured together; empty: any user or client id."""
 
 
 class Limits:
@@ -45,7 +45,7 @@ class Limits:
         return bool(self._by_entity)
 
     def of(self, user: str, client_id: str) -> tuple[SensorKey, float] | None:
-        """Whose use is measured with this client's, and the quota of them together; None: there is no quota."""
+        """The clients that share a rate with this one, and their common quota; None: there is no quota."""
         client = user, client_id
         if client in self._found:
             return self._found[client]

@@ -21,11 +21,11 @@ class LoopTime:
 
     @property
     def seconds(self) -> float:
-        """Until now."""
+        """Seconds up to now."""
         return self._total_s if self._began_s is None else self._total_s + self._now_s() - self._began_s
 
     def start(self) -> bool:
-        """False: it runs already, and another caller stops it."""
+        """Start the clock. False: it is running already, and another caller stops it."""
         if self._began_s is not None:
             return False
         self._began_s = self._now_s()
@@ -36,7 +36,7 @@ class LoopTime:
         self._began_s = None
 
     def timed(self, work: Coroutine[Any, Any, Answer]) -> Coroutine[Any, Any, Answer]:
-        """The same work, each step of which counts."""
+        """`work`, with every step measured."""
         return _Timed(self, work)
 
 

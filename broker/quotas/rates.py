@@ -1,8 +1,8 @@
 """Rates over sampled windows, and token buckets, as Kafka's `Rate` and `TokenBucket` compute them.
 
-A rate is the sum of its samples divided by the time since the first of them began. That time counts at least all
-windows but one, so a short burst does not look like a high rate. A sample that ended within the span counts whole. One
-more sample than `windows.count` is kept, because the oldest overlaps the span.
+A rate is the sum of its samples divided by the time since the first of them began. That time is at least the length of
+all windows but one, so a short burst does not look like a high rate. A sample that ended within the span counts in
+full. One more sample than `windows.count` is kept, because the oldest overlaps the span.
 
 Source: Kafka's SampledStat, Rate, WindowedSum, TokenBucket and QuotaUtils. Times are milliseconds that never go back.
 """
@@ -42,7 +42,7 @@ class _Sample:
 
 
 class Rate:
-    """What one client took, a second.
+    """One client's use per second.
 
     Hot path while a quota is set: within it `record` and `throttle_ms` look at no sample but the current one.
     """
@@ -57,7 +57,7 @@ class Rate:
         self._purge_ms = 0  # no sample is obsolete before
 
     def record(self, value: float, now_ms: int) -> None:
-        """Count `value`; a negative one takes back what was counted in the same window."""
+        """Count `value`; a negative one reverses a count in the same window."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
             self._purge_ms = now_ms + self._windows.span_ms
@@ -69,7 +69,7 @@ class Rate:
         self._total += value
 
     def total(self, now_ms: int) -> float:
-        """What was counted within the span."""
+        """The sum within the span."""
         if now_ms >= self._purge_ms:
             self._purge(now_ms)
         return self._total
@@ -86,7 +86,7 @@ class Rate:
         return max(elapsed_ms + max(lacking, 0) * windows.size_ms, 1)
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """How long nothing may be counted until the rate is down to `bound`; 0 when it is not above it."""
+        """Time without use until the rate falls to `bound`; 0 when it is not above `bound`."""
         if self.total(now_ms) * 1000 <= bound * self._windows.least_span_ms:
             return 0
         rate = self.per_s(now_ms)
@@ -104,7 +104,7 @@ class Rate:
         return self._samples[self._current]
 
     def _purge(self, now_ms: int) -> None:
-        """Empty the samples that are older than the span; they begin anew now."""
+        """Clear samples older than the span; they start again now."""
         span_ms, samples = self._windows.span_ms, self._samples
         for sample in samples:
             if now_ms - sample.last_ms >= span_ms:
@@ -114,7 +114,7 @@ class Rate:
 
 
 class TokenBucket:
-    """Tokens that one client has left; below 0 it has to wait. It begins full: with what the quota allows in all
+    """Tokens that one client has left; below 0 it has to wait. It starts with as many tokens as the quota allows in all
     windows together."""
 
     __slots__ = ("_filled_ms", "_tokens", "_windows")

@@ -1,6 +1,6 @@
-"""What is measured of clients, at most `SENSORS_MAX` of one kind. A sensor that was not used for an hour is forgotten,
-as in Kafka. Above the bound the one that was not used for longest is forgotten, so its client begins with an unused
-quota: clients with ever new ids cost time, not memory."""
+"""Sensors: the measured use of each client, at most `SENSORS_MAX` of one kind. A sensor expires after an hour without
+use, as in Kafka. Above the bound the least recently used sensor is dropped, so its client starts with an unused quota.
+Clients that always send new ids thus cost time, not memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sensors(Generic[T]):
         return len(self._found)
 
     def get(self, key: SensorKey, now_ms: int, make: Callable[[], T]) -> T:
-        """The sensor of `key`, made anew if there is none. `now_ms` never goes back."""
+        """The sensor of `key`, created if there is none. `now_ms` never goes back."""
         found = self._found
         used = found.get(key)
         sensor = make() if used is None or now_ms - used[0] >= IDLE_MS_MAX else used[1]
@@ -41,7 +41,8 @@ class Sensors(Generic[T]):
         self._found.clear()
 
     def _forget(self, now_ms: int) -> None:
-        """Called with each new sensor: two at most go, so the idle ones go twice as fast as new ones come."""
+        """Called for each new sensor. It drops at most two, so idle sensors disappear twice as fast as new ones
+        appear."""
         found = self._found
         for _ in range(2):
             oldest = next(iter(found))

@@ -1,4 +1,4 @@
-"""The partitions of a read-only broker, and the image it shows, both made from its owner's images.
+"""The partitions and the image of a read-only broker, made from the images of the cluster that owns the bucket.
 
 A partition is readable while its topic is in the image; a topic created again under its name is another one. An unread
 partition costs only its name.
@@ -62,7 +62,7 @@ class Archive:
             self.groups.withdrawn(topic.name)
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """There is nothing to delete."""
+        """Nothing to delete."""
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """`lead` follows with another epoch."""
@@ -91,8 +91,8 @@ class ArchiveImages:
     only replica.
 
     Internal topics are left out, because no object holds their records. Of configs for all brokers only topic defaults
-    remain; others apply to the owner's processes. An unchanged topic is the same object in two successive images, so
-    that the cost is that of the change. Pure.
+    remain; others apply to the owner's processes. An unchanged topic is the same object in successive images, so the
+    cost is that of the changes. Pure.
     """
 
     def __init__(self, node: Node) -> None:
@@ -112,7 +112,7 @@ class ArchiveImages:
             deleted={topic_id: topic for topic_id, topic in image.deleted.items() if not topic.internal},
             nodes={self._node.node_id: self._node},
             cluster_configs={name: text for name, text in image.cluster_configs.items() if name in _TOPIC_DEFAULTS},
-            acls=image.acls,  # of the same principals, as far as this broker knows them by the same means
+            acls=image.acls,  # they apply to the same principals, if this broker authenticates them in the same way
         )
 
     def _shown(self, topic: Topic) -> Topic:

@@ -1,7 +1,6 @@
-"""A partition of which only the bucket's part is served, and its manifest once it was read.
-
-High watermark (the end in the bucket, or the log start when that is higher) and log start never decrease while the
-process lives, whatever a root says. Waiters are woken after they moved. 10 000 partitions without requests take 3 MB.
+"""A partition served only from the bucket, and its manifest once it was read. High watermark (the end in the bucket, or
+the log start if that is higher) and log start never decrease in one process, even if a root has lower values. Waiters
+are woken after they moved. 10 000 partitions without requests take 3 MB.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class ArchivedPartition:
         return f"{self.topic}-{self.index}"
 
     def read(self, manifest: Manifest) -> None:
-        """Take over what its manifest says."""
+        """Update the offsets from the manifest."""
         end = max(manifest.remote_end_offset, manifest.log_start_offset, self.high_watermark)
         start = max(manifest.log_start_offset, self.log_start_offset)
         if (end, start) != (self.high_watermark, self.log_start_offset):
@@ -92,7 +91,7 @@ class ArchivedPartition:
             self._waiters.wake()
 
     def is_waited_for(self) -> bool:
-        """Whether a client waits right now; one that returns later calls `wanted`."""
+        """Whether a client waits now; a client that returns later calls `wanted`."""
         return self._waiters is not None and self._waiters.awaits_flush()
 
     # ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +102,7 @@ class ArchivedPartition:
 
     @property
     def is_end_known(self) -> bool:
-        """The bucket holds committed records only, and clients see nothing beyond."""
+        """The bucket holds only committed records, and clients see only those."""
         return True
 
     @property
@@ -153,7 +152,8 @@ class KnownRoot:
     """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: when it was last
     read, by the monotonic clock.
 
-    After a manifest was read again (a poll, an object that is gone) the partition learns of it before the next read.
+    After a manifest was read again (by a poll, or after an object was missing), the partition is updated before the
+    next read.
     """
 
     __slots__ = ("_cold", "_partition", "lineage", "lineage_end", "log", "manifests", "read_s", "tier")
@@ -176,7 +176,7 @@ class KnownRoot:
 
     @property
     def weight(self) -> int:
-        """About how many entries it holds."""
+        """Approximate number of its entries."""
         manifest = self.manifest
         return 1 + len(manifest.tail) + len(manifest.pages)
 
@@ -223,8 +223,8 @@ class ArchivedLog:
 
     @property
     def local_log_start_offset(self) -> int:
-        """Reads below it go to the bucket. Between it and the end, where a root dropped objects (tiering was switched
-        off), readers wait."""
+        """Reads below it are served from the bucket. Between it and the end a root dropped objects (tiering was
+        switched off), and readers wait."""
         manifest = self._root.manifest
         return min(max(manifest.remote_end_offset, manifest.log_start_offset), self._partition.high_watermark)
 

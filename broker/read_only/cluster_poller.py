@@ -1,7 +1,7 @@
 """Polls `cluster.json` of another cluster for its newest image.
 
-When the store does not answer, or `cluster.json` is damaged, missing or no continuation of the last one, the known
-image stays. A `cluster.json` of another cluster or of a newer format ends the broker.
+If the store does not answer, or `cluster.json` is damaged, missing or not a continuation of the last one, the known
+image remains in use. A `cluster.json` of another cluster or of a newer format stops the broker.
 """
 
 from __future__ import annotations

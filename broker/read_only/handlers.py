@@ -1,8 +1,8 @@
 """Handlers and refusals of a read-only broker.
 
-Whatever writes is refused with an error that clients do not retry, and a message that says where to write. Requests for
-a controller are refused by `NoCommitQueue`, in the words of each API; requests that write to a partition by
-`RefusesWrites`, before any handler.
+Requests that write are refused with an error that clients do not retry, and a message that names the right brokers.
+`NoCommitQueue` refuses requests for a controller, with the errors of each API. `RefusesWrites` refuses requests that
+write to a partition, before any handler.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CODES: Final = {
 
 
 class RefusesWrites(BrokersOnly):
-    """Refuses what writes, too."""
+    """Also refuses requests that write."""
 
     def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
         code = _CODES.get(api_key)
@@ -99,7 +99,7 @@ async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode
 
 
 async def _add_partitions(request: wire.AddPartitionsToTxnRequest, code: ErrorCode) -> wire.AddPartitionsToTxnResponse:
-    """Brokers' versions have an error of the whole answer, clients' one a partition."""
+    """Versions for brokers have one error for the response, versions for clients one per partition."""
     return wire.AddPartitionsToTxnResponse(
         error_code=code,
         results_by_topic_v3_and_below=[
@@ -169,7 +169,7 @@ REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
     ApiKey.WRITE_TXN_MARKERS: _write_markers,
     ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
 }
-"""Added to the dispatcher's."""
+"""Refusals added to those of the dispatcher."""
 
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 

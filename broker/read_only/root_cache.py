@@ -1,6 +1,6 @@
 """Manifests of partitions that clients read: loaded at the first request, polled while requests continue.
 
-* A root is read once however many requests wait for it, at most `READS_AT_ONCE` at a time.
+* Requests that wait for the same root share one read; at most `READS_AT_ONCE` reads run at a time.
 * At most `ENTRIES_MAX` entries are cached; the least recently used are dropped, but partitions keep their offsets.
 * Partitions without requests are not polled, and no timer walks over all partitions.
 * A root that cannot be read refuses only its own partition.
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
-"""Of all cached manifests: about 1 KB each."""
+"""Most entries of all cached manifests, about 1 KB each."""
 AGAIN_S: Final = 1.0  # between two reads of a root that was never read, while the store does not answer
 DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0
@@ -44,14 +44,14 @@ SELDOM_S: Final = 30.0
 """Poll interval of a partition that was read lately."""
 USED_S: Final = 10.0  # a request within this time counts as reading
 KEPT_S: Final = 300.0
-"""After so long without a request it is not polled; the next request reads it."""
+"""After this time without a request a root is not polled; the next request reads it."""
 POLLS_PER_S: Final = 100  # conditional GETs; $3.50 a day at S3's list price
 _TICK_S: Final = 0.5
 _FOOTER_S: Final = 30.0
 
 
 class ReadFailure(NamedTuple):
-    """Why a partition is not served: `failure` for requests before `until_s`, by the monotonic clock."""
+    """A refusal: requests before `until_s` (monotonic clock) get `failure`."""
 
     failure: ThermoclineError
     until_s: float
@@ -93,8 +93,8 @@ class RootCache:
 
     # ── what readers ask ─────────────────────────────────────────────────────────────────────────────────────────
     def of(self, partition: ArchivedPartition) -> KnownRoot:
-        """The root as it was last read. Raises NotKnownYet; and for a while the error of the last read: StorageFailed
-        for damage, Retryable."""
+        """The root of the last read. Raises NotKnownYet; for a while also the error of the last read: StorageFailed for
+        damage, Retryable."""
         now_s = partition.used_s = self._now_s()
         root = self._known.get(partition)
         if root is not None:
@@ -139,7 +139,7 @@ class RootCache:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
     def read(self, partition: ArchivedPartition) -> asyncio.Future[None]:
-        """Resolves, without an error, when the root was read or could not be. Not to be cancelled."""
+        """Resolves, without an error, when the read succeeded or failed. Do not cancel it."""
         reading = self._reading.get(partition)
         if reading is None:
             reading = asyncio.get_running_loop().create_future()
@@ -179,7 +179,7 @@ class RootCache:
         else:
             await root.manifests.reload_if_changed()
         if root.manifest.leader_epoch > partition.leader_epoch:
-            await self._newer_image()  # clients would take an epoch that Metadata did not show for another log's
+            await self._newer_image()  # clients would take an epoch unknown from Metadata for that of another log
         self.failure = ""
         if self.log_failures.pop(partition, None) is not None:
             log.info("%s can be read again", partition)
@@ -208,14 +208,14 @@ class RootCache:
             partition.wake()
 
     def _damaged(self, partition: ArchivedPartition, damage: ThermoclineError) -> None:
-        """Serve nothing of the partition: its end may be another log's."""
+        """Stop serving the partition, because its end may belong to another log."""
         if (known := self.log_failures.get(partition)) is None or not known.is_damage:
             log.error("%s is not served: %s", partition, damage)
         self._drop(partition)
         self._refuse(partition, StorageFailed(f"{partition} is not served: {damage}"), DAMAGED_S)
 
     def _trace(self, partition: ArchivedPartition, root: KnownRoot) -> asyncio.Future[None]:
-        """Resolves, without an error, when the lineage was read or could not be. Not to be cancelled."""
+        """Resolves, without an error, when the read of the lineage succeeded or failed. Do not cancel it."""
         tracing = self._tracing.get(partition)
         if tracing is None:
             tracing = asyncio.get_running_loop().create_future()
@@ -243,7 +243,7 @@ class RootCache:
         self._entries += root.weight
         self._schedule(partition)
         while self._entries > ENTRIES_MAX and len(self._known) > 1:
-            self._drop(next(iter(self._known)))  # idle ones are polled less often, so they are first
+            self._drop(next(iter(self._known)))  # idle roots are polled less often, so they are first
 
     def _drop(self, partition: ArchivedPartition) -> None:
         if self._known.pop(partition, None) is not None:
@@ -267,7 +267,7 @@ class RootCache:
         heapq.heappush(self._due, (now_s + in_s, self._turn, partition))
 
     async def keep(self) -> None:
-        """Poll what is due, until cancelled."""
+        """Poll due roots until cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
             now_s = self._now_s()

@@ -1,7 +1,7 @@
 """The start of a read-only broker.
 
-Its store refuses writes, so that no byte of the bucket is written whatever a request does. Its data directory holds a
-lock and a chunk cache, never a log, and is never another broker's.
+Its store refuses writes, so that no request can write to the bucket. Its data directory holds a lock and a chunk cache,
+never a log, and cannot be that of another broker.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tiering.service import CACHE_DIRECTORY
 
 log = logging.getLogger(__name__)
 
-_NO_JUMP_IS_TOO_LONG_S: Final = float("inf")  # no other broker can take over what is only read
+_NO_JUMP_IS_TOO_LONG_S: Final = float("inf")  # a read-only broker has no lease to lose
 
 GROUPS_PARTITION: Final = 0
 
@@ -74,7 +74,7 @@ def read_only_config(config: BrokerConfig) -> BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyStart:
-    """One start. `config`: from `read_only_config`. `components` collects what was made, for the stop. `ended` is
+    """One start. `config`: from `read_only_config`. `components` collects the created objects, for the stop. `ended` is
     called once with the reason when the bucket cannot be followed any more."""
 
     config: BrokerConfig
@@ -103,7 +103,7 @@ class ReadOnlyStart:
             raise Refused(f"{data_dir.path} is a broker's: give a read-only one a --data-dir of its own, for its cache")
 
     async def serve(self) -> ReadOnlySources:
-        """Everything else, until clients are accepted. May be cancelled: `components` has what has to be stopped."""
+        """The rest of the start, until clients are accepted. May be cancelled: `components` has the objects to stop."""
         config, world = self.config, self.world
         self.components.store = store = MeteredStore(ReadOnlyStore(self.open_bucket(config, world)), world.clock)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
@@ -153,7 +153,7 @@ class ReadOnlyStart:
         return Node(config.node_id, 0, "", "", "", listeners, config.rack)
 
     async def _poll(self, poller: ClusterPoller) -> None:
-        """Poll until that is impossible: a restart of the process begins with what is there then."""
+        """Poll until that is impossible; a restart of the process then reads the current state."""
         try:
             await poller.keep()
         except (Refused, NewerFormat) as over:
@@ -202,7 +202,7 @@ class ReadOnlyStart:
             live_configs=self.listening.live_configs(),
             images=feed,
             forward=Forward(metadata, feed, links, config.node_id, config.brokers_listener),
-            # None is ever set: the quotas are another cluster's.
+            # No quota is ever set, because quotas belong to the owning cluster.
             quotas=quota_managers(config, world.clock, self.dispatcher.clients),
             clients=self.dispatcher.clients,
         )
@@ -216,7 +216,7 @@ async def _opened(_: str) -> None:
 
 
 class MemoryPartition:
-    """`ShardLog` of the only shard. Its batches live on only in the state that the shard makes of them."""
+    """`ShardLog` of the only shard. Its batches exist only in the shard's state."""
 
     name = "groups in memory"
     index = GROUPS_PARTITION
@@ -268,4 +268,4 @@ class MemoryOffsetsTopic:
         return [self._node_id]
 
     async def ensure_created(self) -> None:
-        """There is nothing to create."""
+        """Nothing to create."""

@@ -1,5 +1,4 @@
-"""The content of the HTTP routes of a read-only broker: its cluster and the age of what it read. Manifests are not read
-for it."""
+"""Content of the HTTP routes of a read-only broker: its cluster and the age of its data. A route reads no manifest."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from tiering.reading.cold_reader import ColdReader
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlySources:
-    """What a serving read-only broker has. `since_s`: since when, by the monotonic clock."""
+    """Components of a serving read-only broker. `since_s`: start of serving, by the monotonic clock."""
 
     context: Context
     cold: ColdReader

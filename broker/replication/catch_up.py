@@ -1,13 +1,13 @@
 """Start offset of a lagging follower: its own log's end, or the end of the bucket's verified objects (R3, R26, D34,
 D79). Pure.
 
-- The verified end counts, never the remote end, so a damaged object costs no record.
+- The verified end counts, never the remote end, so a damaged object loses no record.
 - A member of the in-sync set, committed or proposed, is never sent to the bucket. It holds every committed record and
   the bucket holds only committed ones, so its end is at or above the verified end. If it is not, its report may still
   be part of an acknowledgement: it continues from its own end.
-- A replica outside the set may skip ahead. No acknowledgement counted its reports. Everything it drops lies below the
-  verified end. Until its end reaches the high watermark it cannot become a member, because its report is below the
-  verified end. An unclean election may choose it meanwhile; an unclean start reads the bucket anyway.
+- A replica outside the set may skip ahead, because no acknowledgement used its reports. All records that it drops are
+  below the verified end. Until its end reaches the high watermark it cannot become a member, because its report is
+  below the verified end. An unclean election may choose it meanwhile; an unclean start reads the bucket anyway.
 - No replica starts below the log start or below its own end.
 """
 
@@ -20,8 +20,8 @@ from hotstore.log.segment import SegmentInfo
 
 
 class LaggingReplica(NamedTuple):
-    """A replica outside the set, by its fetch. `end`: its next offset. `is_empty`: it has no record before that.
-    `copies_on`: the bucket was no use to it there."""
+    """A fetching replica outside the set. `end`: its next offset. `is_empty`: it has no record before that.
+    `copies_on`: the bucket's data was unusable there."""
 
     end: int
     is_empty: bool
@@ -29,16 +29,16 @@ class LaggingReplica(NamedTuple):
 
 
 def skips_to_bucket(replica: LaggingReplica, verified_end: int, lacks: Callable[[int], int], skip_bytes: int) -> bool:
-    """Whether the leader sends the replica to the bucket's `verified_end`, although it has the bytes. `lacks`: about
-    how many bytes lie between its end and an offset. `skip_bytes`: up to so many are copied instead, which costs no
-    request to the bucket."""
+    """Whether the leader sends the replica to the bucket's `verified_end`, although it has the bytes. `lacks`:
+    approximate bytes between its end and an offset. `skip_bytes`: a shorter distance is copied from the leader, which
+    needs no request to the bucket."""
     if replica.end >= verified_end or replica.copies_on:
         return False
     return replica.is_empty or lacks(verified_end) > skip_bytes
 
 
 class Start(NamedTuple):
-    """Where a replica's log restarts. `is_bare`: no tier holds records below it."""
+    """The offset at which a replica's log restarts. `is_bare`: no tier holds records below it."""
 
     offset: int
     is_bare: bool
@@ -46,14 +46,15 @@ class Start(NamedTuple):
 
 def start_of(end: int, verified_end: int, log_start: int) -> Start | None:
     """Offset at which a replica restarts if the leader has no bytes at its `end`; None: the replica is there already,
-    and fetches again. The log start if everything in the bucket expired. `verified_end` −1: the topic is not tiered."""
+    and fetches again. The log start if all objects in the bucket expired. `verified_end` −1: the topic is not
+    tiered."""
     offset = max(verified_end, log_start)
     return Start(offset, is_bare=verified_end < 0) if offset > end else None
 
 
 def bytes_between(segments: Iterable[SegmentInfo], start: int, end: int) -> int:
-    """About how many bytes of these segments lie in [start, end): a segment that reaches out of it counts in proportion
-    to its offsets."""
+    """Approximate bytes of these segments in [start, end); a partly contained segment counts in proportion to its
+    offsets."""
     total = 0
     for segment in segments:
         span = segment.end_offset - segment.base_offset

@@ -1,7 +1,7 @@
 """The two lanes to one leader, in-sync and catch-up, and the pace of the catch-up lane. Pure.
 
-- A replica in sync is in the first lane from its next response on. One that lacks committed records and is not in sync
-  is in the second. So in-sync fetches never queue behind catch-up bytes.
+- An in-sync replica is in the first lane from its next response on. A replica that is not in sync and lacks committed
+  records is in the second. In-sync fetches thus never queue behind catch-up bytes.
 - Catch-up starts at 256 KiB a response and doubles every 10 s, so it leaves CPU to producers. After 50 s, or while no
   producer is active on any leader, it has full speed.
 """
@@ -18,7 +18,7 @@ EASY_BYTES: Final = 256 << 10  # of the first responses: under a millisecond of 
 _PAUSE_S_MAX: Final = 0.005
 _EASY_S: Final = 10.0  # until responses double and pauses halve
 _STEPS: Final = 5  # until full speed without pauses; at a slower pace a replica might never be in sync
-_QUIET_MS: Final = 1_000  # without a produce request anywhere: full speed
+_QUIET_MS: Final = 1_000  # time without any produce request after which catch-up has full speed
 _JOINING_MS: Final = 20  # how long an in-sync fetch is parked while replicas may join from the other lane
 
 
@@ -34,18 +34,18 @@ class FetchLane:
         self._began_s: float | None = None
 
     def keeps(self, key: Key, at: FetchPosition, high_watermark: int) -> bool:
-        """Whether a replica stays in this lane that fetches `at` next, after a response with this high watermark."""
+        """Whether a replica that fetches `at` next stays in this lane, after a response with this high watermark."""
         if self.is_behind:
             return not self._is_in_sync(key)
         return at.offset >= high_watermark or self._is_in_sync(key)
 
     def rest(self) -> None:
-        """No replica is left: the next one starts slowly again."""
+        """No replica is left in the lane: the next one starts slowly again."""
         self._began_s = None
         self._quiet_ms.pop(self, None)
 
     def heard(self, quiet_ms: int) -> None:
-        """The leader got no produce request for so long. Negative: it does not say."""
+        """Time since the leader's last produce request. Negative: unknown."""
         self._quiet_ms[self] = quiet_ms
 
     def limits(self, of: Limits, now_s: float, *, is_only: bool) -> Limits:

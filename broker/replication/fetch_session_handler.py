@@ -1,7 +1,7 @@
-"""The follower's side of a fetch session: which positions the next request names (KIP-227). Pure. Each response belongs
-to the last request. After an error, and in a new session of this broker, the next request starts a new fetch session
-with all positions: a leader discards reports of an ended broker session (R16). Any other request costs only what
-changed. Source: Kafka's FetchSessionHandler."""
+"""The follower's side of a fetch session: selects the positions of the next request (KIP-227). Pure. Each response
+belongs to the last request. After an error, and in a new session of this broker, the next request starts a new fetch
+session with all positions: a leader discards reports of an ended broker session (R16). The cost of any other request is
+that of the changes. Source: Kafka's FetchSessionHandler."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ class FetchSessionHandler:
         return True
 
     def resend(self, key: Key) -> None:
-        """Name the key in the next request even if its position is the same: the response was not taken, and the leader
-        answers nothing twice."""
+        """Name the key in the next request even if its position is the same: the response was not applied, and the
+        leader does not repeat it."""
         self._resend.add(key)
         self._changed[key] = None
 
     def reset(self) -> None:
-        """No usable response came: start a new fetch session."""
+        """No usable response arrived: start a new fetch session."""
         self._session_id, self._epoch = _NO_SESSION, 0
         self.sent = {}
 

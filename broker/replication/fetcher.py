@@ -39,27 +39,27 @@ class FetchTarget(Protocol):
 
     @property
     def is_flushed(self) -> bool:
-        """Whether `wait_flushed` has nothing to wait for, as in `os` mode."""
+        """Whether `wait_flushed` returns at once, as in `os` mode."""
 
     def next_fetch(self) -> FetchPosition | None:
-        """None while it is truncated, restarted or offline, and after its role. Any change outside `answered` and
-        `refused` is announced by `Fetcher.wake`."""
+        """The next fetch position; None while the log is truncated, restarted or offline, and after its role. After any
+        change outside `answered` and `refused` the replica calls `Fetcher.wake`."""
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
-        """Take the response to `asked`, which was sent in the session of `broker_epoch`. Returns whether `wait_flushed`
-        has to wait. Raises ThermoclineError: nothing was taken, fetch again later."""
+        """Apply the response to `asked`, which was sent in the session of `broker_epoch`. Returns whether
+        `wait_flushed` has to wait. Raises ThermoclineError if nothing was applied: fetch again later."""
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
         """The leader answered `asked` with an error. Returns whether the replica handles it."""
 
     async def wait_flushed(self) -> None:
-        """Wait until everything taken is flushed, or never will be."""
+        """Wait until all applied records are flushed, or never will be."""
 
 
 @dataclass(eq=False, repr=False)
 class Fetcher:
-    """From one broker. `ask` sends a request: ConnectionError, TimeoutError. `session`: this broker's id, broker epoch
-    and process by the image. `other`: the fetcher of the other lane, if any."""
+    """The fetcher from one broker. `ask` sends a request and raises ConnectionError, TimeoutError. `session`: this
+    broker's id, broker epoch and process by the image. `other`: the fetcher of the other lane, if any."""
 
     leader_id: int
     _ask: Callable[[FetchRequest], Awaitable[FetchResponse]]
@@ -95,7 +95,7 @@ class Fetcher:
         self.throttle(key, is_throttled=is_throttled)
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """Its role is over: later responses are dropped."""
+        """The replica's role ended: later responses are dropped."""
         if self._copies.get(key) is copy:
             del self._copies[key]
             self._not_before_s.pop(key, None)
@@ -142,7 +142,7 @@ class Fetcher:
             pause_s = _NOBODY_THERE_S[0]
             self._lane.heard(answer.quiet_ms)
             if session != self._session():
-                self._fetch_session.reset()  # its log starts and reserved ends are for the previous session
+                self._fetch_session.reset()  # its log starts and reserved ends belong to the previous session
                 continue
             asked = self._fetch_session.sent
             if not self._fetch_session.answered(answer):
@@ -168,7 +168,7 @@ class Fetcher:
         self._changed.clear()
 
     def _wait_s(self) -> float | None:
-        """Until a replica left out may be fetched again; None: only after `wake`."""
+        """Seconds until a replica left out may be fetched again; None: only after `wake`."""
         held_s = self._throttled.wait_s(_now_s())
         later_s = max(self._later[0][0] - _now_s(), 0.0) if self._later else None
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
@@ -188,7 +188,7 @@ class Fetcher:
                     unsettled.append(copy)
             if turns.over():
                 await next_turn()
-                if session != self._session():  # the rest was sent to the session before
+                if session != self._session():  # the others were sent in the previous session
                     self._fetch_session.reset()
                     break
         for copy in unsettled:  # their syncs already run concurrently
@@ -217,7 +217,7 @@ class Fetcher:
             try:
                 is_taken = copy.answered(at, part, broker_epoch)
                 if not is_taken and copy.next_fetch() is None:
-                    # It is truncated or restarted, and may ask for the same position again.
+                    # The log is truncated or restarted, and may need the same position again.
                     self._fetch_session.resend(key)
                 return is_taken
             except ThermoclineError as failure:

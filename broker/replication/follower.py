@@ -2,7 +2,7 @@
 595). Pure.
 
 - Every leader epoch begins with a fetch that may show divergence, also under the same leader (KAFKA-7164). Before the
-  first response without divergence nothing is appended, and the high watermark stands still (KAFKA-14704).
+  first response without divergence the follower does not append, and the high watermark does not move (KAFKA-14704).
 - It fetches only from its flushed end, so a fetch is its durable acknowledgement.
 - The high watermark is min(leader's, own end) and never falls within an epoch. Nothing below it is truncated, unless
   the row names an unclean start that this replica has not seen.
@@ -18,7 +18,7 @@ from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 
 
 class Phase(Enum):
-    RECONCILING = "reconciling"  # nothing is known to agree
+    RECONCILING = "reconciling"  # no response without divergence yet
     CUTTING = "cutting"  # its log diverges and is being truncated
     FOLLOWING = "following"
     OFFLINE = "offline"  # it would have to truncate committed records: an operator or an unclean start decides
@@ -26,8 +26,8 @@ class Phase(Enum):
 
 class FetchPosition(NamedTuple):
     """What to fetch. `last_fetched_epoch`: of the last record before `offset`; −1: there is none. `log_start_offset`:
-    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the bucket is no use there, so
-    the leader sends everything it has."""
+    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the bucket's data is unusable
+    there, so the leader sends all its records."""
 
     offset: int
     last_fetched_epoch: int
@@ -74,13 +74,13 @@ class Follower:
             self.phase = Phase.RECONCILING
 
     def next_fetch(self) -> FetchPosition | None:
-        """None while it has to be truncated, or is offline."""
+        """The next fetch; None while the log has to be truncated, or is offline."""
         if self._asks_nothing:
             return None
         return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, self.copies_on)
 
     def is_at(self, asked: FetchPosition) -> bool:
-        """Whether the response to `asked` fits where the replica is now."""
+        """Whether the response to `asked` fits the replica's current position."""
         return (
             asked.offset == self.end
             and asked.leader_epoch == self._leader_epoch
@@ -100,8 +100,8 @@ class Follower:
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
     ) -> Cut | Take | None:
-        """The leader's response to `asked`. None: it is outdated, or nothing may be done. `diverging`: the leader's
-        last epoch that is not above the one asked for, and its end there."""
+        """The leader's response to `asked`. None: the response is outdated, or no action is allowed. `diverging`: the
+        leader's last epoch that is not above the one asked for, and its end there."""
         if not self.is_at(asked):
             return None
         if diverging is not None:
@@ -120,8 +120,8 @@ class Follower:
 
     @property
     def _led_without_a_record(self) -> bool:
-        """Whether an epoch begins at its end: one that it led itself without a record. The leader may continue in an
-        older epoch there, whose records would not follow it (KAFKA-10706)."""
+        """Whether an epoch begins at the log's end: this replica led it without appending a record. The leader may
+        continue in an older epoch there, whose records would not follow it (KAFKA-10706)."""
         latest = self.lineage.latest
         return latest is not None and latest.start_offset >= self.end
 
@@ -129,7 +129,7 @@ class Follower:
         """Truncate where the two lineages part."""
         mine = self.lineage.end_offset_for(leaders.epoch, self.end)
         at = min(self.end, leaders.end_offset)
-        if mine.end_offset >= 0:  # where we lack that epoch, our previous one ends here and is fetched next
+        if mine.end_offset >= 0:  # if this log lacks that epoch, its previous one ends here and is fetched next
             at = min(at, mine.end_offset)
         if at < self.high_watermark:
             if self._unclean_epoch <= self.seen_epoch:
@@ -145,7 +145,7 @@ class Follower:
         self.lineage, self.end, self.phase = lineage, end, Phase.RECONCILING
 
     def leave(self) -> None:
-        """Its log does not continue where its leader's still is: it has to restart at another offset, then call
+        """The leader's log no longer has the records at this log's end: restart the log at another offset, then call
         `began_at`."""
         assert self.phase is not Phase.OFFLINE
         self.phase = Phase.CUTTING
@@ -168,7 +168,7 @@ class Follower:
         self._advance()
 
     def knows_committed(self, offset: int) -> bool:
-        """Whether its leader reported, in this epoch, that everything below `offset` is committed."""
+        """Whether the leader reported, in this epoch, that all records below `offset` are committed."""
         return offset <= self._leader_high_watermark
 
     def _advance(self) -> None:

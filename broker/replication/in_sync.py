@@ -1,6 +1,6 @@
 """The replicas a leader waits for: the committed in-sync set united with every proposed one (R4, R16, R17). Pure. Only
-an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because a commit whose
-response was lost may stand. Set and minimum come from the applied row only."""
+an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because the commit may
+have succeeded although its response was lost. Set and minimum come from the applied row only."""
 
 from __future__ import annotations
 
@@ -67,9 +67,8 @@ class InSync:
 
 
 def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
-    """The row of a partition of `topic`, with the minimum and the sessions that `image` knows (R2, R16). The proof of
-    `leader` needs all three from one image, so nothing else makes an `AppliedRow`. `topic` is as `image` has it or
-    newer."""
+    """The row of a partition of `topic`, with the minimum and the sessions of `image` (R2, R16). The proof of `leader`
+    needs all three from one image, so only this function makes an `AppliedRow`. `topic` is from `image` or newer."""
     row = topic.rows[index]
     nodes = image.nodes
     sessions = {

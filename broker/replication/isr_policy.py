@@ -1,7 +1,8 @@
-"""Which in-sync set a leader proposes: caught-up replicas join, lagging ones leave (R4, KIP-497, KIP-841). Pure.
+"""Selects the in-sync set that a leader proposes: caught-up replicas join, lagging ones leave (R4, KIP-497, KIP-841).
+Pure.
 
 - The set never shrinks below the minimum. Members without a session leave first.
-- Lag is judged by the log end a while ago, so a replica need not reach an end that runs ahead of it. The log start of
+- Lag is measured against an earlier log end, so a replica need not reach an end that keeps growing. The log start of
   that time counts too, because DeleteRecords waits for members that do not know it.
 - While the outcome of a proposal is not applied, only the committed set is proposed, which settles it (R17).
 """

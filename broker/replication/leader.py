@@ -2,9 +2,10 @@
 
 - The high watermark is the least flushed end over the committed in-sync set united with every proposed one, or the
   bucket's end if that is greater. It never falls.
-- It stands still while a member has not reported in this epoch and session, and while fewer than the minimum have a
-  session, for every acks.
-- Clients get no log end until it reached the start of the epoch (KIP-207). A leader alone has a set of one.
+- It does not move while a member has not reported in this epoch and session, nor while fewer than the minimum have a
+  session, for any acks.
+- Clients get no log end until the high watermark reached the start of the epoch (KIP-207). A leader alone has a set of
+  one.
 
 Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a leader alone.
 """
@@ -17,7 +18,7 @@ from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
 
 
 class Report(NamedTuple):
-    """A replica's flushed end and durable log start, by its fetch. Void once its session is another one (R16)."""
+    """A replica's flushed end and durable log start, by its fetch. Void once the replica's session changes (R16)."""
 
     end_offset: int
     broker_epoch: int
@@ -34,7 +35,7 @@ class LogExtent(NamedTuple):
     start: int = -1
 
 
-NOT_LED: Final = LogExtent(-1)  # it was not led then: no replica is behind it
+NOT_LED: Final = LogExtent(-1)  # not led at that time: no replica is behind
 
 
 class Leader:
@@ -74,8 +75,8 @@ class Leader:
         return self._advance()
 
     def held(self, end_offset: int) -> bool:
-        """The bucket holds everything below, so it was committed in an earlier epoch (R2). Returns whether the high
-        watermark moved. The own flushed end bounds it."""
+        """The bucket holds all records below this offset, so they were committed in an earlier epoch (R2). Returns
+        whether the high watermark moved. The own flushed end bounds it."""
         end_offset = min(end_offset, self._own_end)
         if end_offset <= self.high_watermark:
             return False
@@ -115,8 +116,8 @@ class Leader:
         return at, epochs
 
     def sample(self, now_ms: int, log_end_offset: int) -> None:
-        """Sample the log end: a replica that lacks records of the previous sample is late since then. Half a
-        microsecond."""
+        """Sample the log end. A replica that lacks records of the previous sample counts as lagging since that time.
+        Takes 0.5 µs."""
         held, self._sampled = self._sampled, (now_ms, log_end_offset)
         if held is None:
             return
@@ -149,8 +150,8 @@ class Leader:
         return not self._is_paused
 
     def may_join(self, node_id: int, log_start: int = 0) -> bool:
-        """Whether to propose a replica: it has every committed record and all from before this epoch (KIP-841). It
-        knows the log start, because a member may lead without asking (R7)."""
+        """Whether to propose a replica: it has every committed record and all records from before this epoch (KIP-841).
+        It must also know the log start, because a member may become leader at any time (R7)."""
         report = self._reports.get(node_id)
         if report is None or node_id in self.in_sync.union or report.log_start_offset < log_start:
             return False
@@ -180,8 +181,8 @@ class Leader:
         self._sampled = None
 
     def all_know_start(self, offset: int) -> bool:
-        """Whether every other member of the union with a session fetched with a log start at or above `offset`. Then no
-        record below comes back, whichever of them leads next (R7)."""
+        """Whether every other member of the union with a session fetched with a log start at or above `offset`. Records
+        below then never reappear, whichever member leads next (R7)."""
         sessions, reports = self.in_sync.row.sessions, self._reports
         return all(
             node_id in reports and reports[node_id].log_start_offset >= offset
@@ -195,7 +196,7 @@ class Leader:
         return len(self.in_sync.row.sessions) > 1 or len(self.in_sync.union) > 1
 
     def _recompute(self) -> None:
-        """Cache what `_advance` needs: the other members of the union, and whether the high watermark stands still."""
+        """Cache what `_advance` needs: the other members of the union, and whether the high watermark may move."""
         self._others = tuple(sorted(self.in_sync.union - {self.node_id}))
         self._is_paused = not self.in_sync.has_enough
 

@@ -1,6 +1,6 @@
 """Selects the replica that a consumer reads from (KIP-392): by rack, without replicas to which a redirect failed. Pure.
 The chosen replica is in sync, has a session, reported in this leader epoch that it holds the offset, and is in the
-client's rack. The leader keeps clients of its own rack. Source: Kafka 4.3.1's
+client's rack. The leader does not redirect clients of its own rack. Source: Kafka 4.3.1's
 `ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`, `ReplicaView.comparator`."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def nearest(leader: Leader, offset: int, rack: str, rack_of: Callable[[int], str
         report = leader.report(node_id)
         if report is None or not report.log_start_offset <= offset <= report.end_offset or rack_of(node_id) != rack:
             continue
-        # As Kafka: the greater end, then late for the shorter time, then the higher id.
+        # As in Kafka: the greater end offset, then the shorter lag in time, then the higher id.
         caught_up = (report.end_offset, leader.late_since_ms.get(node_id, _NOT_LATE), node_id)
         if found == HERE or caught_up > most:
             found, most = node_id, caught_up
@@ -38,14 +38,14 @@ PLACES_MAX: Final = 1_000
 class _Sent(NamedTuple):
     offset: int
     at_s: float
-    stays: bool  # it came back: served here since
+    stays: bool  # the reader came back, and is served here since then
 
 
 class RedirectMemory:
     """The redirects of one connection. A reader that comes back for the same offset within `STAY_S` is served by the
-    leader for as long, then redirected again. So a replica that was just killed or cannot reach the bucket costs a
-    reader one redirect (Kafka's leader redirects it again and again). At most `PLACES_MAX` entries. Times are seconds
-    of one clock that never goes back."""
+    leader for `STAY_S`, then redirected again. A replica that was killed or cannot reach the bucket thus costs a reader
+    one redirect; Kafka's leader would redirect it repeatedly. At most `PLACES_MAX` entries. Times are seconds of one
+    clock that never goes back."""
 
     __slots__ = ("_sent",)
 

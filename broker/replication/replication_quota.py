@@ -49,7 +49,7 @@ class ReplicationQuota:
         self._total += size
 
     def free_s(self, now_s: float) -> float:
-        """When more may come: `now_s`, or later where the quota is exceeded."""
+        """Time at which more bytes may be fetched: `now_s`, or later if the quota is exceeded."""
         self._forget(now_s)
         total, at_s = self._total, now_s
         for first in self._windows:
@@ -85,10 +85,10 @@ def _named(text: str) -> frozenset[tuple[int, int]] | None:
 
 
 class ThrottledReplicas:
-    """The throttled replicas of one fetcher, and those left out while the quota is exceeded. Only a replica that is
-    throttled, not in sync and lacks committed records is left out, so none leaves the in-sync set by it. Bytes of
-    throttled replicas always count, over all leaders together. A check costs something only when the rate begins or
-    ceases to be exceeded. `is_in_sync`: by the image. `now_s` never goes back between calls. Source: Kafka's
+    """The throttled replicas of one fetcher, and those left out while the quota is exceeded. Only a throttled replica
+    that is not in sync and lacks committed records is left out, so throttling removes no replica from the in-sync set.
+    Bytes of throttled replicas always count, over all leaders together. A check costs something only when the rate
+    begins or ceases to be exceeded. `is_in_sync`: by the image. `now_s` never goes back between calls. Source: Kafka's
     RemoteLeaderEndPoint.shouldFollowerThrottle."""
 
     def __init__(self, rate: ReplicationQuota, is_in_sync: Callable[[Key], bool]) -> None:
@@ -111,7 +111,7 @@ class ThrottledReplicas:
             self._high_watermarks.setdefault(key, None)
 
     def began(self, key: Key) -> None:
-        """It follows in a new leader epoch, whose high watermark is unknown."""
+        """The replica follows in a new leader epoch, whose high watermark is unknown."""
         if key in self._high_watermarks:
             self._high_watermarks[key] = None
 
@@ -122,7 +122,7 @@ class ThrottledReplicas:
             self._rate.record(size, now_s)
 
     def look(self, now_s: float) -> Iterable[Key]:
-        """The replicas to visit: all where the rate began or ceased to be exceeded, else none."""
+        """The replicas to visit: all if the quota begins or ceases to be exceeded, else none."""
         if not self._high_watermarks:
             return ()
         was_over, self._is_over = self._is_over, False
@@ -147,7 +147,7 @@ class ThrottledReplicas:
         return True
 
     def wait_s(self, now_s: float) -> float | None:
-        """Until the replicas left out come back; None: there are none."""
+        """Seconds until the replicas left out are fetched again; None: there are none."""
         return max(self._free_s - now_s, 0.0) if self._held else None
 
     def limits(self, of: Limits, now_s: float) -> Limits:

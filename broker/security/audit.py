@@ -1,16 +1,16 @@
-"""Audit lines (S12): who did what, from where, and why it was refused.
+"""Audit lines (S12): principal, action, address, and the reason of a refusal.
 
-One line for each denial, failed login, and change of ACLs, credentials, quotas and configs:
-`event=denied principal="User:alice" address="10.0.0.7" what="Write on Topic:LITERAL:orders" why="no ACL allows it"`.
-Values are JSON strings, so that a name from a client cannot begin a line of its own. A secret is never among them: a
-caller passes names, not values of sensitive configs, passwords or keys.
+One line for each denial, failed login, and change of ACLs, credentials, quotas and configs: `event=denied
+principal="User:alice" address="10.0.0.7" what="Write on Topic:LITERAL:orders" why="no ACL allows it"`. Values are JSON
+strings, so that a name from a client cannot start a new line. No value is a secret: callers pass names, not passwords,
+keys or values of sensitive configs.
 
-A kind of event writes at most `LINES_AT_ONCE` lines for a principal, and one more each `SECONDS_A_LINE`. What was left
-out is counted, and the next line of that kind and principal says how many (`suppressed=12`). Every event counts in
+A kind of event writes at most `LINES_AT_ONCE` lines for a principal, and one more each `SECONDS_A_LINE`. Suppressed
+lines are counted, and the next line of that kind and principal has the count (`suppressed=12`). Every event counts in
 `/metrics`, also a suppressed one. At most `PRINCIPALS_MAX` pairs are remembered.
 
 The lines go to the logger `audit`, at level INFO for changes and WARNING for the rest. This module knows neither
-requests nor ACLs: it writes what it is told.
+requests nor ACLs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class AuditEvent(StrEnum):
-    """What happened. The label of a counter, so a closed set."""
+    """Kind of an event. It labels a counter, so the set is closed."""
 
     DENIED = "denied"  # the authorizer refused a request, or part of it
     LOGIN_FAILED = "login-failed"
@@ -108,7 +108,7 @@ class Audit:
     def note_changes(
         self, event: AuditEvent, principal: str, address: str, changes: Sequence[T], shown: Callable[[T], str]
     ) -> None:
-        """Note what one request changed: each of the first changes as `shown`, the others as a number."""
+        """Write lines for the changes of one request: the first changes as in `shown`, the others as a count."""
         for change in changes[:CHANGES_SHOWN_MAX]:
             self.note(event, principal, address, shown(change))
         if (rest := len(changes) - CHANGES_SHOWN_MAX) > 0:

@@ -1,8 +1,6 @@
-"""What only brokers may ask is refused on every listener but theirs (CVE-2018-1288).
-
-Requests of brokers, fetches and epoch look-ups as a replica, and additions to transactions of others. A refused request
-changes nothing. Which clients of the brokers' listener are brokers is said by `client_access`, where there is an
-authorizer.
+"""Requests that only brokers may send are refused on all listeners except the brokers' own (CVE-2018-1288). They are:
+broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions. A refused request
+changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are brokers.
 
 Hot path: two look-ups for most requests, 0.1 µs.
 """
@@ -27,13 +25,13 @@ _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 
 
 class BrokersOnly:
-    """Allows everything on `brokers_listener`, and elsewhere what a client may ask."""
+    """Allows everything on `brokers_listener`, and only client requests on other listeners."""
 
     def __init__(self, brokers_listener: str) -> None:
         self._brokers_listener = brokers_listener
 
     def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
-        """The error to answer with; None when the request is allowed. `is_client`: the peer is no broker, whatever its
+        """The error to answer with; None when the request is allowed. `is_client`: the peer is not a broker, on any
         listener."""
         if api_key not in RESTRICTED or (peer.listener == self._brokers_listener and not is_client):
             return None
@@ -47,6 +45,7 @@ class BrokersOnly:
 
 
 def is_from_follower(request: FetchRequest) -> bool:
-    """Whether it fetches as a replica, which reads beyond the high watermark and moves it (CVE-2018-1288)."""
+    """Whether the request fetches as a replica, which reads above the high watermark and advances it
+    (CVE-2018-1288)."""
     replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
     return replica_id not in _CONSUMERS

@@ -1,8 +1,8 @@
-"""Which `Access` a peer has: everybody's without an authorizer, a broker's, or a client's own.
+"""Selects the `Access` of a peer: unrestricted without an authorizer, that of a broker, or that of its principal.
 
 A peer of the brokers' listener whose principal has CLUSTER_ACTION on the cluster (or is a super user) is a broker. It
-may ask everything: in an Envelope it speaks for any client, so nothing would be gained by asking for more. The same
-principal on another listener is a client, and so is any other principal on the brokers' listener.
+may send any request: in an Envelope it acts for any client, so more checks would gain nothing. The same principal on
+another listener is a client, and so is any other principal on the brokers' listener.
 
 Hot path: a client costs two attribute reads, a broker one remembered decision more.
 """
@@ -37,13 +37,14 @@ class ClientAccess:
         return access
 
     def is_free_of_quotas(self, peer: Peer) -> bool:
-        """Whether it is a broker or a super user: a client that reaches the brokers' listener is neither by that."""
+        """Whether the peer is a broker or a super user. Access to the brokers' listener alone makes a client
+        neither."""
         authorizer = self.authorizer
         if authorizer is None:
             return peer.listener == self._brokers_listener
         return self.of(peer) is UNRESTRICTED or authorizer.is_super_user(peer.principal)
 
     def note_plays_broker(self, peer: Peer, api_key: int) -> None:
-        """Audit that a client asked what only brokers may ask."""
+        """Write an audit line for a client that sent a request of brokers."""
         why = "only brokers may ask this: on their listener, and with ClusterAction on the cluster"
         self.audit.note(AuditEvent.DENIED, peer.principal, peer.address, f"request {ApiKey(api_key).name}", why)

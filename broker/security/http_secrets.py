@@ -1,6 +1,6 @@
 """Secrets of the HTTP port: bearer tokens and `user:password` pairs, one a line of `thermocline.http.token.file`.
 
-A new file that cannot be used is refused: the old secrets stay. Compares in constant time.
+A new file that cannot be used is refused, and the old secrets stay in use. Compares in constant time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HttpSecrets:
         else:
             return False
         digest, found = _digest(secret), False
-        for known in self._digests:  # all of them: the time does not tell which
+        for known in self._digests:  # compare with all: the time does not show which one matches
             found |= hmac.compare_digest(digest, known)
         return found
 
@@ -75,5 +75,5 @@ class HttpSecrets:
 
 
 def _digest(secret: bytes) -> bytes:
-    """Of one length, whatever the secret's."""
+    """A digest, so that all compared values have one length."""
     return hashlib.sha256(secret).digest()

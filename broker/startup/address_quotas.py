@@ -1,5 +1,5 @@
 """Applies the connection quotas of an image (`ip` entities) to this broker's listeners. Host names are resolved once,
-when the quotas change, as in Kafka; an address with a quota of its own keeps it."""
+when the quotas change, as in Kafka; an address with a separate quota keeps it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AddressQuotas:
             except OSError as unknown:
                 log.error("the connection quota of %s has no effect: it has no address (%s)", host, unknown)
             if self._quotas is not quotas:
-                return  # others took their place
+                return  # newer quotas replaced these
         self._rates.set(default, found | by_address)
 
 

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 async def probe_bucket(store: ObjectStore, world: World, outage: OutageLog, health: Health) -> ProbeReport:
     """Probe the store's conditional writes, and wait until it answers. Raises StoreRefused.
 
-    A store that gets conditional writes wrong, or loses races, is refused before any log depends on it (C23). One that
-    does not answer is waited for without limit, and logged as an outage from the first failure on.
+    A store with wrong conditional writes, or one that loses races, is refused before any log depends on it (C23). The
+    wait for a store that does not answer has no limit, and is logged as an outage from the first failure on.
     """
 
     def refused(failure: Retryable) -> None:
@@ -65,7 +65,7 @@ def lost_here(image: ClusterImage, node_id: int, held: Collection[TopicPartition
 
 
 class ColdPrefetch:
-    """Prefetches manifests of lost logs during one start. A start that does not wait reads nothing here. The image is
+    """Prefetches manifests of lost logs during one start. A start that does not wait does not prefetch. The image is
     read once and only names the partitions."""
 
     def __init__(
@@ -85,7 +85,7 @@ class ColdPrefetch:
             self._reading = self._tasks.spawn("reading ahead", self._read())
 
     def end(self) -> None:
-        """The wait is over. The rest is loaded when the logs open."""
+        """The wait ended. Logs that open now load the rest."""
         if self._reading is not None:
             self._reading.cancel()
 

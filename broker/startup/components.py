@@ -33,7 +33,7 @@ from tiering.service import TierService
 
 @dataclass(slots=True)
 class Components:
-    """What exists so far, in the order of creation."""
+    """The components created so far, in order."""
 
     http: HttpServer | None = None
     server: Server | None = None
@@ -64,8 +64,8 @@ class Shutdown:
     report: FailureReport
 
     async def close(self, *, clean: bool, drain: bool) -> None:
-        """`clean`: leave disk and bucket so that the next start needs no recovery; `drain`: let responses in flight
-        leave."""
+        """`clean`: prepare disk and bucket so that the next start needs no recovery; `drain`: let responses in flight
+        be sent."""
         components = self.components
         if clean and components.session is not None:
             await components.session.hand_over()
@@ -111,7 +111,7 @@ class Shutdown:
             await server.stop(drain=drain)
 
     async def _hand_over(self) -> None:
-        """Leave disk and bucket so that the next start needs no recovery."""
+        """Prepare disk and bucket so that the next start needs no recovery."""
         components, waits = self.components, self.waits
         assert components.tiers is not None and components.replicas is not None and components.data_dir is not None
         if components.snapshots is not None:
@@ -130,15 +130,16 @@ class Shutdown:
         reach("shutdown.marked")
 
     async def _mark_clean(self, data_dir: DataDir) -> None:
-        """Not bounded in time: a thread cannot be stopped, and after the lock is released the marker would be taken for
-        the next process's."""
+        """Without a time limit: a thread cannot be stopped, and a marker written after the release of the lock would
+        count for the next process."""
         try:
             await self.workers.run(data_dir.mark_clean)
         except OSError as failure:  # the next start recovers
             self.report("clean marker", failure)
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:
-        """Do work that would otherwise fall to the next start. After a failure the stop continues: nothing is lost."""
+        """Do work that would otherwise fall to the next start. After a failure the stop continues, because no record is
+        lost."""
         try:
             async with asyncio.timeout(self.config.store_upload_timeout_ms / 1000):
                 await work

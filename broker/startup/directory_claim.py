@@ -1,8 +1,8 @@
 """Claims the data directory for this process: checks its identity, records the incarnation, removes the clean-shutdown
 marker.
 
-The process is recorded before any other broker can know of it; the identity before its logs are written; then the
-marker is removed.
+The order: the process is recorded before any other broker can see it, the identity before logs are written, and then
+the marker is removed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 async def claim_directory(
     session: Session, data_dir: DataDir, config: BrokerConfig, listeners: tuple[Endpoint, ...], world: World
 ) -> StartedSession:
-    """Wait for the right to serve, commit it, and record identity and process in the data directory. After Refused,
-    logs and clean-shutdown marker are unchanged."""
+    """Wait until this process may have a session, commit it, and record identity and process in the data directory.
+    After Refused, logs and clean-shutdown marker are unchanged."""
     identity, workers = _identity(data_dir, config), world.workers
     whose = LogDirectories(data_dir, world).topic_ids
-    # Bytes that an earlier process left in the page cache are flushed only when their logs are open: until a clean stop
-    # a power cut may take them.
+    # Bytes of an earlier process in the page cache are flushed only when their logs are open. Until a clean stop a
+    # power cut may lose them.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)
-    if data_dir.processes is not None:  # before any broker can know of this process
+    if data_dir.processes is not None:  # before any broker can see this process
         await _note(data_dir, (*data_dir.processes, this), workers)
     doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(
@@ -63,8 +63,8 @@ async def claim_directory(
 
 
 async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Workers) -> None:
-    """Record which processes write here. On a full disk the next start takes the directory for an older copy: it copies
-    from other brokers and asks the bucket for the rest."""
+    """Record the processes that write here. If a full disk prevents that, the next start treats the directory as an
+    older copy: it copies from other brokers and recovers the rest from the bucket."""
     try:
         await workers.run(data_dir.note_processes, processes)
     except OSError as failure:
@@ -74,9 +74,9 @@ async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Work
 
 
 def _doubt(data_dir: DataDir) -> None:
-    """The directory is an older copy, in whose place offsets may have been assigned since. Blocking. Without
-    reservations, its logs ask the bucket before they assign offsets: records that only the newer copy held become a
-    declared gap, as after the loss of a disk."""
+    """The directory is an older copy, so later offsets may have been assigned elsewhere: remove the reservations.
+    Blocking. Without reservations, its logs ask the bucket before they assign offsets. Records that only the newer copy
+    held become a declared gap, as after the loss of a disk."""
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
             remove_reservation(directory)
@@ -88,7 +88,7 @@ def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
     if meta is None:
         return DirectoryIdentity(None, None, None, bool(logs))
     processes = data_dir.processes
-    # The previous process's configuration counts. Where it is not recorded, it was this one's.
+    # The previous process's configuration counts. If it is not recorded, assume the current one.
     flushed = config.flush_sync and all(process.flushes for process in processes or ())
     incarnations = None if processes is None else tuple(process.incarnation for process in processes)
     ids = meta.cluster_id, meta.node_id, meta.directory_id

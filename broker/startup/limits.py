@@ -1,4 +1,4 @@
-"""Limits of the network and of tiering, from the configuration."""
+"""Converts the configuration to the limits of network and tiering."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
 
 
 def check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
-    """As in Kafka, a broker without tiering refuses to start when a topic has it."""
+    """As in Kafka, a broker without tiering refuses to start if a topic has tiering enabled."""
     tiered = [topic.name for topic in image.topics.values() if topic.configs.get("remote.storage.enable") == "true"]
     if tiered and not config.tiering_enabled:
         raise Refused(

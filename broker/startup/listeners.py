@@ -1,4 +1,5 @@
-"""Addresses of one broker: bound first, accepted on when everything serves; and the ready line.
+"""Listener addresses of one broker, and the ready line. Addresses are bound first; connections are accepted when the
+broker serves.
 
 An address in use is found before disk, bucket or lease are touched, and is Refused.
 """
@@ -94,7 +95,7 @@ class Listeners:
 
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
-        """Host and port for peers of each listener, by name: for clients, and for brokers on theirs."""
+        """Advertised host and port of each listener, by name."""
         bound = self.server.addresses
         return {
             listener.name: (listener.advertised_host, listener.advertised_port or bound[listener.name][1])
@@ -143,7 +144,7 @@ class Listeners:
         }
 
     async def _keep_reminding(self) -> None:
-        """Say every hour that others reach this broker without authentication, if they do."""
+        """Log a warning every hour while other machines can connect without authentication."""
         while self._config.insecure:
             log.warning(
                 "insecure: %s can be reached by other machines without authentication, as --insecure allows",
@@ -163,7 +164,7 @@ class Listeners:
 
 
 async def _bound(start: Awaitable[None], flag: str) -> None:
-    """An address in use, or of another machine, is a wrong configuration, not a storage failure."""
+    """An address that is in use or of another machine is a configuration error, not a storage failure."""
     try:
         await start
     except OSError as failed:

@@ -48,7 +48,8 @@ class ClusterInternalTopic:
         return self._partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:
-        """This broker leads the partition and opened others of the topic, but not this one: its keys stay offline."""
+        """Whether this broker should lead the partition and opened other partitions of the topic, but not this one: its
+        keys stay offline."""
         topic = self._metadata.topic_named(self._name)
         if topic is None or self._name not in self._registry.topics or index >= topic.partitions:
             return False
@@ -130,7 +131,7 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
         )
 
     def _created_with(self) -> dict[str, str]:
-        # As many replicas are made as there are brokers: more of them in sync would never be reached.
+        # The topic has at most as many replicas as there are brokers, so a higher minimum could never be reached.
         brokers = sum(node.active for node in self._metadata.image.nodes.values())
         return {**super()._created_with(), "min.insync.replicas": str(max(1, min(self._min_in_sync, brokers)))}
 

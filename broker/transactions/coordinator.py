@@ -1,8 +1,8 @@
-"""The transaction coordinator on one broker: which shard answers, and what follows a durable change.
+"""The transaction coordinator of one broker: routes requests to shards, and acts on durable changes.
 
 - A decision is answered when its record is committed on acks=all. Then its markers are sent until each is answered.
-- Whoever leads a partition next sends the markers of what it finds decided, and ends what it finds overdue (TX3).
-- A completion that cannot be written is written later, by whoever leads then.
+- After a leader change the next leader sends the markers of decided transactions, and aborts overdue ones (TX3). - A
+  completion that cannot be written is written later, by this leader or the next one.
 - Three services: the marker sender, the time-outs, and the follow-up of loaded shards."""
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Listed(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """`partitions`: of `__transaction_state`, those whose ids were looked at; another one that is led since is not one
-    of them."""
+    """`partitions`: the partitions of `__transaction_state` that were searched; partitions led since then are
+    missing."""
 
     error: ErrorCode
     found: Sequence[Listed] = ()
@@ -93,7 +93,7 @@ class TransactionCoordinator:
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
         """`give_id`: a producer id never given before. `topic_id_of`: of the topic that has a name now. `in_session`:
-        whether no other broker can coordinate these ids by now (R25)."""
+        whether this broker's session excludes another coordinator (R25)."""
         self._topic = topic
         self._clock = clock
         self._rng = rng
@@ -145,7 +145,7 @@ class TransactionCoordinator:
         return TransactionShard(shard, self, self._topic_id_of)
 
     def unloaded(self, shard: TransactionShard) -> None:
-        """The role is over: its successor sends the markers."""
+        """The role ended; the next leader sends the markers."""
         self.sender.forget(shard)
 
     # ---- lookup ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class TransactionCoordinator:
 
     @property
     def partitions(self) -> int:
-        """Of `__transaction_state`."""
+        """Number of partitions of `__transaction_state`."""
         return self._topic.partitions
 
     def coordinators(self) -> list[int] | None:
@@ -208,9 +208,9 @@ class TransactionCoordinator:
         partitions: Collection[TransactionalPartition],
         client_version: int,
     ) -> ErrorCode:
-        """A client that speaks for itself (before version 2) waits here for the markers of its transaction before,
-        `add.partitions.to.txn.retry.backoff.ms` at most: refused, it would wait for its own back-off, which is as long.
-        Of version 2 the partition's leader waits (`settled`), because a marker voids its guard."""
+        """A client that adds partitions itself (before version 2) waits here for the markers of its previous
+        transaction, at most `add.partitions.to.txn.retry.backoff.ms`. A refused client would wait for the same
+        back-off. In version 2 the partition's leader waits (`settled`), because a marker voids its guard."""
         args = transactional_id, producer_id, producer_epoch, partitions, client_version
         error = await self._add_partitions(*args)
         if error is ErrorCode.CONCURRENT_TRANSACTIONS and client_version < TV_2:
@@ -219,8 +219,8 @@ class TransactionCoordinator:
         return error
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """Until the id's next transaction may begin, `timeout_s` at most. Where nothing is to be waited for it takes
-        `timeout_s` too: a caller that was refused all the same must not ask again without a pause."""
+        """Wait until the id's next transaction may begin, at most `timeout_s`. Also waits `timeout_s` if it could begin
+        already, so that a refused caller does not retry without a pause."""
         shard, _ = self.shard_of(transactional_id)
         entry = None if shard is None else shard.entries.get(transactional_id)
         if entry is None or entry.is_settled:
@@ -277,7 +277,7 @@ class TransactionCoordinator:
         is_commit: bool,
         started_ms: int = NO_TIME,
     ) -> Reply:
-        """`started_ms`: of the one transaction that is meant; NO_TIME is whichever is ongoing."""
+        """`started_ms`: identifies the transaction; NO_TIME means any ongoing one."""
         shard, error = self.shard_of(transactional_id)
         if shard is None:
             return Reply(error)
@@ -296,7 +296,7 @@ class TransactionCoordinator:
         return await self._perform(shard, transactional_id, step)
 
     async def abort(self, shard: TransactionShard, entry: Entry) -> ErrorCode:
-        """Abort what is ongoing, and fence its producer (TX10)."""
+        """Abort the ongoing transaction, and fence its producer (TX10)."""
         transaction = entry.transaction
         if transaction is None or transaction.state is not TransactionState.ONGOING:
             return ErrorCode.INVALID_TXN_STATE
@@ -315,7 +315,8 @@ class TransactionCoordinator:
         return ErrorCode.NONE, entry.transaction
 
     async def listed(self, is_wanted: Callable[[Transaction], bool]) -> Listing:
-        """The ids of all shards here. COORDINATOR_LOAD_IN_PROGRESS while some load: half a list would look whole."""
+        """The ids of all shards here. COORDINATOR_LOAD_IN_PROGRESS while a shard loads, because an incomplete list
+        would look complete."""
         if self.log.is_loading:
             return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         now_ms, turns = self._clock.wall_ms(), Turns()
@@ -331,7 +332,7 @@ class TransactionCoordinator:
         if any(not shard.is_ready for shard in shards):
             return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if not self._in_session():
-            return Listing(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # another broker may lead them by now
+            return Listing(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # another broker may lead them now
         return Listing(ErrorCode.NONE, found, sorted(shard.partition for shard in shards))
 
     # ---- changes ---------------------------------------------------------------------------------------------------
@@ -361,7 +362,7 @@ class TransactionCoordinator:
         shard.write(entry, change.to, then)
 
     def _applied(self, shard: TransactionShard, entry: Entry) -> None:
-        """A state is durable: do what it demands."""
+        """A state is durable: send its markers, or complete the transaction."""
         transaction = entry.transaction
         if transaction is None or shard.is_unloaded:
             return
@@ -384,7 +385,8 @@ class TransactionCoordinator:
                 self._write(shard, entry, change, partial(self._again, shard, entry))
 
     def _again(self, shard: TransactionShard, entry: Entry, failure: Exception | None) -> None:
-        """After a change of the coordinator's own: a failed one is made later, while the role lasts."""
+        """Result of a change that the coordinator began itself. A failed change is repeated later, while the role
+        lasts."""
         if failure is not None and not shard.is_unloaded:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._follow_up, shard, entry)
 
@@ -422,7 +424,7 @@ class TransactionCoordinator:
         self._wake.set()
 
     async def _keep_following_up(self) -> None:
-        """Send the markers of what was found decided, give fresh producer ids after a loss."""
+        """Send the markers of transactions that were loaded as decided; assign new producer ids after a loss."""
         turns = Turns(200)
         while True:
             self._wake.clear()

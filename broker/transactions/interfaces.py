@@ -1,8 +1,8 @@
-"""Doors between the transaction coordinator and the partitions that take part in a transaction.
+"""Interfaces between the transaction coordinator and the partitions of a transaction.
 
 A partition's leader asks a `TransactionVerifier` before the first batch of a transaction (TX4), and
-`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, TX35). Neither door touches
-a log."""
+`TransactionOutcomes` about a transaction that a gap or a lost coordinator left open (TX10, TX35). Neither accesses a
+log."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class TransactionVerifier(Protocol):
         *,
         add: bool,
     ) -> Mapping[TransactionalPartition, ErrorCode]:
-        """Error of each partition, NONE where it belongs to the transaction. `add`: a partition that does not is added
-        (transaction version 2, KIP-890 part 2). Answers within the coordinator's request time-out: an unreachable or
-        loading coordinator is a retriable error of every partition."""
+        """Error of each partition; NONE: it belongs to the transaction. `add`: add missing partitions (transaction
+        version 2, KIP-890 part 2). Returns within the coordinator's request time-out. An unreachable or loading
+        coordinator gives every partition a retriable error."""
         ...
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """After CONCURRENT_TRANSACTIONS: wait until it is worth to ask again, `timeout_s` at most."""
+        """After CONCURRENT_TRANSACTIONS: wait until a retry may succeed, at most `timeout_s`."""
         ...
 
 
@@ -58,9 +58,9 @@ class TransactionOutcomes(Protocol):
     """Asks all coordinators about a transaction that is open in a partition and has no marker."""
 
     async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
-        """The decision of the transaction that this producer has open in the partition. The coordinator aborts and
-        fences one that is ongoing before it answers ABORTED. None: some coordinator partition has no answer now; ask
-        again later, the last stable offset stands."""
+        """The outcome of the transaction that this producer has open in the partition. The coordinator aborts and
+        fences an ongoing transaction before it answers ABORTED. None: some coordinator partition gave no answer; ask
+        again later, and keep the last stable offset."""
         ...
 
     async def abort_ongoing(self, partition: TransactionalPartition) -> bool:

@@ -1,9 +1,9 @@
 """Decisions of the coordinator about one transactional id. Pure: each takes the durable state and returns an answer, or
 the state to write before the answer. `is_pending` means that an earlier change is on its way to the log.
 
-Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and takes exactly one epoch; a fence
-that uses up the epochs takes a new producer id, as an end does; only an end that took an epoch has retries by the epoch
-before (version 2)."""
+Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and uses exactly one epoch. A fence or an
+end that uses the last epoch takes a new producer id. Retries with the previous epoch exist only for an end that used an
+epoch (version 2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ GiveId: TypeAlias = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer, at once. Nothing changes. Producer id and epoch: of an answer NONE of InitProducerId or EndTxn."""
+    """An immediate answer without a change. Producer id and epoch are set in successful answers to InitProducerId and
+    EndTxn."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -54,7 +55,7 @@ Step: TypeAlias = Reply | Change
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The id and epoch that a producer has and wants to go on from (KIP-360)."""
+    """The id and epoch that a producer has and continues from (KIP-360)."""
 
     producer_id: int
     producer_epoch: int
@@ -94,7 +95,8 @@ def init(
 
 
 def _may_continue(transaction: Transaction, expected: Expected) -> bool:
-    """Its producer id, or the one before if that was used up: the answer to the rotation may be lost."""
+    """The transaction's producer id, or the previous one after a rotation, because the answer to the rotation may be
+    lost."""
     return expected.producer_id == transaction.producer_id or (
         expected.producer_id == transaction.previous_producer_id and is_exhausted(expected.producer_epoch)
     )
@@ -143,7 +145,7 @@ def replace_reply(change: Change, reply: Reply) -> Change:
 
 
 def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms: int | None = None) -> Transaction:
-    """After a restore or a gap: a producer id that no process has, without a way from the old one (TX36)."""
+    """After a restore or a gap: a new producer id that no process has and that has no link to the old one (TX36)."""
     return Transaction(
         transaction.transactional_id,
         producer_id,
@@ -157,7 +159,8 @@ def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms
 
 
 def _is_next(transaction: Transaction, producer_id: int, producer_epoch: int) -> bool:
-    """Whether these are what the end of the transaction, whose markers are on their way, named for the next one."""
+    """Whether these are the producer id and epoch that the end of the previous transaction gave to the next one, while
+    its markers are being sent."""
     if not transaction.state.is_prepared:
         return False
     if transaction.next_producer_id != NO_PRODUCER_ID:
@@ -214,7 +217,8 @@ def add_partitions(
 
 
 def _start_of_next(transaction: Transaction, now_ms: int) -> int:
-    """Never the start of the one before: with the epoch, which may be the same, it names a transaction."""
+    """A start time that differs from that of the previous transaction: together with the epoch, which may be equal, it
+    identifies a transaction."""
     return now_ms if now_ms != transaction.started_ms else now_ms + 1
 
 
@@ -267,7 +271,7 @@ def end(
 def _end_1(
     transaction: Transaction, producer_id: int, epoch: int, now_ms: int, *, is_commit: bool, is_pending: bool
 ) -> Step:
-    """Before transaction version 2: epochs do not change, so a retry is told by the state alone."""
+    """Before transaction version 2 epochs do not change, so only the state shows a retry."""
     if transaction.producer_id != producer_id:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if transaction.producer_epoch != epoch:
@@ -314,7 +318,8 @@ def _end_2(
     )
     if transaction.producer_id != producer_id and not is_rotated:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    # An end of version 1 took no epoch: whoever has the one before was fenced, and would get that of its successor.
+    # An end of version 1 used no epoch: a producer with the previous epoch was fenced, and would get its successor's
+    # epoch.
     is_ended = (state.is_prepared or is_complete) and transaction.client_version >= TV_2
     is_retry = is_rotated or (is_ended and transaction.producer_epoch == epoch + 1)
     is_current = not state.is_prepared and not is_rotated and transaction.producer_epoch == epoch
@@ -329,7 +334,7 @@ def _end_2(
         return Reply(error)
     if state is not State.ONGOING and is_commit:
         return Reply(ErrorCode.INVALID_TXN_STATE)
-    # An abort without a partition is accepted: the client cannot know what its leaders added.
+    # An abort without a partition is accepted: the client cannot know which partitions its leaders added.
     return _prepared_2(transaction, now_ms, give_id, is_commit=is_commit)
 
 
@@ -356,7 +361,7 @@ def _prepared_2(transaction: Transaction, now_ms: int, give_id: GiveId, *, is_co
 
 
 def fence(transaction: Transaction, now_ms: int, give_id: GiveId) -> Change:
-    """Abort the open transaction under the next epoch, so that its producer can do nothing more (TX3)."""
+    """Abort the open transaction under the next epoch, so that its producer is fenced (TX3)."""
     return _prepared_2(transaction, now_ms, give_id, is_commit=False)
 
 

@@ -1,10 +1,10 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until each is answered (TX15).
 
-- All that waits for a broker goes in one WriteTxnMarkers. A few are under way to a broker at once; what was sent in
-  vain goes apart, so that a partition that cannot commit holds up no other.
-- A marker carries the coordinator's epoch. A request that is under way when the role ends is refused by any partition
-  that heard of the successor; its answer is ignored here.
-- One service and the requests under way are all the tasks. Both end with the broker."""
+- All markers that wait for a broker are sent in one WriteTxnMarkers, with a few requests in flight to each broker.
+  Failed markers are sent separately, so that a partition that cannot commit delays no other.
+- A marker carries the coordinator's epoch. If the role ends while a request is in flight, partitions with a marker of
+  the next coordinator refuse it, and its response is ignored.
+- The tasks are one service and the requests in flight. Both end with the broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TOLD_AFTER: Final = 6  # attempts: some seconds
 
 _DONE: Final = (
     ErrorCode.NONE,
-    # A later marker of this producer is in the log: nothing that this one could end is open there.
+    # The log has a later marker of this producer, so no transaction that this marker could end is open there.
     ErrorCode.INVALID_PRODUCER_EPOCH,
 )
 
@@ -76,7 +76,7 @@ class MarkerSender:
         self.failures = 0
 
     def add(self, ending: Ending) -> None:
-        """A decision is durable: send its markers, if they are not being sent."""
+        """A decision is durable: send its markers, unless they are being sent."""
         if self.pending.add(ending):
             self._finish(ending)
             self._wake.set()
@@ -93,7 +93,7 @@ class MarkerSender:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send due markers until cancelled."""
         while True:
             self._wake.clear()
             now_s = self._clock.monotonic_s()

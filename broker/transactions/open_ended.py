@@ -1,13 +1,13 @@
-"""Ends transactions that no coordinator will end by itself: those that a declared gap lies in, and those that are open
-for longer than any time-out allows (TX10, TX31 to TX35). Of group offsets also those that came back with a snapshot, of
-whose transaction the log knows nothing (TX12).
+"""Ends transactions that no coordinator will end by itself (TX10, TX31 to TX35): transactions with a declared gap, and
+transactions open for longer than any time-out allows. For group offsets also transactions restored with a snapshot that
+are not in the log (TX12).
 
-The outcome is never chosen here while somebody may know it: first what a footer of the partition says, then what the
-coordinators say. A transaction that no loaded coordinator knows is aborted, and named. While a coordinator is not to be
-had the partition serves, and its last stable offset stands.
+The outcome comes first from the footers of the partition, then from the coordinators. A transaction that no loaded
+coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
+offset does not advance.
 
-Late work: a round runs beside elections. Everything that it appends it appends through a partition that still leads in
-the epoch in which the round asked, about the very transaction that it asked about."""
+Late work: elections may happen during a round. A round appends a marker only if the partition still leads in the leader
+epoch of the query, and only for the same transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tiering.opening.decided import decided_in_bucket
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
-OVERDUE_MS: Final = 60_000  # beyond the longest time-out: the coordinator's own abort has long been sent
+OVERDUE_MS: Final = 60_000  # after the longest time-out, when the coordinator's own abort was sent long ago
 _AT_ONCE: Final = 8  # partitions
 _ROUND_MAX: Final = 1_000  # transactions of one partition
 _ASK_TIMEOUT_S: Final = 30.0
@@ -35,9 +35,10 @@ _PAUSE_S: Final = (5.0, 60.0)  # of a partition, after an answer that was missin
 
 
 class OpenEnded:
-    """One broker's. `partitions`: those that it leads. `timeout_max_ms`: transaction.max.timeout.ms. `restored`: of a
-    partition (topic, index) producers and their epochs that a snapshot has in a transaction, and maybe not the log;
-    None while they are loaded. Those whose marker is appended are taken out."""
+    """The service of one broker. `partitions`: the partitions that it leads. `timeout_max_ms`:
+    transaction.max.timeout.ms. `restored`: for a partition (topic, index) the producers and epochs with a transaction
+    in a snapshot but perhaps not in the log; None while they load. A producer is removed when its marker is
+    appended."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class OpenEnded:
             await asyncio.gather(*[self._try(partition) for partition in due[at : at + _AT_ONCE]])
 
     def overdue(self, partition: LeaderReplica) -> list[int]:
-        """Producers whose transaction is open for too long here."""
+        """Producers with a transaction that is open for too long here."""
         before_ms = self._clock.wall_ms() - self._timeout_max_ms() - OVERDUE_MS
         return partition.log.producers.transactions.begun_before(before_ms)
 
@@ -90,7 +91,7 @@ class OpenEnded:
         return bool(is_due or self._closed_in_log(partition))
 
     def _closed_in_log(self, partition: LeaderReplica) -> list[tuple[int, int]]:
-        """Restored transactions, with their epochs, that the log does not have open."""
+        """Restored transactions, with their epochs, that are not open in the log."""
         opened = partition.log.producers.transactions.first_offsets
         restored = self._restored(partition.topic, partition.index) or {}
         return [(of_id, epoch) for of_id, epoch in restored.items() if of_id not in opened]
@@ -111,7 +112,7 @@ class OpenEnded:
             log.warning("%s: what became of a transaction is not known yet: %s", name, why)
 
     async def _end(self, partition: LeaderReplica) -> bool:
-        """Whether nothing is left to do now. Raises as `decided_in_bucket` and `append_markers`."""
+        """Returns whether no work is left now. Raises as `decided_in_bucket` and `append_markers`."""
         epoch = partition.leader_epoch
         of = TransactionalPartition(partition.topic, partition.topic_id, partition.index)
         if partition.awaits_coordinators:
@@ -120,7 +121,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if not await self._end_restored(partition, of):
-                return False  # first of all: a rewrite puts them into the log, and producers go on
+                return False  # must be first: a rewrite writes them to the log, and producers continue
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
         overdue = self.overdue(partition)
@@ -153,7 +154,7 @@ class OpenEnded:
         return await self._end_restored(partition, of) and is_done
 
     async def _end_restored(self, partition: LeaderReplica, of: TransactionalPartition) -> bool:
-        """Whether nothing is left to do now. Raises as `append_markers`."""
+        """Returns whether no work is left now. Raises as `append_markers`."""
         epoch = partition.leader_epoch
         found = self._closed_in_log(partition)
         is_done = len(found) <= _ROUND_MAX
@@ -162,7 +163,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if (producer_id, producer_epoch) not in self._closed_in_log(partition):
-                continue  # a marker came meanwhile, or its producer goes on
+                continue  # a marker was written meanwhile, or the producer continues
             if decision is None or decision is Decision.ONGOING:
                 is_done = False
                 continue
@@ -175,7 +176,7 @@ class OpenEnded:
     def _append(
         self, partition: LeaderReplica, producer_id: int, producer_epoch: int, which: str, decision: Decision
     ) -> None:
-        """The marker is the leader's own, with the greatest coordinator epoch that is known here: it lowers no fence
+        """Append the leader's own marker with the greatest known coordinator epoch, so that it lowers no fence
         (TX30)."""
         coordinator_epoch = max(partition.log.producers.coordinator_epoch_of(producer_id), 0)
         is_commit = decision is Decision.COMMITTED

@@ -1,8 +1,8 @@
-"""Asks coordinators, here or on other brokers, about transactions: the doors that partitions' leaders use.
+"""Queries of partition leaders to transaction coordinators, on this broker or others.
 
 - `CoordinatorVerifier`: does a partition belong to the open transaction (TX4)? One request to the id's coordinator.
-- `CoordinatorOutcomes`: what became of a transaction (TX10)? One request to each coordinator. Its answer counts only if
-  every partition of `__transaction_state` was asked, and only for the very same transaction (TX31)."""
+- `CoordinatorOutcomes`: what is the outcome of a transaction (TX10)? One request to each coordinator. The answer counts
+  only if every partition of `__transaction_state` answered, and only for exactly this transaction (TX31)."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class CoordinatorVerifier:
         return _add_errors(cast(AddPartitionsToTxnResponse, answer), partitions)
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """A coordinator here tells when; of another broker nothing tells, and a request that waits there would hold up
-        those behind it."""
+        """A local coordinator signals the time. A remote one does not, because a waiting request would delay the
+        requests behind it."""
         local = self._coordinators.local
         if local.node_of(transactional_id) == self._coordinators.node_id:
             await local.settled(transactional_id, timeout_s)
@@ -138,7 +138,7 @@ def _add_errors(
 
 
 class _Found(NamedTuple):
-    """A transaction at a coordinator, as far as an outcome depends on it."""
+    """State of a transaction at a coordinator that its outcome depends on."""
 
     node_id: int
     transactional_id: str
@@ -152,9 +152,9 @@ class _Found(NamedTuple):
 
 
 def decision_of(found: _Found, producer_id: int, producer_epoch: int) -> Decision:
-    """What the state of a producer's id says about the transaction that it opened with `producer_epoch` in a partition
-    (TX31). With transaction version 2 the epoch names the transaction; before, only an unfinished one that lists the
-    partition can be this one. An end that used up the epochs took the next producer id. Pure."""
+    """The outcome of the transaction that a producer opened with `producer_epoch` in a partition, by the state of its
+    transactional id (TX31). In transaction version 2 the epoch identifies the transaction. Before, only an unfinished
+    transaction that lists the partition can be it. An end that used the last epoch took the next producer id. Pure."""
     state = found.state
     is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     if found.producer_id != producer_id:
@@ -198,8 +198,8 @@ class CoordinatorOutcomes:
         return all(aborted)
 
     async def _abort(self, found: _Found) -> bool:
-        """An EndTxn in the producer's name takes its epoch, so that it can do nothing more in this transaction. It ends
-        the one that was found: before version 2 the next one may have the same epoch."""
+        """An EndTxn for the producer uses its epoch, so the producer can no longer write in this transaction. It names
+        the transaction that was found, because before version 2 the next one may have the same epoch."""
         local = self._coordinators.local
         args = found.transactional_id, found.producer_id, found.producer_epoch
         if found.node_id == self._coordinators.node_id:
@@ -223,7 +223,7 @@ class CoordinatorOutcomes:
         if nodes is None:
             return None
         if not nodes:
-            return []  # nobody ever had a transactional id
+            return []  # no client ever used a transactional id
         request = ListTransactionsRequest(
             state_filters=states,
             producer_id_filters=producer_ids,
@@ -279,7 +279,7 @@ class CoordinatorOutcomes:
         if answer.error_code != ErrorCode.NONE:
             return None
         if any(row.transaction_state not in STATE_BY_TITLE for row in answer.transaction_states):
-            return None  # a newer broker: what it means is not known here
+            return None  # from a newer broker: its meaning is unknown here
         rows = [
             _Found(
                 node_id,

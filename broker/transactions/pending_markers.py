@@ -1,11 +1,13 @@
-"""Markers that are still to be written, by the broker that leads their partition. Pure.
+"""Pending transaction markers, grouped by the broker that leads their partition. Pure.
 
-- A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Each is
-  answered for itself, so a stalled one holds up its own transaction only, and no answered one gets its marker again.
-- A decision has one ending: the table holds it from the decision until its completion is durable, and it carries the
-  decided state itself. Whatever comes late is compared with that (TX3): a later transaction is another state.
-- A topic that is deleted needs no markers. Its id says so: a topic made again under its name is another one (TX39).
-- What belongs to a coordinator's role is forgotten with it; its successor finds the decision in its log."""
+- A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Each
+  partition is answered separately, so a stalled partition delays only its own transaction, and an answered partition
+  gets no second marker.
+- A decision has one `Ending` in the table, from the decision until its completion is durable. The `Ending` has the
+  decided state. Late answers are compared with that state (TX3), because a later transaction has another one.
+- A deleted topic needs no markers. It is recognised by its id, because a topic created again under its name is another
+  one (TX39).
+- When a coordinator's role ends, its entries are dropped; the next coordinator finds the decisions in its log."""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ LeaderOf = Callable[[TransactionalPartition], int]
 
 @dataclass(eq=False, slots=True)
 class Ending:
-    """A decided transaction of one shard. `decided`: the state of its id, the very object; what is open later has the
-    same producer id and epoch in transaction version 1, so that they do not tell. `left`: its partitions without an
+    """A decided transaction of one shard. `decided`: the state object of its id. It is compared by identity, because in
+    transaction version 1 a later transaction has the same producer id and epoch. `left`: its partitions without an
     answer. `is_marked`: none is left. `is_over`: it is complete, or the role ended."""
 
     shard: TransactionShard
@@ -48,12 +50,12 @@ class Ending:
 
     @property
     def is_current(self) -> bool:
-        """Whether its id is still as it was decided, and this role lasts."""
+        """Whether the id still has the decided state, and this role lasts."""
         return not self.is_over and not self.shard.is_unloaded and self.entry.transaction is self.decided
 
 
 class Pair(NamedTuple):
-    """One marker of one partition, and how often it was sent in vain."""
+    """One marker of one partition, and the number of failed attempts."""
 
     ending: Ending
     partition: TransactionalPartition
@@ -65,7 +67,7 @@ class PendingMarkers:
         self._leader_of = leader_of
         self._endings: dict[Entry, Ending] = {}  # an entry is of one id in one role
         self._waiting: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node
-        self._slow: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node, sent in vain before
+        self._slow: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node, after a failed attempt
         self._later: list[tuple[float, int, Pair]] = []
         self._order = 0
 
@@ -80,8 +82,7 @@ class PendingMarkers:
         return iter(self._endings.values())
 
     def add(self, ending: Ending) -> bool:
-        """A transaction was decided, or its decision was loaded. False: its ending is here already, this one is not
-        needed."""
+        """A transaction was decided, or its decision was loaded. False: the table has its `Ending` already."""
         held = self._endings.get(ending.entry)
         if held is not None and held.decided is ending.decided:
             return False
@@ -106,7 +107,7 @@ class PendingMarkers:
         return True
 
     def completed(self, ending: Ending) -> None:
-        """Nothing more is to be done for it."""
+        """The transaction is complete: drop its entry."""
         ending.is_over = True
         if self._endings.get(ending.entry) is ending:
             del self._endings[ending.entry]
@@ -114,7 +115,7 @@ class PendingMarkers:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[tuple[int, bool]]:
-        """(node, whether sent in vain before) of what could be sent now."""
+        """(node, whether attempts failed before) of the markers that can be sent now."""
         for is_slow, waiting in ((False, self._waiting), (True, self._slow)):
             for node, pairs in waiting.items():
                 if node >= 0 and pairs:
@@ -131,30 +132,31 @@ class PendingMarkers:
         return taken
 
     def answered(self, pair: Pair) -> None:
-        """The marker is committed there, or nothing of the transaction can be open there."""
+        """The marker is committed in that partition, or the transaction cannot be open there."""
         pair.ending.left.discard(pair.partition)
 
     def failed(self, pair: Pair, now_s: float) -> None:
-        """To be sent again, a while later or when another broker leads."""
+        """Send the marker again after a pause, or when another broker leads."""
         if not pair.ending.is_over:
             after_s = min(_AGAIN_S * 2 ** min(pair.failures, 10), _AGAIN_MAX_S)
             self._order += 1
             heapq.heappush(self._later, (now_s + after_s, self._order, pair._replace(failures=pair.failures + 1)))
 
     def next_s(self) -> float | None:
-        """When the next one of those is due."""
+        """Time of the next repeated marker."""
         return self._later[0][0] if self._later else None
 
     def due(self, now_s: float) -> list[Ending]:
-        """Place what is due. Returns the endings that lost partitions of deleted topics, as `moved`."""
+        """Queue the repeated markers that are due. Returns the endings that lost partitions of deleted topics, as
+        `moved`."""
         changed: dict[int, Ending] = {}
         while self._later and self._later[0][0] <= now_s:
             self._place_again(heapq.heappop(self._later)[2], changed)
         return list(changed.values())
 
     def moved(self) -> list[Ending]:
-        """A newer image: place all that waits, also what is to be sent later. Returns the endings that lost partitions
-        of deleted topics."""
+        """Queue all waiting markers by a newer image, also those that wait for a repeat. Returns the endings that lost
+        partitions of deleted topics."""
         waiting = [
             pair for by_node in (self._waiting, self._slow) for pairs in by_node.values() for pair in pairs.values()
         ]

@@ -1,7 +1,7 @@
 """Records of `__transaction_state`, in Kafka's schema: key version 0, value version 1 (0 is read too).
 
-Kafka names topics by name only, so a topic that was made again could not be told apart: each topic's id is in a tagged
-field of ours, which Kafka skips (TX39). Source: Kafka 4.3's `TransactionLog`, `TransactionLogValue.json`."""
+Kafka names topics by name only, so a topic that was created again could not be distinguished. Each topic's id is in a
+tagged field of ours, which Kafka skips (TX39). Source: Kafka 4.3's `TransactionLog`, `TransactionLogValue.json`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The transactional ids of one partition of `__transaction_state`, while this broker leads it: its coordinator.
 
 - It is the state that an internal log replays. An id changes only when its record is durable, one change at a time.
-- What a restore or a gap may have lost is not known. So ids replayed before it need a fresh producer id (TX36)."""
+- A restore or a gap may have lost records. Ids replayed before it thus need a new producer id (TX36)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Entry:
         return not self.is_pending and (self.transaction is None or not self.transaction.state.is_prepared)
 
     async def wait_settled(self, timeout_s: float) -> None:
-        """Until it is, `timeout_s` at most; the caller looks again. The role may end meanwhile."""
+        """Wait until the next transaction may begin, at most `timeout_s`. The role may end meanwhile, so the caller
+        checks again."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
@@ -57,7 +58,7 @@ class Entry:
                 self._waiting.remove(waiting)
 
     def changed(self) -> None:
-        """A change ended: tell those who wait, if it was the last."""
+        """A change ended: wake waiting callers if it was the last."""
         if self._waiting and self.is_settled:
             told, self._waiting = self._waiting, []
             for waiting in told:
@@ -149,8 +150,8 @@ class TransactionShard:
         return found
 
     def write(self, entry: Entry, to: Transaction | None, then: Callable[[Exception | None], None]) -> None:
-        """Queue the id's next state (None: its tombstone). `then` gets the outcome after it was applied; a failure
-        changes nothing here, and may still be in the log."""
+        """Queue the id's next state (None: its tombstone). `then` gets the outcome after the state was applied. A
+        failed change is not applied here, but may still be in the log."""
         assert not entry.is_pending
         entry.is_pending = True
 

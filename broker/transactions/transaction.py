@@ -13,7 +13,7 @@ from broker.transactions.interfaces import TransactionalPartition
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 EPOCH_MAX: Final = 32_767
-"""The last epoch of a producer id. Only a fence or an end may take it, so that one is left for either."""
+"""The last epoch of a producer id. It is reserved for a fence or an end."""
 NO_TIME: Final = -1
 
 TV_0: Final = 0
@@ -44,7 +44,7 @@ class TransactionState(Enum):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is open: the id may expire, or begin a transaction."""
+        """No transaction is open: the id may expire, or begin one."""
         return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
@@ -79,5 +79,5 @@ class Transaction:
 
 
 def is_exhausted(producer_epoch: int) -> bool:
-    """Whether a client gets no higher epoch of this producer id."""
+    """Whether a client can get no higher epoch of this producer id."""
     return producer_epoch >= EPOCH_MAX - 1

@@ -30,7 +30,7 @@ class SourceCode:
 
     @contextmanager
     def block(self, opening: str) -> Iterator[None]:
-        """Add `opening:`, and what is emitted within one level deeper."""
+        """Add `opening:`; lines emitted inside are one level deeper."""
         self.line(f"{opening}:")
         self._depth += 1
         yield

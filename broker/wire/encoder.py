@@ -130,7 +130,7 @@ class _EncoderSource:
     # -- lengths and counts
 
     def _length(self, layout: str, count: str) -> None:
-        """Emit the length or count in local `count` (-1 for null), after what was pending."""
+        """Emit the length or count in local `count` (-1 for null), after pending fields."""
         if not self.flexible:
             self._run(layout, count)
             self._flush()

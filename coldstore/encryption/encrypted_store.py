@@ -1,10 +1,10 @@
-"""An `ObjectStore` that encrypts what it stores and decrypts what it reads.
-Its users see plaintext, and sizes and CRCs of plaintext. ETags and conditional writes are the inner store's. A ranged
-read is one request once the object's trailer is known from a tail read or an upload of this process, else two. The loop
-decrypts what is as small as a root, a worker the rest. An object that is not encrypted is refused, unless the ring
-accepts plain ones. Objects below `.probe/` stay plain, because the probe asks about the inner store's own checks.
+"""An `ObjectStore` that encrypts stored objects and decrypts reads. Its users see plaintext, and sizes and CRCs of
+plaintext. ETags and conditional writes are the inner store's. A ranged read takes one request if this process knows the
+object's trailer from a tail read or an upload, else two. The loop decrypts objects up to the size of a root, a worker
+larger ones. An object that is not encrypted is refused, unless the ring accepts plain ones. Objects below `.probe/`
+stay plain, because the probe asks about the inner store's own checks.
 
-A HEAD proves a copy: the store's checksum of the stored bytes must be that of the trailer's author. The answer then has
+A HEAD proves a copy: the store's checksum of the stored bytes must equal the one in the trailer. The answer then has
 the plaintext's checksum, which is authenticated."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INLINE_BYTES_MAX: Final = 2 * CHUNK_BYTES  # decrypted on the loop: 15 µs
 
 
 class _Known(NamedTuple):
-    """What was seen of an object: `sealed` is None for a plain one."""
+    """A cached trailer: `sealed` is None for a plain object."""
 
     etag: str
     stored: int
@@ -273,7 +273,7 @@ class EncryptedStore:
         await self._inner.close()
 
     def _wrapping(self, key: str) -> WrappingKey | None:
-        """None: the object is stored as it is."""
+        """The encrypted body; None: the object is stored unencrypted."""
         return None if _is_probe(key) else self._ring.active
 
     def _fresh(self, wrapping: WrappingKey) -> tuple[bytes, WrappingKey, bytes]:
@@ -292,5 +292,5 @@ def _is_probe(key: str) -> bool:
 
 
 def _stored_crc32c(sealed: Sealed) -> int:
-    """Of the whole object in the store."""
+    """CRC32C of the complete object in the store."""
     return crc32c(sealed.trailer, sealed.body_crc32c)

@@ -1,7 +1,7 @@
-"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md).
-Every object has a data key of its own, so a chunk's nonce is its index and the mark of the last one. The trailer holds
-that key wrapped by a key-encryption key, bound to the object's name and size. So a chunk that is changed, moved, left
-out or taken from another object is refused, and so is an object that was cut or renamed. Sizes follow from one another
+"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md). Every
+object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer holds that
+key wrapped by a key-encryption key, bound to the object's name and size. A chunk that was changed, moved, removed or
+taken from another object is thus refused, and so is a truncated or renamed object. Sizes follow from one another
 without the key. Pure: no I/O."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from seams.files.disk import Buffer
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 64 * 1024
-"""Of plaintext. It divides the chunks of the cold cache (4 MiB). AES-GCM takes 7 µs of it, which hold Python's lock; a
-tail read brings at most so many bytes in vain."""
+"""Of plaintext. It divides the chunks of the cold cache (4 MiB). AES-GCM takes 7 µs for it, during which Python's lock
+is held. A tail read fetches at most this many useless bytes."""
 STORED_CHUNK_BYTES: Final = CHUNK_BYTES + TAG_BYTES
 
 _HEAD: Final = struct.Struct(">BBH8s32sQI")  # version, log2 of the chunk, reserved, key check, key id, size, body CRC
@@ -85,8 +85,8 @@ class DataKey:
         return "DataKey()"
 
     def seal(self, index: int, plain: Buffer, target: memoryview, *, last: bool) -> int:
-        """Encrypt chunk `index` into the beginning of `target`; the bytes written. A key seals one plaintext only at
-        each index."""
+        """Encrypt chunk `index` into the beginning of `target`; returns the bytes written. A key encrypts only one
+        plaintext at each index."""
         return self._cipher.encrypt_into(_nonce(index, last=last), plain, None, target[: len(plain) + TAG_BYTES])
 
     def open(self, first: int, stored: Buffer, size: int, name: str, target: memoryview | None = None) -> memoryview:
@@ -144,7 +144,7 @@ def make_trailer(
 
 
 def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
-    """The object `name` of `stored` bytes, which end with `tail`, an encrypted one's. Raises Corrupt, NewerFormat,
+    """The trailer of the encrypted object `name` of `stored` bytes, which end with `tail`. Raises Corrupt, NewerFormat,
     KeyRefused."""
     payload, (_, _, _, _, key_id, size, body_crc32c) = _unwrapped(name, tail, stored, ring)
     secret, plain_crc32c = _PAYLOAD.unpack(payload)
@@ -152,7 +152,8 @@ def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
 
 
 def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | None:
-    """The object `name` of `stored` bytes, which end with `tail`; None for a plain one that may be read.
+    """The trailer of the object `name` of `stored` bytes, which end with `tail`; None for a plain object that may be
+    read.
 
     Raises KeyRefused (also for a plain root that may not: an operator has to decide), Corrupt, NewerFormat."""
     if is_encrypted(tail):

@@ -1,7 +1,7 @@
-"""The key file: the key-encryption keys of one bucket, as JSON (docs/formats/encryption.md).
-A key stands in it as its bytes, or wrapped by a key service (`kms`). The same file serves brokers, the command line and
-Spark. Rotation adds a key and makes it active; an old one is removed once no object needs it. Functions are pure but
-`load_ring`, which blocks: it reads the file, and asks the key service once a process for each key."""
+"""The key file: the key-encryption keys of one bucket, as JSON (docs/formats/encryption.md). It holds each key in
+plaintext, or wrapped by a key service (`kms`). The same file serves brokers, the command line and Spark. Rotation adds
+a key and makes it active; an old one is removed once no object needs it. All functions are pure except `load_ring`,
+which blocks: it reads the file, and asks the key service once per process for each key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT: Final = 1
 
 
 class KeyFileRefused(InvalidRequest):
-    """The key file cannot be used. The message names the file and what to do, never a key."""
+    """The key file cannot be used. The message has the file and the remedy, never a key."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +68,7 @@ def decode(data: bytes, path: str) -> KeyFile:
 
 
 def ring_of(file: KeyFile, path: str, service: KeyService | None = None) -> KeyRing:
-    """The keys of `file`. `service`: instead of the one that an entry names. Raises KeyFileRefused, AccessRefused,
+    """The keys of `file`. `service` replaces the service that an entry names. Raises KeyFileRefused, AccessRefused,
     StoreUnavailable."""
     source = f"key file {path}"
     try:

@@ -1,7 +1,7 @@
-"""Key-encryption keys: each wraps the data keys of many objects.
-A key has an id and a check value, so a wrong key is told from a damaged object. A ring has one active key, which wraps
-new data keys, and any number of old ones. A ring without an active key leaves new objects unencrypted: the first step
-of switching encryption on in a cluster. No message and no `repr` has a key's bytes."""
+"""Key-encryption keys: each wraps the data keys of many objects. A key has an id and a check value, which distinguish a
+wrong key from a damaged object. A ring has one active key, which wraps new data keys, and any number of old ones. A
+ring without an active key leaves new objects unencrypted: the first step of switching encryption on in a cluster. No
+message and no `repr` has a key's bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WrappingKey:
         return self._cipher.encrypt(nonce, payload, bound)
 
     def unwrap(self, nonce: bytes, wrapped: bytes, bound: bytes) -> bytes | None:
-        """What was wrapped; None if any of the three differs from then."""
+        """The wrapped payload; None if any of the three arguments differs from those of `wrap`."""
         try:
             return self._cipher.decrypt(nonce, wrapped, bound)
         except InvalidTag:

@@ -1,6 +1,6 @@
-"""Key services: they keep a key-encryption key wrapped, so that the key file alone opens nothing.
-Asked once a process for each key, never for an object: an outage of the service does not stop a running broker, and its
-requests cost nothing. boto3 is loaded only when a key is asked for. Everything blocks."""
+"""Key services wrap the key-encryption keys, so that the key file alone decrypts nothing. A process asks once for each
+key, never for an object. An outage of the service thus does not stop a running broker. boto3 is loaded only when a key
+is asked for. Everything blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class KmsKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeyService(Protocol):
-    """Wraps and unwraps one key. `context` is bound to it: another key's ciphertext does not unwrap."""
+    """Wraps and unwraps one key. `context` is bound to the ciphertext, so the ciphertext of another key cannot be
+    unwrapped."""
 
     def wrap(self, secret: bytes, context: str) -> bytes: ...
     def unwrap(self, wrapped: bytes, context: str) -> bytes:
@@ -85,7 +86,7 @@ class AwsKms:
 
 
 def _region_of(key_id: str) -> str | None:
-    """Of a key's ARN, arn:aws:kms:REGION:…; None: the usual chain."""
+    """The region of a key's ARN, arn:aws:kms:REGION:…; None: the usual chain."""
     parts = key_id.split(":")
     return parts[3] if len(parts) > 4 and parts[0] == "arn" else None
 
@@ -101,7 +102,8 @@ _UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # a few: as many as the
 
 
 def unwrapped_once(key: KmsKey, name: str, service: KeyService | None = None) -> bytes:
-    """The bytes of `key`, asked for once a process. Raises InvalidRequest, AccessRefused, StoreUnavailable."""
+    """The bytes of `key`; the service is asked once per process. Raises InvalidRequest, AccessRefused,
+    StoreUnavailable."""
     found = _UNWRAPPED.get((key, name))
     if found is None:
         try:

@@ -1,4 +1,4 @@
-"""The mark at the end of an encrypted object, for readers without keys. It does not load the cryptography library."""
+"""The marker at the end of an encrypted object, for readers without keys. It does not load the cryptography library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_encrypted(tail: Buffer) -> bool:
 
 
 def refuse_encrypted(name: str, tail: Buffer) -> None:
-    """Raises KeyRefused for an encrypted object, which reached a parser of plaintext: this process has no key file."""
+    """Raises KeyRefused for an encrypted object that reached a parser of plaintext: this process has no key file."""
     if is_encrypted(tail):
         raise KeyRefused(
             f"object {name} is encrypted and no key file was given: set thermocline.encryption.key.file, the variable "

@@ -1,9 +1,9 @@
-"""Brings the objects of a bucket under the active key, beside running brokers too.
-An object of another key gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is
-encrypted. An immutable object is copied to a scratch file, checked, and stored in its own place, on the condition that
-it did not change: readers get the old bytes or the new ones. A root is written as brokers write it, by compare-and-set
-with the same content, so a broker that commits meanwhile wins or reads it back. What is not of this program, or
-damaged, is left alone and counted."""
+"""Rewraps the data keys of a bucket's objects with the active key, also while brokers run. An object of another key
+gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is encrypted. An immutable
+object is copied to a scratch file, checked, and stored in its own place, on the condition that it did not change:
+readers get the old bytes or the new ones. A root is written as brokers write it, by compare-and-set with the same
+content, so a broker that commits meanwhile wins or reads it back. Foreign and damaged objects are left unchanged and
+counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROOT_TRIES: Final = 10  # a broker replaces a root a few times a second
 
 
 class Outcome(Enum):
-    """What became of an object; the value is its printed form."""
+    """Outcome for one object; the value is its printed form."""
 
     CURRENT = "under the active key"
     REWRAPPED = "rewrapped"
@@ -46,7 +46,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rewrapped:
-    """One object: what became of it, and under which key it was (None: plain, or not read)."""
+    """One object: its outcome, and the key that it was under (None: plain, or not read)."""
 
     key: str
     outcome: Outcome
@@ -72,7 +72,7 @@ class Rewrapper:
         await self._store.close()
 
     async def run(self, *, change: bool) -> AsyncIterator[Rewrapped]:
-        """Every object, in the listing's order; without `change` it is only said what would become of it.
+        """The outcome of every object, in the listing's order; without `change` nothing is changed.
 
         Raises StoreError, AccessRefused of the store."""
         async for info in self._store.list(""):

@@ -1,7 +1,7 @@
-"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them.
-The plaintext's size and CRC32C are checked as a store would check them, before the trailer is sent. A source may be
-read again (a multipart upload, a redirect). Then every chunk must encrypt to the same tag as before: a changed source
-is refused before a byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks."""
+"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them. The plaintext's size and
+CRC32C are checked as a store would check them, before the trailer is sent. A source may be read again (a multipart
+upload, a redirect). Every chunk must then encrypt to the same tag as before. A changed source is refused before any
+byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _CHUNKS_AT_ONCE: Final = 16
 
 
 class SealedBody:
-    """`body` encrypted for the object `name` under `data_key`, which `wrapping` wraps with `nonce`; both are fresh."""
+    """`body` encrypted for the object `name` under `data_key`; `wrapping` wraps the key with `nonce`. Key and nonce are
+    used once."""
 
     def __init__(self, name: str, body: Upload, data_key: bytes, wrapping: WrappingKey, nonce: bytes) -> None:
         self._name = name
@@ -41,11 +42,12 @@ class SealedBody:
         self._sealed: Sealed | None = None
 
     def upload(self) -> Upload:
-        """As the store gets it: its checksum comes behind the bytes."""
+        """The upload with its checksum after the bytes."""
         return Upload(stored_size(self._body.size), None, self._pieces, self._checksum)
 
     def checked_upload(self) -> Upload:
-        """With a checksum that comes first, for which the source is read and encrypted once more."""
+        """The upload with its checksum before the bytes; the source is read and encrypted one more time to compute
+        it."""
         for _ in self._pieces():
             pass
         return Upload(stored_size(self._body.size), self._checksum(), self._pieces)
@@ -61,7 +63,8 @@ class SealedBody:
         return self._stored_crc
 
     def _pieces(self) -> Iterator[Buffer]:
-        """Raises ChecksumRefused if the source is not what was announced or what it was before, and its own errors."""
+        """Raises ChecksumRefused if the source differs from its announced size and checksum or from its first read;
+        also the source's own errors."""
         size, last = self._body.size, chunk_count(self._body.size) - 1
         out = memoryview(bytearray(min(_CHUNKS_AT_ONCE, last + 1) * STORED_CHUNK_BYTES))
         filled = plain_crc = stored_crc = 0
@@ -93,7 +96,8 @@ class SealedBody:
             raise ChecksumRefused(f"PUT {self._name}: the source changed while it was sent; read it again")
 
     def _chunks(self) -> Iterator[Buffer]:
-        """The source in chunks of exactly `CHUNK_BYTES`, the last one shorter; one empty chunk of an empty source."""
+        """The source in chunks of exactly `CHUNK_BYTES`; the last one may be shorter. An empty source gives one empty
+        chunk."""
         size, left = self._body.size, self._body.size
         carry = bytearray()
         for piece in self._body.open():

@@ -1,7 +1,7 @@
-"""Findings of `bucket verify` and the plan of `bucket gc`.
-Pure comparisons of values that `bucket_inspection` read. A plan needs a listing taken before root and pages were read.
-Then no root names a deletable object now or later: its key's epoch is below the root's, and a commit adds only objects
-of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and stay. Unknown objects are neither.
+"""Findings of `bucket verify` and the plan of `bucket gc`. Pure comparisons of values that `bucket_inspection` read. A
+plan needs a listing taken before root and pages were read. Then no root names a deletable object now or later: its
+key's epoch is below the root's, and a commit adds only objects of the root's own epoch (C2). Unnamed objects of the
+root's own epoch are pending and stay. Unknown objects are neither pending nor deletable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FindingKind(Enum):
 
     MISSING = "missing"  # a manifest names it, the listing does not
     WRONG_SIZE = "wrong size"
-    DAMAGED = "damaged"  # footer, checksum or chunk is not what was committed
+    DAMAGED = "damaged"  # footer, checksum or chunk differs from the committed one
     OVERLAP = "overlap"
     UNDECLARED_GAP = "undeclared gap"  # offsets at or above the log start that no segment holds
     BOOKS = "books do not balance"  # double entry or live hash
@@ -69,12 +69,13 @@ class Finding:
 CLUSTER_GONE: Final = Finding(
     FindingKind.MISSING, CLUSTER_KEY, None, "nothing says which topics there are: no broker serves what is here"
 )
-"""For a bucket with objects of ours: `cluster.json` exists before any topic, and nothing deletes it."""
+"""The finding for a bucket with our objects but no `cluster.json`, which is created before any topic and never
+deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedKeys:
-    """The keys that a root of `epoch` and its pages name: they must exist and stay."""
+    """The keys named by a root of `epoch` and its pages; these objects must exist and stay."""
 
     epoch: int
     keys: frozenset[str]
@@ -113,10 +114,9 @@ class GcPlan:
 
 
 def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
-    """Everything that `manifest`, its `live` segments (tail and pages) and its page keys name.
-
-    Objects that compaction replaced stay named until their grace is over. Segments between the deletion cursor and the
-    log start are live: only the claimed writer deletes them."""
+    """All keys named by `manifest`, its `live` segments (tail and pages) and its page keys. Objects that compaction
+    replaced stay named until their grace ends. Segments between the deletion cursor and the log start are live: only
+    the claimed writer deletes them."""
     place = (manifest.topic_id, manifest.partition)
     keys = {str(segment.key(*place)) for segment in live} | set(page_keys)
     keys |= {str(each.key(*place)) for each in manifest.replaced}
@@ -128,7 +128,7 @@ def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Itera
 def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
     """Sort the objects of one root's prefix. `listing` was taken first, `named` read after it (C2).
 
-    Without a root (None) all is pending. Roots are never garbage."""
+    Without a root (None) all objects are pending. Roots are never garbage."""
     deletable: list[ObjectInfo] = []
     pending: list[ObjectInfo] = []
     unknown: list[ObjectInfo] = []
@@ -146,9 +146,9 @@ def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
 
 
 def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, end_offset: int) -> bool:
-    """Whether `manifest` names, or no longer needs, all that the leader of `epoch` had below `end_offset`. `lineage`:
-    epochs of the log up to the manifest's end, None if unknown. Where later leaders wrote, the same offsets may be
-    other records, or a gap."""
+    """Whether `manifest` names, or no longer needs, all records below `end_offset` of the leader of `epoch`. `lineage`:
+    epochs of the log up to the manifest's end, None if unknown. After later leaders the same offsets may hold other
+    records, or a gap."""
     if lineage is None:
         return end_offset <= manifest.log_start_offset
     shared_end = lineage.shared_end(epoch, manifest.remote_end_offset)
@@ -196,10 +196,10 @@ def _audit_books(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Find
 def audit_listing(
     manifest: Manifest, live: Sequence[RemoteSegment], page_sizes: Mapping[str, int], listing: Sequence[ObjectInfo]
 ) -> list[Finding]:
-    """Compare what is named with what the prefix holds. `page_sizes`: length of every named page, by key.
+    """Compare the named objects with the listing. `page_sizes`: length of every named page, by key.
 
     Beside a live broker a finding may be a race: read the root again and repeat. Objects below the log start are
-    deleted before the cursor moves, and the broker may have died in between: their absence is no finding."""
+    deleted before the cursor moves, and the broker may have died in between, so their absence is not a finding."""
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
     wanted: dict[str, tuple[int, int | None]] = {
@@ -234,7 +234,7 @@ def orphan_findings(plan: GcPlan) -> list[Finding]:
 
 
 def audit_footer(key: SegmentKey, entry: RemoteSegment, footer: SegmentFooter) -> list[Finding]:
-    """Whether the object under `key` is the one that `entry` names."""
+    """Compare the object under `key` with the manifest's `entry`."""
     try:
         found = entry_from_footer(footer, key)
     except Corrupt as broken:

@@ -1,7 +1,7 @@
-"""Inspection of a bucket, with or without a running broker: the I/O around `audit`.
-The order of reads makes the results safe. For gc the listing comes first, root and pages after it (C2). For verify,
-damage that a live broker's commit may have caused counts only if a newer root shows it too. Nothing is written, except
-that `delete` deletes a plan's deletable objects."""
+"""Inspection of a bucket, with or without a running broker: the I/O around `audit`. The order of reads makes the
+results safe. For gc the listing comes first, root and pages after it (C2). For verify, damage that a live broker's
+commit may have caused counts only if a newer root shows it too. Only `delete` changes the bucket: it deletes a plan's
+deletable objects."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class BucketInspector:
         """Listed objects that neither root nor pages, read after the listing, name. Errors: as `view`; TimeoutError for
         a piece.
 
-        The listing is judged in pieces, each by a root read after it: an object that is unnamed then cannot be named
-        later, and memory does not grow with the partition."""
+        The listing is judged in pieces, each by a root read after it: an object that is unnamed at that read cannot be
+        named later, and memory does not grow with the partition."""
         reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
         listing = self._store.list(partition_prefix(topic_id, partition))
         plan = GcPlan((), (), ())
@@ -109,7 +109,7 @@ class BucketInspector:
                 plan += await self._workers.run(gc_plan, piece, await self._named(reader, piece))
 
     async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> NamedKeys | None:
-        """What the current root names among `piece`; None without a root."""
+        """The objects of `piece` that the current root names; None without a root."""
         bases, has_pages = await self._workers.run(_places, piece)
         for attempt in range(_VERIFY_TRIES):
             manifest = await reader.load()
@@ -125,8 +125,8 @@ class BucketInspector:
         raise AssertionError("the last attempt returns or raises")
 
     async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
-        """Delete the plan's deletable objects; returns how many. A store may lie: only a new listing proves it.
-        `may_send` is called before each request."""
+        """Delete the plan's deletable objects; returns how many. A store may report a deletion falsely; only a new
+        listing proves it. `may_send` is called before each request."""
         keys = [info.key for info in plan.deletable]
         for at in range(0, len(keys), _DELETE_AT_ONCE):
             may_send()
@@ -162,7 +162,7 @@ class BucketInspector:
         return await self._without_expired(topic_id, partition, findings)
 
     async def _compare(self, topic_id: UUID, partition: int) -> tuple[PartitionView | None, GcPlan, list[Finding]]:
-        """A version of the partition, its unnamed objects, and what is wrong."""
+        """A version of the partition, its unnamed objects, and findings."""
         listing = await self._list(topic_id, partition)
         view = await self.view(topic_id, partition)
         if view is None:
@@ -205,7 +205,7 @@ class BucketInspector:
                 await self._workers.run(markers.feed, data, lane=Lane.COLD_READ)
             scan = scanner.finish(said.end_offset)
         except Corrupt as broken:
-            # The scan ends at the first bad batch; the chunks say what else is damaged.
+            # The scan ends at the first bad batch; chunk CRCs show further damage.
             crcs = [await self._chunk_crc(key, footer, index) for index in range(len(footer.chunk_crcs))]
             found = audit_chunks(key, footer, crcs)
             return found or [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, str(broken))]

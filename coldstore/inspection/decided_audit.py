@@ -1,7 +1,6 @@
-"""Whether a footer's section 7 says what the markers in the object's bytes say. It knows nothing of the bucket.
-
-A reader of committed records hides what section 7 names as aborted, and nothing else: an entry too few shows aborted
-records, one too many hides committed ones. Only markers within the object can be compared."""
+"""Compares a footer's section 7 with the markers in the object's bytes, without the bucket. A reader of committed
+records hides exactly the transactions that section 7 lists as aborted. A missing entry thus shows aborted records, and
+a wrong entry hides committed ones. Only markers within the object can be compared."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class MarkerWalk:
         self._carry = bytearray()
         self._opened: set[int] = set()  # producers with records here and no marker yet
         self._markers: dict[tuple[int, int], bool] = {}  # (producer id, offset): whether it commits
-        self._aborting: set[tuple[int, int]] = set()  # those that abort records of this object
+        self._aborting: set[tuple[int, int]] = set()  # markers that abort records of this object
 
     def feed(self, piece: Buffer) -> None:
         """Raises Corrupt for a marker that cannot be read."""
@@ -38,7 +37,7 @@ class MarkerWalk:
         del self._carry[:end]
 
     def differences(self, footer: SegmentFooter) -> list[str]:
-        """In words, by offset."""
+        """The differences as text, by offset."""
         aborted = {
             (one.producer_id, one.marker_offset)
             for one in footer.transactions

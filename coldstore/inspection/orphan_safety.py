@@ -1,6 +1,6 @@
-"""Keeps orphans that may be the only copies of records from deletion.
-It reads the footers of orphans and writes nothing. `Holds` of the caller says which records are held elsewhere: by a
-log, or by the manifest if there is no log. An object that is not shown to be held, or that cannot be read, is kept."""
+"""Protects orphans from deletion that may be the only copies of records. It reads the footers of orphans and writes
+nothing. The caller's `Holds` tells whether a log (or the manifest if there is no log) holds records. An object is kept
+if this is not proved, or the object cannot be read."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ async def keep_by_manifest(
         return plan
     reader = ManifestReader(store, topic_id, partition, workers=workers)
     manifest = await reader.load()
-    if manifest is None:  # deleted meanwhile: it names nothing
+    if manifest is None:  # the root was deleted meanwhile
         return replace(plan, deletable=(), kept=(*plan.kept, *plan.deletable))
     lineage = await _lineage(store, reader, manifest)
     return await keep_only_copies(store, plan, lambda epoch, end: bucket_holds(manifest, lineage, epoch, end))
 
 
 async def _lineage(store: ReadStore, reader: ManifestReader, manifest: Manifest) -> LeaderEpochs | None:
-    """Epochs of all that `manifest` names; None if it names nothing, or its last segment cannot be read."""
+    """Epochs of the segments in `manifest`; None if it is empty, or its last segment cannot be read."""
     end = manifest.remote_end_offset
     try:
         live = (await reader.segments(manifest, end - 1, end)).segments

@@ -1,8 +1,8 @@
-"""Checks that a store does what the cold tier relies on: `probe` at each start, `race` when a bucket is formatted.
-A store is refused by the name of the condition that it broke, never for being away or busy: StoreUnavailable and
-AccessRefused are raised as they are. How copies are verified follows from what was seen: some stores keep any checksum
-they get (C12), some pass every sequential test and let every racing writer win (C23). Everything is written below
-`.probe/<uuid>/` and deleted afterwards."""
+"""Checks that a store fulfils the conditions of the cold tier: `probe` at each start, `race` when a bucket is
+formatted. A refusal names the broken condition. An unavailable or busy store is not refused: StoreUnavailable and
+AccessRefused are raised unchanged. The results decide how copies are verified: some stores accept any checksum (C12),
+and some pass every sequential test but let every racing writer win (C23). Everything is written below `.probe/<uuid>/`
+and deleted afterwards."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class StoreCondition(Enum):
     TRAILER = "a CRC32C may come behind the bytes"
 
 
-# Without the first copies are read back whole, without the second a segment is read twice for its upload; every other
-# failed condition refuses the store.
+# Without the first condition, copies are read back completely; without the second, a segment is read twice for its
+# upload. Any other failed condition refuses the store.
 OPTIONAL = frozenset({StoreCondition.CHECKSUM, StoreCondition.TRAILER})
 
 
@@ -82,7 +82,7 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFinding:
-    """One condition; `detail`: what was seen if it failed."""
+    """One condition; `detail`: the observation if it failed."""
 
     condition: StoreCondition
     passed: bool
@@ -91,7 +91,7 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a store did. `takes_trailers`: a segment may be checked while it is sent."""
+    """Result of the probe. `takes_trailers`: a segment may be checked while it is sent."""
 
     url: str
     provider: str
@@ -186,7 +186,7 @@ async def race(
 
 
 async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
-    """Number of winners, and the ETag now. A writer whose answer was lost counts if its bytes are there."""
+    """Number of winners, and the ETag now. A writer whose answer was lost counts if its bytes are stored."""
     async for _ in tries():
         bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
         answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
@@ -215,7 +215,7 @@ async def _content(store: ObjectStore, key: str) -> tuple[bytes, str] | None:
 
 
 class _Probe:
-    """One run: what was written and found so far."""
+    """One run: its written objects and findings so far."""
 
     def __init__(self, store: ObjectStore, base: str) -> None:
         self._store = store
@@ -267,7 +267,7 @@ class _Probe:
         self._found(StoreCondition.TRAILER, await self._trailer_taken(data))
 
     async def _trailer_taken(self, data: bytes) -> str | None:
-        """What was wrong with a trailing checksum. Then a leading one is used."""
+        """The fault of a trailing checksum, after which a leading one is used."""
         try:
             await self._store.put_segment(self._trailed, _trailed(data, crc32c(data)))
             got = await self._store.get(self._trailed)
@@ -301,7 +301,7 @@ class _Probe:
         return (await self._store.get(self._segment, start, length)).data
 
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
-        """A write that must succeed: its ETag, or what was wrong. Raises StoreAway if no try got more."""
+        """A write that must succeed. Returns its ETag, or the fault. Raises StoreAway if no try got an answer."""
         problem: StoreError | InvalidRequest | None = None
         async for _ in tries():
             try:
@@ -319,8 +319,8 @@ class _Probe:
         return "", str(problem)
 
     async def _refused(self, key: str, data: bytes, etag: str | None, before: bytes | None) -> str | None:
-        """A write that must be refused and change nothing; returns what was wrong. Any error will do, losers may get a
-        500; but it must be an answer: raises StoreAway if none came."""
+        """A write that must be refused and change nothing. Returns the fault. Any error counts as a refusal, because
+        losers may get a 500. Raises StoreAway if no answer arrived."""
         away: StoreAway | None = None
         async for _ in tries():
             try:

@@ -1,9 +1,9 @@
-"""The manifest: what the cold tier holds of one partition, and the edits of it.
-Pure (docs/formats/manifest.md). Every manifest that `check` passes, and every edit's result, has these properties:
+"""The manifest lists the cold tier's objects of one partition; with its edits. Pure (docs/formats/manifest.md). Every
+manifest that `check` passes, and every edit's result, has these properties:
 - Segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or above the log start.
 - `added − removed = live` for bytes, records and segments; `live_hash` is the sum of the live entries' hashes (C13).
-- Log start and deletion cursor never fall; the remote end falls only by `withdraw`.
-Edits are idempotent by ids and offsets, because a commit with an unknown outcome is made again (C29)."""
+- Log start and deletion cursor never fall; the remote end falls only by `withdraw`. Edits are idempotent by ids and
+  offsets, because a commit of unknown outcome is repeated (C29)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TIERED: Final = "remote.storage.enable"
 
 
 class EditRefused(InvalidRequest):
-    """The manifest is not in the state that the edit needs: read it again and decide anew."""
+    """The manifest does not have the state that the edit needs: read it again and decide again."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,10 +58,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
     deleted; entries at or below it are dead, even if an immutable page lists them. `remote_end_offset`: exclusive end
-    of what is held. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then level
-    0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction took from the segments below it
-    what records below it supersede. `replaced`: objects that compaction replaced and nobody deleted yet; edits of both
-    are in `replacement`."""
+    of the held offsets. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then
+    level 0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction removed records below it
+    that other records below it supersede. `replaced`: objects that compaction replaced and that are not deleted yet;
+    edits of both are in `replacement`."""
 
     topic_id: UUID
     topic: str
@@ -99,7 +99,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bucket_end_offset(self) -> int:
-        """A log restored from the bucket alone continues here, or at the reserved end if that is higher."""
+        """End offset of a log restored only from the bucket; the reserved end if that is higher."""
         return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)
 
     def was_replaced(self, uuid: UUID) -> bool:
@@ -112,7 +112,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     # ── edits ────────────────────────────────────────────────────────────────────────────────────────────────────
     def claim(self, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-        """The first act of an epoch. Configs that switch tiering off are left to `switch_off`. Raises Fenced if the
+        """The first edit of an epoch. `switch_off` handles configs that switch tiering off. Raises Fenced if the
         manifest has a higher epoch."""
         if epoch < self.leader_epoch:
             raise Fenced(f"{self._name}: manifest is of epoch {self.leader_epoch}, ours is {epoch}; stop tiering it")
@@ -127,16 +127,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _is_off(configs) and not _is_off(self.configs)
 
     def switch_off(self, topic: str, configs: dict[str, str], local_start: int) -> Manifest:
-        """Tiering was switched off: the log starts at its leader's local start (KIP-950). Once for each switch, which
-        the root records, because a later leader may have less on its disk (ADR 26)."""
+        """Tiering was switched off: the log start moves to the leader's local start (KIP-950). The root records this,
+        so it happens once per switch, because a later leader may have less on its disk (ADR 26)."""
         if not self.is_switched_off_by(configs):
             return self
         return self.set_topic(topic, configs).set_log_start(local_start)
 
     def add(self, segment: RemoteSegment) -> Manifest:
-        """Add a segment at the remote end; again changes nothing.
-
-        It may begin above the remote end only if all skipped offsets lie below the log start."""
+        """Add a segment at the remote end; a repetition changes nothing. It may begin above the remote end only if all
+        skipped offsets are below the log start."""
         if any(known.uuid == segment.uuid for known in self.tail):
             return self
         check_segment(segment)
@@ -165,13 +164,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def set_log_start(self, offset: int) -> Manifest:
-        """Hide everything below `offset` from readers. A lower offset changes nothing."""
+        """Hide offsets below `offset` from readers. A lower offset changes nothing."""
         _check_offset(offset)
         return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
 
     def set_rewritten_start(self, offset: int) -> Manifest:
-        """As `set_log_start`, of an internal topic that is rewritten from `offset` on. Its snapshot has to reach there,
-        because a log whose disks are lost begins with the snapshot."""
+        """As `set_log_start`, of an internal topic that is rewritten from `offset` on. A snapshot must reach `offset`,
+        because after the loss of all disks the log begins with the snapshot."""
         if offset > self.log_start_offset and (self.snapshot is None or offset > self.snapshot.end_offset):
             raise EditRefused(f"{self._name}: no snapshot reaches offset {offset}, where the log is to start")
         return self.set_log_start(offset)
@@ -190,7 +189,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         at = self.tail_index(cursor)
         dead = self.tail[:at]
         if tuple(fresh[len(fresh) - len(dead) :]) != dead or (dead and len(fresh) < len(dead)):
-            raise EditRefused(f"{self._name}: what is expired up to {cursor} is not what the manifest's tail holds")
+            raise EditRefused(f"{self._name}: expired segments up to {cursor} differ from the manifest's tail")
         self._check_oldest(fresh)
         self._check_whole_pages(fresh, cursor)
         totals = totals_of(fresh)
@@ -236,7 +235,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _check_oldest(self, fresh: Sequence[RemoteSegment]) -> None:
-        """`fresh` begins where the live ones do, without overlap: with the sums, nothing was left out."""
+        """`fresh` begins at the first live segment, without overlap. Equal sums then prove that no segment is
+        missing."""
         end = self.deletion_cursor
         for segment in fresh:
             if segment.base_offset < end:
@@ -259,8 +259,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def release_reservation(self, end: int) -> Manifest:
         """Lower the reservation to `end`, the log's end.
 
-        Only down to what the bucket itself shows to be used (`bucket_end_offset`), else offsets would be assigned
-        twice."""
+        It stays at or above the end of the offsets in the bucket (`bucket_end_offset`), because otherwise offsets would
+        be assigned twice."""
         if end != self.bucket_end_offset:
             raise EditRefused(
                 f"{self._name}: the log ends at {end}, the bucket at {self.bucket_end_offset}; the reservation stays"
@@ -268,7 +268,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self if end >= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 
     def set_snapshot(self, pointer: SnapshotPointer) -> Manifest:
-        """Name a newer snapshot of an internal topic. The same one changes nothing."""
+        """Name a newer snapshot of an internal topic. A repetition changes nothing."""
         if self.snapshot == pointer:
             return self
         if pointer.epoch != self.leader_epoch:
@@ -311,7 +311,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         first = ranges[0]
         if replaced is not None:
             if not before or before[-1].uuid != replaced or before[-1].level != level:
-                raise EditRefused(f"{self._name}: page {replaced} is not the last one any more")
+                raise EditRefused(f"{self._name}: page {replaced} is no longer the last one")
             first, entries = before[-1].first_offset, entries + before[-1].entries
             totals = totals + totals_of_pages(before[-1:])
             before = before[:-1]

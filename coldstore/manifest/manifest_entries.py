@@ -17,17 +17,17 @@ from logformat.record_batch import INT32_MAX, INT64_MAX, NO_TIMESTAMP
 
 HASH_MODULUS: Final = 2**128
 ZERO_HASH: Final = "0" * 32
-RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root whatever its history
-GAPS_IN_ROOT_MAX: Final = 256  # the newest; older ones stay in their segments' entries
-REPLACED_MAX: Final = 256  # objects that compaction replaced and that the grace keeps: about 20 KB of a root
+RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root in every case
+GAPS_IN_ROOT_MAX: Final = 256  # the newest ranges; older ones stay in their segments' entries
+REPLACED_MAX: Final = 256  # replaced objects during the grace: about 20 KB of a root
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
 
-    `leader_epoch` is the writer's, as in the object's key. `decided`: transactions that only the object's footer names
-    (section 7); without its footer a reader of committed records cannot do (TX45). `epochs` are (epoch, start offset)
-    of the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
+    `leader_epoch` is the writer's, as in the object's key. `decided`: number of transactions that only the object's
+    footer lists (section 7), so a reader of committed records needs the footer (TX45). `epochs` are (epoch, start
+    offset) of the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
 
     uuid: UUID
     base_offset: int
@@ -47,7 +47,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
 
     def identity_hash(self) -> int:
-        """A 128-bit hash that no other object has, even of the same size and range."""
+        """A 128-bit hash that differs from that of any other object, even of the same size and range."""
         text = f"{self.uuid} {self.base_offset} {self.end_offset} {self.leader_epoch} {self.object_bytes} {self.crc32c}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 

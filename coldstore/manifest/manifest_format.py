@@ -1,7 +1,7 @@
-"""Which format a manifest's root is written in (docs/formats/manifest.md). Pure.
-A program of format 1 ignores `replaced`, `clean_end_offset` and an entry's `decided`, and would leave them out of the
-root that it writes: replaced objects would go before their grace, or never, and an entry would not be its object's.
-So a root that has one of them is of format 2, which such a program refuses. All others stay readable to it."""
+"""Selects the format of a manifest's root (docs/formats/manifest.md). Pure. A program of format 1 ignores `replaced`,
+`clean_end_offset` and an entry's `decided`, and would drop them from the root that it writes. Replaced objects would
+then be deleted before their grace, or never, and an entry would differ from its object. A root with one of these fields
+thus has format 2, which such a program refuses. It can read all other roots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coldstore.roots.root_format import RootFormat
 
 
 def format_needed(manifest: Manifest) -> int:
-    """The oldest format whose programs keep all of it."""
+    """The oldest format that keeps all fields of the manifest."""
     is_compacted = manifest.clean_end_offset > 0 or bool(manifest.replaced)
     return 2 if is_compacted or any(segment.decided for segment in manifest.tail) else 1
 

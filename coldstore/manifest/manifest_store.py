@@ -1,7 +1,7 @@
-"""One partition's manifest in a bucket: load, claim, commit, look up.
-The I/O around `Manifest` and its pages. A page is in the bucket before a root names it. A root stays within 64 KiB.
-Nothing is deleted here: the caller deletes unnamed objects after the grace. `may_delete` is true only if no attempt of
-ours can still arrive and the root read after that, with its pages, does not name the object (C3)."""
+"""One partition's manifest in a bucket: load, claim, commit, look up. Performs the I/O for `Manifest` and its pages. A
+page is in the bucket before a root names it. A root stays within 64 KiB. Nothing is deleted here: the caller deletes
+unnamed objects after the grace. `may_delete` is true only if no attempt of ours can still arrive and the root read
+after that, with its pages, does not name the object (C3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from seams.rng import Rng
 
 PAGE_ENTRIES_MIN: Final = 4096  # a page is rewritten with the next entries until it holds this many
 POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root holds before they move to level 1
-UNNAMED_MAX: Final = 10_000  # names remembered for deletion; gc deletes the others
+UNNAMED_MAX: Final = 10_000  # names kept for deletion; gc deletes the others
 CLAIM_BYTES: Final = 8192  # topic name and configs
 _FOLD_TRIES: Final = 4
 _REPLACE_TRIES: Final = 3
@@ -82,7 +82,7 @@ class ManifestStore:
         self._reader = PageReader(
             store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
         )
-        # A claim cannot fold, because pages carry the epoch that it has yet to set. So it gets some room.
+        # A claim cannot fold, because pages carry the epoch that it is about to set. It thus gets some spare room.
         self._content_bytes_max = root_bytes_max - ENVELOPE_BYTES_MAX - min(CLAIM_BYTES, root_bytes_max // 8)
         self._page_entries_min = page_entries_min
         self._pointers_in_root_max = pointers_in_root_max
@@ -129,7 +129,7 @@ class ManifestStore:
         """Create the root of a new partition, with its first reservation. Repeating changes nothing.
 
         Does not claim. An existing root keeps its content, except for a higher reservation. Raises Fenced if the root
-        has a higher epoch, also from a claim right after: then its reservation is not ours."""
+        has a higher epoch, also by a claim just after, because then the reservation is not ours."""
         initial = new_manifest(self._topic_id, self._partition, epoch, topic, configs)
         found = await self.load()
         if found is not None and found.leader_epoch == epoch and found.reserved_end_offset >= reserved_end:
@@ -167,8 +167,8 @@ class ManifestStore:
         """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it. `may_send`: see
         `RootStore.commit`.
 
-        If its epoch is above `claimed_epoch` the commit stands, but another broker claimed after it: stop. Raises what
-        the edit raises on the newest manifest, and as `RootStore.commit`."""
+        If its epoch is above `claimed_epoch`, the commit succeeded but another broker claimed afterwards: stop. Raises
+        the edit's errors on the newest manifest, and those of `RootStore.commit`."""
         epoch = self._claimed()
         async with self._commits:
             return (await self._commit(edit, epoch, may_send=may_send)).content
@@ -181,9 +181,9 @@ class ManifestStore:
         may_send: MaySend | None = None,
         also: Edit | None = None,
     ) -> Manifest:
-        """Name `new` instead of the consecutive live segments `old` of one page or of the tail, whose pages are written
-        anew, and make the edit `also` in the same write. Errors: as `commit`, EditRefused also if `old` are not live or
-        lie in two pages."""
+        """Replace the consecutive live segments `old` of one page or of the tail by `new`. Rewrites their pages, and
+        makes the edit `also` in the same write. Errors: as `commit`, EditRefused also if `old` are not live or are in
+        two pages."""
         epoch = self._claimed()
         async with self._commits:
             for attempt in range(_REPLACE_TRIES):
@@ -213,8 +213,8 @@ class ManifestStore:
     async def _moved_page(
         self, manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], epoch: int
     ) -> tuple[PageMove | None, list[str], list[str]]:
-        """The page, written anew, of `old`; the key of a page below it that is named no more; the keys written. (None,
-        [], []): they are in the tail."""
+        """The rewritten page of `old`; the key of a lower page that is no longer named; the written keys. (None, [],
+        []): they are in the tail."""
         tail = manifest.tail
         if tail and old[0].base_offset >= tail[0].base_offset:
             return None, [], []
@@ -240,7 +240,7 @@ class ManifestStore:
         return PageMove(top, above), [str(leaf.key(*place))], [*written, str(above.key(*place))]
 
     async def may_delete(self, key: SegmentKey) -> bool:
-        """Whether the object under `key`, written by this process and unwanted, can never become part of the log.
+        """Whether an unwanted object of this process under `key` can never become part of the log.
 
         False while an attempt that names it may still arrive. Reads the root, and a page if needed."""
         async with self._commits:
@@ -286,10 +286,9 @@ class ManifestStore:
         raise RootTooLarge(f"{self._root.key}: folding entries into pages did not make room")
 
     async def _read_once(self) -> None:
-        """Read the root once: the last commit's outcome is unknown because the store was away for its whole deadline.
-
-        The caller paces its tries, and each costs one request until this read succeeds, not the ten of a commit's own
-        retries. Errors as `load`, StoreUnavailable if no answer comes."""
+        """Read the root once, because the last commit's outcome is unknown after the store did not answer until its
+        deadline. The caller paces the tries. Each costs one request until a read succeeds, instead of the ten of a
+        commit's own retries. Errors as `load`, StoreUnavailable without an answer."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._root.load()
@@ -323,7 +322,7 @@ class ManifestStore:
         return False
 
     async def _drop_leaves(self, pointer: PagePointer) -> None:
-        """A whole level-1 page expired or was withdrawn: so did the pages below it."""
+        """A level-1 page expired or was withdrawn, and with it all pages below it."""
         try:
             page = await self._reader.pointers(pointer)
         except (StoreError, ObjectMissing, Corrupt):
@@ -395,7 +394,7 @@ class ManifestStore:
         try:
             root = await self._root.commit(edit, epoch=epoch)
         except EditRefused:
-            # The entries moved meanwhile. The refusal came from a fresh root, after which ours cannot arrive.
+            # The entries moved meanwhile. The refusal is based on a fresh root, after which our write cannot arrive.
             if self._root.settled:
                 self._drop(key)
             return

@@ -1,7 +1,7 @@
-"""The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range.
-Pure. After `replace_segments` the books hold (removed and added, live hash), no offset is in two segments or in none,
-and each replaced object is in `replaced` until `forget_replaced`: the collector keeps it for the grace. A page
-that lists a replaced segment was written anew by the caller; a refused edit leaves unnamed objects only."""
+"""The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range. Pure. After
+`replace_segments` the books hold (removed and added, live hash), no offset is in two segments or in none, and each
+replaced object is in `replaced` until `forget_replaced`: the collector keeps it for the grace. The caller has rewritten
+the page that lists a replaced segment. A refused edit only leaves unnamed objects."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from coldstore.manifest.manifest_entries import (
 
 
 class PageMove(NamedTuple):
-    """`before`: a pointer of the root, whose page lists the replaced segments, or lists the page that does; `after`:
-    the page that takes its place."""
+    """`before`: a pointer of the root whose page lists the replaced segments, directly or through a lower page;
+    `after`: the page that replaces it."""
 
     before: PagePointer
     after: PagePointer
@@ -35,8 +35,8 @@ class PageMove(NamedTuple):
 def replace_segments(
     manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], move: PageMove | None, now_ms: int
 ) -> Manifest:
-    """Name `new` instead of `old`, which are live and consecutive; again changes nothing. `move`: None if `old` are in
-    the tail. Raises EditRefused, with the manifest unchanged."""
+    """Replace `old`, which are live and consecutive, by `new`; a repetition changes nothing. `move`: None if `old` are
+    in the tail. Raises EditRefused, with the manifest unchanged."""
     known = {each.uuid for each in manifest.replaced}
     if old and all(segment.uuid in known for segment in old):
         return manifest
@@ -66,26 +66,27 @@ def replace_segments(
 
 
 def set_clean_end(manifest: Manifest, offset: int) -> Manifest:
-    """Note how far a pass cleaned. A lower offset changes nothing. Raises EditRefused beyond the remote end."""
+    """Record the offset below which a pass cleaned. A lower offset changes nothing. Raises EditRefused beyond the
+    remote end."""
     if offset > manifest.remote_end_offset:
         raise EditRefused(f"{_name(manifest)}: clean below {offset}, and it ends at {manifest.remote_end_offset}")
     return manifest if offset <= manifest.clean_end_offset else replace(manifest, clean_end_offset=offset)
 
 
 def forget_replaced(manifest: Manifest, uuids: Collection[UUID]) -> Manifest:
-    """The objects were deleted after the grace. Again changes nothing."""
+    """The objects were deleted after the grace. A repetition changes nothing."""
     kept = tuple(each for each in manifest.replaced if each.uuid not in uuids)
     return manifest if len(kept) == len(manifest.replaced) else replace(manifest, replaced=kept)
 
 
 def restart_graces(manifest: Manifest, now_ms: int) -> Manifest:
-    """Begin the grace of objects anew that were replaced in the future: a clock was set back."""
+    """Restart the grace of objects whose time of replacement is in the future, because a clock was set back."""
     at = tuple(each if each.since_ms <= now_ms else replace(each, since_ms=now_ms) for each in manifest.replaced)
     return manifest if at == manifest.replaced else replace(manifest, replaced=at)
 
 
 def room_for_replaced(manifest: Manifest) -> int:
-    """How many objects may be replaced before others have to be deleted."""
+    """Number of objects that may still be replaced before others must be deleted."""
     return REPLACED_MAX - len(manifest.replaced)
 
 
@@ -127,7 +128,7 @@ def _tail_with(
 def _pages_with(manifest: Manifest, move: PageMove, totals: Totals, entries: int) -> tuple[PagePointer, ...]:
     before, after = move
     if before not in manifest.pages:
-        raise EditRefused(f"{_name(manifest)}: page {before.uuid} is not named any more")
+        raise EditRefused(f"{_name(manifest)}: page {before.uuid} is no longer named")
     wanted = totals_of_pages([before]) + totals
     fits = (
         (after.level, after.first_offset, after.end_offset) == (before.level, before.first_offset, before.end_offset)

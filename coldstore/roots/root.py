@@ -1,7 +1,7 @@
-"""A root in a bucket: load it, replace it.
-The I/O around `root_commit.Commit`. Commits of one `RootStore` run one after the other. An attempt with an unknown
-outcome is remembered until the root moved past it (`settled`): until then what it named must not be deleted (C3). After
-a "slow down" the root is written at most every `THROTTLED_S` for a while."""
+"""Loads and replaces a root in a bucket; performs the I/O for `root_commit.Commit`. Commits of one `RootStore` run one
+after the other. An attempt of unknown outcome is remembered until the root has a later version (`settled`). Until then
+the objects that it names must not be deleted (C3). After a "slow down" the root is written at most every `THROTTLED_S`
+for a while."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ DEADLINE_S: Final = 30.0
 THROTTLED_S: Final = 1.1
 """Cloudflare R2 and GCS take one write of a key a second."""
 THROTTLED_FOR_S: Final = 10.0
-"""How long a "slow down" counts; a store may say it in a bad moment only."""
+"""Time for which a "slow down" counts, because it may be temporary."""
 _LAST_CALL_S: Final = 1.0  # minimum time of a call that begins just before the deadline
 
 
@@ -113,7 +113,7 @@ class RootStore(Generic[T]):
 
     @property
     def settled(self) -> bool:
-        """Every attempt of this process has arrived in `known` or can no longer arrive."""
+        """Whether every attempt of this process is in `known` or can no longer arrive."""
         return self._unsettled_version == 0
 
     def content_size(self, content: T) -> int:
@@ -152,14 +152,14 @@ class RootStore(Generic[T]):
     ) -> Root[T]:
         """Apply `edit` to the root as a writer of `epoch`; returns the newest root known to hold it.
 
-        The edit is pure, idempotent by the ids it names, and may be called several times; what it raises on the newest
-        root is raised here. `claim` may raise the root's epoch to `epoch`; with `exclusive` a root already of `epoch`
-        counts as another's claim. `initial` is edited if there is no root. `may_send` is called before each PUT, also
-        before a resend; a ThermoclineError that it raises ends the commit.
+        The edit is pure, idempotent by the ids it names, and may be called several times; an error that it raises on
+        the newest root is raised here. `claim` may raise the root's epoch to `epoch`; with `exclusive` a root already
+        of `epoch` counts as another's claim. `initial` is edited if there is no root. `may_send` is called before each
+        PUT, also before a resend; a ThermoclineError that it raises ends the commit.
 
-        If the returned root's epoch is above `epoch`, the commit stands and the writer was superseded after it. Raises
-        Fenced (the root has a higher epoch, or vanished), NotClaimed, RootMissing, RootTooLarge, Retryable (nothing is
-        pending), Unsettled (an attempt may still arrive), Corrupt, NewerFormat, AccessRefused."""
+        If the returned root's epoch is above `epoch`, the commit succeeded and the writer was superseded afterwards.
+        Raises Fenced (the root has a higher epoch, or vanished), NotClaimed, RootMissing, RootTooLarge, Retryable
+        (nothing is pending), Unsettled (an attempt may still arrive), Corrupt, NewerFormat, AccessRefused."""
         deadline_s = self._clock.monotonic_s() + self._deadline_s
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -252,7 +252,8 @@ class RootStore(Generic[T]):
         return self._known
 
     def _note(self, found: Root[T]) -> None:
-        # An attempt for version v was conditional on version v − 1: once v exists, the attempt made it or never will.
+        # An attempt for version v is conditional on version v − 1. Once v exists, the attempt has either made it or can
+        # no longer succeed.
         if found.version >= self._unsettled_version:
             self._unsettled_version = 0
         known = self._known

@@ -1,9 +1,9 @@
 """One commit to a root as a pure machine: the outcome table of a compare-and-set (design 1), events in, one effect out.
 - Committed: a 200, or the commit's own id in the ring.
 - Lost: another commit's id at its version.
-- While the root is still where the attempt started, exactly the same bytes are sent again (C3).
-- If the ring no longer reaches back, the outcome is unknown, and the edit is made again on the current root (C29).
-`root.RootStore` performs the effects."""
+- While the root still has the version that the attempt started from, exactly the same bytes are sent again (C3). - If
+  the ring no longer contains that version, the outcome is unknown, and the edit is repeated on the current root (C29).
+  `root.RootStore` performs the effects."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PutUnknown:
 
 @dataclass(frozen=True, slots=True)
 class PutWithheld:
-    """Event: the writer may not send it now, which ends the commit."""
+    """Event: the writer may not send now, which ends the commit."""
 
     why: ThermoclineError
 
@@ -110,7 +110,7 @@ Event = PutAccepted | PutUnknown | PutWithheld | RootFound[T] | GetFailed | Wait
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(Generic[T]):
-    """Bytes that may be under way, resent unchanged until settled."""
+    """Bytes that may be in flight, resent unchanged until settled."""
 
     commit_id: str
     data: bytes
@@ -123,7 +123,7 @@ class _Attempt(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Terms(Generic[T]):
-    """What a writer wants. `claim` may raise the root's epoch to `epoch`; without it the root must be of that epoch.
+    """A writer's request. `claim` may raise the root's epoch to `epoch`; without it the root must be of that epoch.
 
     `exclusive` (with claim): a root already of `epoch` is another broker's claim (elections), not our earlier one.
     `initial` is edited if there is no root; None refuses to create one."""
@@ -136,7 +136,7 @@ class Terms(Generic[T]):
 
 
 class Commit(Generic[T]):
-    """One commit from its first read to its settled end. Pure: `new_id` and `jitter` are its randomness.
+    """State machine of one commit, from its first read to its outcome. Pure: `new_id` and `jitter` are its randomness.
 
     `start` gives the first effect, `step` the next one for each event; Done and Refused are the last. Every event has
     the time; past `deadline_s` the commit ends as Retryable, or as Unsettled if its bytes may still arrive."""
@@ -171,7 +171,7 @@ class Commit(Generic[T]):
         return self._attempt.version if self._attempt is not None else None
 
     def start(self, known: Root[T] | None) -> Effect[T]:
-        """Begin with the root the caller last read (perhaps stale), or by reading."""
+        """Begin with the root that the caller last read (perhaps stale), or with a read."""
         if known is None:
             return Get()
         self._seen = known
@@ -203,7 +203,7 @@ class Commit(Generic[T]):
                 return self._found(root, now_s)
 
     def _found(self, root: Root[T] | None, now_s: float) -> Effect[T]:
-        """The outcome table: what the root, read after an attempt (or before any), says about it."""
+        """The outcome table: the outcome of an attempt by the root read after it (or before any attempt)."""
         attempt, seen = self._attempt, self._seen
         if root is None and seen is not None:
             self._attempt = None
@@ -220,20 +220,21 @@ class Commit(Generic[T]):
             return self._apply_in_time(root, now_s)
         version = 0 if root is None else root.version
         if version < attempt.version:
-            # Not settled: the PUT may still arrive, so the same bytes are sent again on the same state.
+            # The outcome is open: the PUT may still arrive, so the same bytes are sent again on the same version.
             return self._later(Put(attempt.data, None if root is None else root.etag), now_s)
         assert root is not None
         self._attempt = None  # the version it was conditional on is gone: it can no longer arrive
         if root.commit_at(attempt.version) == attempt.commit_id:
             return Done(root)
-        # Lost to another commit, or unknown because the ring is too short: continue from here either way.
+        # Lost to another commit, or unknown because the ring is too short: in both cases continue from this root.
         self._losses += 1
         if self._losses > 1:
             return self._later(Get(), now_s)  # many writers: spread them
         return self._apply_in_time(root, now_s)
 
     def _apply(self, base: Root[T] | None, *, fresh: bool) -> Effect[T]:
-        """Edit `base` into a new attempt. A refusal or a no-op on a root that may be stale reads it again first."""
+        """Make a new attempt by editing `base`. After a refusal or a no-op on a possibly stale root, read the root
+        first."""
         terms = self._terms
         try:
             content = self._edited(base)
@@ -289,7 +290,7 @@ class Commit(Generic[T]):
 
 
 def continues(earlier: Root[T], later: Root[T]) -> bool:
-    """Whether `later` can follow `earlier`: the same commits as far as the ring reaches."""
+    """Whether `later` can follow `earlier`: the rings agree on their common versions."""
     if later.version < earlier.version or later.epoch < earlier.epoch:
         return False
     commit = later.commit_at(earlier.version)

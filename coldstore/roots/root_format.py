@@ -1,7 +1,7 @@
-"""Bytes of a root object: a small JSON envelope around one typed content; and the errors of roots.
-The envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). A decoded root had a known
-format, a version, an epoch, a ring with the commits of exactly its last 32 versions, and its checksum (older roots have
-none). Each kind of root counts its formats by itself; a newer one is refused, so it is never overwritten. A root has at
+"""Bytes of a root object, a small JSON envelope around one typed content; and the errors of roots. This is the envelope
+of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). A decoded root has a known format, a
+version, an epoch, a ring with the commits of exactly its last 32 versions, and a correct checksum (older roots have
+none). Each kind of root numbers its own formats. A newer format is refused, so it is never overwritten. A root has at
 most 64 KiB."""
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class NotClaimed(InvalidRequest):
 
 
 class Unsettled(Retryable):
-    """Out of time while an attempt may still arrive: commit again (edits are idempotent), delete nothing it named."""
+    """The time ended while an attempt may still be stored. Commit again (edits are idempotent); delete no object that
+    the attempt named."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,7 +57,7 @@ class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     ring: tuple[tuple[int, str], ...]
     content: msgspec.Raw
-    crc32c: int | None = None  # of the bytes without this field; a copy loses the store's own checksum
+    crc32c: int | None = None  # over the bytes without this field; needed because a copy loses the store's own checksum
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
@@ -72,9 +73,9 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 class RootFormat(Generic[T]):
     """Formats of one kind of root: `version` is the newest; `contents` has the content type of each readable format.
 
-    `needed`: the oldest format whose programs keep all of a content when they write it again; None: the newest. A root
-    is written in the format that it needs, and never in an older one than before: so programs from before a field
-    refuse a root that has it, and go on with all others."""
+    `needed`: the oldest format that keeps every field of a content; None: the newest. A root is written in that format,
+    but never in an older one than before. An older program thus refuses only roots with fields that it does not
+    know."""
 
     version: int
     contents: Mapping[int, type[T]]
@@ -89,7 +90,7 @@ class RootFormat(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class Root(Generic[T]):
     """One version of a root as read from, or accepted by, the store. `ring`: (version, commit id), oldest first;
-    `format_version`: what it was written in."""
+    `format_version`: the format of its bytes."""
 
     version: int
     epoch: int
@@ -106,7 +107,7 @@ class Root(Generic[T]):
 
 
 class RootCodec(Generic[T]):
-    """Bytes of one kind of root and back; a bare content type is that of its first and only format.
+    """Encodes and decodes one kind of root. A bare content type means: this kind has one format.
 
     `validate` gets every root that was read, and raises Corrupt for impossible content."""
 
@@ -124,7 +125,7 @@ class RootCodec(Generic[T]):
         return len(_ENCODER.encode(content))
 
     def format_of(self, content: T, before: int = 1) -> int:
-        """In which format `content` is written over a root of format `before`."""
+        """The format of `content` when it replaces a root of format `before`."""
         return self._version if self._needed is None else max(self._needed(content), before)
 
     def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T, before: int = 1) -> bytes:

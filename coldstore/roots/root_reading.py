@@ -1,7 +1,7 @@
-"""Reads a root until damage of the object can be told from damage of one answer.
-A root counts as damaged after three undecodable reads of one version (one ETag). A bit flipped in transit does not
-count; nor do bytes and ETag of two versions, from a client that asks for the size first (`ArrowStore` on S3) while a
-writer commits between its two requests."""
+"""Reads a root, again if it cannot be decoded, to tell a damaged object from one damaged response. A root counts as
+damaged after three undecodable reads of one version (one ETag). A bit flipped in transit thus does not count. Neither
+does a mix of two versions, which a client reads that asks for the size first (`ArrowStore` on S3) when a writer commits
+between its two requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from coldstore.roots.root_format import ROOT_BYTES_MAX, Root, T
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 
-SAME_READS: Final = 3  # of one version, before it is called damaged
-READS_MAX: Final = 12  # while versions pass: a writer commits a few times a second at most
+SAME_READS: Final = 3  # undecodable reads of one version that count as damage
+READS_MAX: Final = 12  # when each read finds another version; a writer commits a few times a second at most
 
 
 async def read_root(
     store: ReadStore, key: str, decode: Callable[[str, Got], Root[T]], got: Got | None = None
 ) -> Root[T]:
-    """The root under `key`, decoded by `decode`; `got`: a first answer if the caller has one.
+    """The root under `key`, decoded by `decode`; `got`: a first response, if the caller has one.
 
     Raises ObjectMissing, Corrupt, NewerFormat, AccessRefused, StoreError (also if it changed under every read)."""
     etag, failures = "", 0

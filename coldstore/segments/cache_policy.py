@@ -1,8 +1,7 @@
-"""Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant.
-Pure. It has a FIFO of newcomers, a FIFO of proven items, and the ids of recently evicted newcomers. A newcomer becomes
-proven if it is visited again before its eviction, or comes back soon after. A sequential reader that takes a chunk in
-four fetches visits it once: a visit begins only where it reads at or before the last position. The sum of sizes is at
-most `bytes_max`."""
+"""Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant. Pure. It has a FIFO of newcomers, a FIFO of
+proven items, and the ids of recently evicted newcomers. A newcomer becomes proven if it is visited again before its
+eviction, or is added again soon after. A sequential reader that reads a chunk in four fetches visits it once: a read
+after the last position belongs to the same visit. The sum of sizes is at most `bytes_max`."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ class CachePolicy(Generic[Id]):
         return True, evicted
 
     def resize(self, bytes_max: int) -> list[Id]:
-        """Change the budget; returns what is evicted now."""
+        """Change the budget; returns the items evicted now."""
         self._bytes_max = bytes_max
         return self._make_room(0)
 

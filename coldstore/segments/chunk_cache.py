@@ -1,8 +1,8 @@
-"""Cache of segment objects' chunks on local disk, checked twice, served as open files.
-It owns one directory, which it empties at start. A chunk's CRC32C is checked on the received bytes and again on the
-file before it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At most
-`bytes_max` bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. Its user looks for
-and puts a chunk in one task at a time (`tiering.reading.loader`)."""
+"""Cache of segment objects' chunks on local disk, checked twice, served as open files. It owns one directory, which it
+empties at start. A chunk's CRC32C is checked on the received bytes and again on the file before it is used. A file name
+is never reused, and an evicted file stays readable for its holders (T23). At most `bytes_max` bytes are in the
+directory. If the disk refuses a chunk, the caller gets it in memory. Its user finds and adds a chunk in one task at a
+time (`tiering.reading.loader`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CacheCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryFile:
-    """A read-only `File` over bytes, for a chunk that found no place on disk."""
+    """A read-only `File` over bytes, for a chunk without space on disk."""
 
     data: bytes
     path: str
@@ -118,7 +118,7 @@ class ChunkCache:
         return self._policy.bytes_max
 
     async def start(self) -> None:
-        """Begin empty: chunks of an earlier process have no index. Raises OSError."""
+        """Empty the directory, because chunks of an earlier process have no index. Raises OSError."""
         await self._workers.run(self._wipe, lane=Lane.FILES)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class ChunkCache:
 
     # ── additions ────────────────────────────────────────────────────────────────────────────────────────────────
     async def put(self, chunk: ChunkRef, data: bytes) -> CachedChunk:
-        """Add a chunk that `find` did not find. Raises Corrupt if `data` is not it."""
+        """Add a chunk that `find` did not find. Raises Corrupt if `data` is not that chunk."""
         if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
             raise Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
         cached = await self._insert((chunk.key, chunk.index), chunk, data)
@@ -234,7 +234,7 @@ class ChunkCache:
 
 
 def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
-    """Blocking. Raises OSError, Corrupt (then nothing of the file was returned)."""
+    """Blocking. Raises OSError; Corrupt before any byte of the file is returned."""
     file = disk.open(path)
     if file.size() != chunk.length or not chunk_is_whole(chunk, file.read_at(0, chunk.length)):
         file.close()

@@ -23,8 +23,8 @@ from logformat.record_batch import INT32_MAX, INT64_MAX
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# How much better other indexes may pack, besides a tenth. Batches of 4096 bytes need most: Kafka's indexes have every
-# second one.
+# Allowance for other indexes that pack better, besides a tenth. Batches of 4096 bytes need the most: Kafka's indexes
+# have every second one.
 _PACKED_SPARE_BYTES: Final = 512
 _GAPS_EXPECTED: Final = 8  # in one object, at most; each is a lost tail
 
@@ -42,9 +42,9 @@ def footer_room(
 ) -> int:
     """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
 
-    `indexes`: others of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less; a scan's compress
-    about as well. Without them the bound is the probable maximum, several times as much. A batch's epoch is one of the
-    lineage's."""
+    `indexes`: the local log's indexes of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less;
+    those of a scan compress about as well. Without them the bound is the probable maximum, several times as much. A
+    batch's epoch is one of the lineage's."""
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(
         base_offset=key.base_offset,

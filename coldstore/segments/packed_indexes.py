@@ -1,7 +1,7 @@
 """Both indexes of a segment, packed: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
 Columns of differences, in byte planes, through zlib: 2 to 7 bytes an entry instead of 20, so an entry every 16 KiB
-costs no more than one every 64 KiB did. Thin indexes stand beside them for older readers. `unpack`'s memory is bounded
-by the log's size, whatever the payload claims."""
+costs no more than one every 64 KiB did. Thin indexes are stored as well, for older readers. `unpack`'s memory is
+bounded by the log's size, not by the payload's counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from logformat.record_batch import Buffer
 
 PACKED_ENTRIES_MIN: Final = 256  # fewer (5 KiB) stay as they are
 THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes: a reader that knows no other walks this far
-_LOG_BYTES_MIN: Final = 4096  # log bytes an entry, Kafka's interval: bounds what a payload may make us allocate
+_LOG_BYTES_MIN: Final = 4096  # log bytes an entry, Kafka's interval: bounds the memory for a payload
 
 _COUNTS: Final = struct.Struct(">II")  # entries of the offset index, of the time index
 _OFFSET_BYTES: Final = 8

@@ -1,7 +1,7 @@
 """A segment object: unchanged log bytes from position 0, then a footer that describes them
 (docs/formats/segment-object.md). A parsed footer's indexes point into the range and the log bytes, its chunk CRCs cover
 exactly the log bytes, and with the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`).
-Footer bytes are not trusted: nothing is allocated for counts they claim."""
+Footer bytes are not trusted: their counts cause no allocation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TransactionOutcome(IntEnum):
 
 
 class DecidedTransaction(NamedTuple):
-    """An aborted transaction, or one whose marker lies at or beyond the range's end (C4). Offsets are absolute."""
+    """An aborted transaction, or one whose marker is at or above the range's end (C4). Offsets are absolute."""
 
     producer_id: int
     producer_epoch: int
@@ -69,15 +69,16 @@ class DecidedTransaction(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """Of an object that compaction wrote: records below `clean_end` superseded what it lacks; `replaces`: the objects
-    whose range it took over, which may still be there (a manifest that is rebuilt names only one of them)."""
+    """Statistics of an object that compaction wrote. `clean_end`: records below it superseded the removed ones.
+    `replaces`: the objects of the same range that it replaced. They may still exist, so a rebuilt manifest must name
+    only one of them."""
 
     clean_end: int
     replaces: tuple[UUID, ...]
 
 
 class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics section, JSON: which log and range, who wrote it, and what it contains.
+    """The statistics section, JSON: log, range, writer and content counts.
 
     `log_crc32c` is of the log bytes; continued over the footer it gives the whole object's."""
 
@@ -110,9 +111,8 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
-    """How many last bytes to read so that one GET brings the whole footer.
-
-    `log_bytes`: of the object's entry; then exactly the footer. Without it nearly always enough: 48 KiB of 128 MiB."""
+    """Number of last bytes to read so that one GET contains the footer. With `log_bytes` of the object's entry it is
+    exact. Without it, it is nearly always enough: 48 KiB of 128 MiB."""
     wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
     if log_bytes is not None and object_bytes - log_bytes > TRAILER_SIZE:
         wanted = object_bytes - log_bytes
@@ -138,7 +138,7 @@ def build_footer(
     """The footer of the object `key` for the log bytes of `scan`.
 
     `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state at the range's
-    end (C8). `size`: what was announced before the scan (`coldstore.segments.footer_room`); raises FooterOutgrown if
+    end (C8). `size`: the size announced before the scan (`coldstore.segments.footer_room`); raises FooterOutgrown if
     that is too few."""
     assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
     offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
@@ -269,7 +269,7 @@ class SegmentFooter:
         return state
 
     def check_key(self, key: SegmentKey) -> None:
-        """Raises Corrupt if this object was written under another key: swapped, renamed, or of another log."""
+        """Raises Corrupt if the object was written under another key: swapped, renamed, or of another log."""
         said = self.statistics
         written = SegmentKey(said.topic_id, said.partition, said.base_offset, said.leader_epoch, said.uuid)
         if written != key:

@@ -1,8 +1,8 @@
-"""One pass over the log bytes of a range: checks each batch, and gathers what the segment's footer says about them.
-After a finished scan every batch had its CRC32C, magic and length, the batches tile `[base, end)` (C12), and the chunk
-CRCs are of exactly the bytes that were checked: there is no second read. Memory: one piece plus at most one batch that
-straddles two. Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a batch of
-100 bytes instead of 2.1; from 16 KiB up the two CRC passes dominate."""
+"""One pass over the log bytes of a range: checks each batch, and collects the content of the segment's footer. After a
+finished scan every batch had its CRC32C, magic and length, the batches tile `[base, end)` (C12), and the chunk CRCs are
+of exactly the bytes that were checked: there is no second read. Memory: one piece plus at most one batch that straddles
+two. Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a batch of 100 bytes
+instead of 2.1; from 16 KiB up the two CRC passes dominate."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def interval_of(log_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What the bytes of `[base_offset, end_offset)` are.
+    """Result of a scan of `[base_offset, end_offset)`.
 
     `records` excludes control batches; `gaps` are declared ones; `epochs` are (epoch, first offset) of the batches.
-    Timestamps in ms, −1 if no batch has one. The least is that of the batches' first records, 0 if such a record has
-    none but a later one has."""
+    Timestamps in ms, −1 if no batch has one. The minimum is that of the batches' first records; 0 if a first record has
+    no timestamp but a later one has."""
 
     base_offset: int
     end_offset: int
@@ -130,7 +130,7 @@ class SegmentScanner:
             self._carry += view[start:]
 
     def finish(self, end_offset: int) -> Scan:
-        """Everything was fed, and the last batch ends at `end_offset`; raises Corrupt otherwise."""
+        """Call after the last piece. Raises Corrupt unless the last batch ends at `end_offset`."""
         if self._carry or self._fed != self._log_bytes or self._next_offset != end_offset:
             raise Corrupt(
                 f"{self._where()}: {self._fed} of {self._log_bytes} bytes were read up to offset {self._next_offset}, "
@@ -229,7 +229,8 @@ class SegmentScanner:
                 max_timestamp, self._max_timestamp_offset = max_ts, base + delta
             if max_ts > NO_TIMESTAMP:
                 first_ts = max_ts if attributes & TIMESTAMP_TYPE_BIT else min(base_ts, max_ts)
-                # The first record has no timestamp and a later one has, or the base is a delete horizon: of any age.
+                # The first record has no timestamp but a later one has, or the base is a delete horizon: the batch may
+                # have any age.
                 if first_ts < 0 or attributes & DELETE_HORIZON_BIT:
                     first_ts = 0
                 if first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP:

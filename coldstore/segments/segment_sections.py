@@ -25,7 +25,7 @@ SECTIONS_MAX: Final = 256
 
 _SECTION: Final = struct.Struct(">HHII")  # type, flags, length, CRC32C of the payload
 _TRAILER: Final = struct.Struct(">QQIIHHI8s")  # see Trailer; then version, reserved, CRC32C of all before it, magic
-_COVERED: Final = struct.Struct(">QQIIHH")  # what the trailer's own CRC covers
+_COVERED: Final = struct.Struct(">QQIIHH")  # the part covered by the trailer's CRC
 SECTION_HEADER_SIZE: Final = _SECTION.size
 TRAILER_SIZE: Final = _TRAILER.size
 
@@ -45,7 +45,7 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """`log_bytes`: of the log as read; `footer_position`: where stored log bytes end."""
+    """`log_bytes`: size of the log as read; `footer_position`: end of the stored log bytes."""
 
     log_bytes: int
     footer_position: int

@@ -1,9 +1,8 @@
-"""A directory as the bucket: the embedded default, and the store of simulated power cuts.
-`<root>/<key>` is the object and nothing else is beside it; locks and temporary files are under `<root>/.thermocline/`.
-Each operation is one worker call on the Disk seam with a deadline (`directory_files` has the order of system calls).
-Safe for many processes on one local file system. ETags: SHA-256 of the bytes up to 256 KiB; above that, and in
-listings, a weak tag of the size: never mtime, inode or xattr, which `cp` loses (C22). For the same reason no CRC32C of
-a large object is kept: verification is a whole read."""
+"""A directory as the bucket: the embedded default, and the store of simulated power cuts. `<root>/<key>` is the object;
+locks and temporary files are under `<root>/.thermocline/`. Each operation is one worker call on the Disk seam with a
+deadline (`directory_files` has the order of system calls). Safe for many processes on one local file system. ETags:
+SHA-256 of the bytes up to 256 KiB; above that, and in listings, a weak tag of the size: never mtime, inode or xattr,
+which `cp` loses (C22). For the same reason no CRC32C of a large object is kept: verification is a whole read."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _PAGE = 1000  # listed entries a worker call
-# Temporary: a full, failing or remounting disk, a machine short of resources. Others mean a file system that cannot
+# Temporary failures: a full, failing or remounting disk, a lack of resources. Others show a file system without support
 # (no hard links, no locks).
 _PASSING = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -38,7 +37,7 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DirectoryDeadlines:
-    """Seconds after which a call raises StoreAway; what it began may still take effect."""
+    """Seconds after which a call raises StoreAway; its operation may still take effect."""
 
     small_s: float = 20.0  # everything but segments
     segment_s: float = 300.0
@@ -120,8 +119,8 @@ class DirectoryStore:
             raise _mapped(failure, self.url) from failure
 
     async def close(self) -> None:
-        """Ends without an error when the disk does not answer: the writer's lock ends with the process, and the next
-        writer takes its file away."""
+        """Ends without an error if the disk does not answer: the writer's lock ends with the process, and the next
+        writer removes its file."""
         async with self._preparing:
             if self._prepared:
                 self._prepared = False
@@ -142,7 +141,7 @@ class DirectoryStore:
             async with asyncio.timeout(deadline_s or self._deadlines.small_s):
                 return await self._workers.run(function, *args, lane=lane)
         except TimeoutError as late:
-            raise StoreAway(f"{self.url}: no answer from the disk in time; what was begun may happen") from late
+            raise StoreAway(f"{self.url}: no answer from the disk in time; the operation may still happen") from late
         except OSError as failure:
             raise _mapped(failure, self.url) from failure
 

@@ -1,10 +1,9 @@
-"""The blocking operations of a directory bucket, one worker call each, and their order of system calls.
-A name appears only with its whole, synced content. A write that returned is durable, including names of new
-directories. A whole read returns only what a power cut cannot take back, because its reader acts on it (it may delete
-the local copy). A conditional write compares under its key's lock. Errors are `OSError` or those of
-`coldstore.object_store`. Temporary files carry their writer's name, and the writer holds a lock of that name. A
-process's first write removes files of writers whose lock it can take. This is housekeeping: a file that vanishes under
-a writer only fails that write."""
+"""The blocking operations of a directory bucket, one worker call each, and their order of system calls. A name appears
+only with its whole, synced content. A write that returned is durable, including names of new directories. A complete
+read returns only durable bytes, because its reader acts on them (it may delete the local copy). A conditional write
+compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary files carry their
+writer's name, and the writer holds a lock of that name. A process's first write removes files of writers whose lock it
+can take. This is housekeeping: a file that vanishes under a writer only fails that write."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class DirectoryFiles:
         self._writer = ""
         self._writer_lock: Lock | None = None
         # Directories whose names are known to be durable, up to the bucket's root. They hold a root, so they are never
-        # pruned. Creating an object syncs all again: other processes may prune and make directories of segments anew.
+        # pruned. Creating an object syncs all again: other processes may remove and recreate directories of segments.
         self._durable: set[str] = set()
         self._formatted = False  # we saw the system directory
 
@@ -78,8 +77,8 @@ class DirectoryFiles:
         etag = content_etag(data) if size <= SMALL_BYTES_MAX else size_etag(size)
         if etag == unless_etag and size <= SMALL_BYTES_MAX:
             return None
-        # A writer between its rename and its directory sync leaves a name that a power cut can take back. After this
-        # sync what was read (or something newer) stays.
+        # Between a writer's rename and its directory sync, a power cut can revert the name. After this sync the read
+        # version, or a newer one, is durable.
         self._sync_names(key, all_parents=False)
         return Got(data, etag, size)
 
@@ -182,7 +181,7 @@ class DirectoryFiles:
     def replace_object(self, key: str, body: Upload, if_match: str) -> None:
         """Write, check, sync, then rename over the object. Raises ObjectMissing, PreconditionFailed, ChecksumRefused.
 
-        An object that is deleted at that moment comes back as an orphan."""
+        An object that is deleted at the same time reappears as an orphan."""
         temporary = self._temporary()
         try:
             file = self._create(temporary)
@@ -240,7 +239,7 @@ class DirectoryFiles:
                 if self._disk.stat(path) is not None:
                     return False
                 in_the_way = self._disk.stat(parent)
-                # Not the name: a file in the way of its directories, or one that was removed meanwhile.
+                # The name is free: a file blocks its directories, or a directory was removed meanwhile.
                 if attempt == _VANISHED_MAX or (in_the_way is not None and not in_the_way.is_dir):
                     raise
             except FileNotFoundError:

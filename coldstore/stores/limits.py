@@ -10,7 +10,7 @@ KEY_BYTES_MAX = 1024  # S3
 NAME_BYTES_MAX = 255  # a file system's limit for one part of a key (directory bucket, versitygw)
 GET_BYTES_MAX = 256 << 20  # one answer in memory; objects are not trusted
 PART_BYTES = 64 << 20  # of a multipart upload
-SINGLE_PARTS = 4  # so many parts' worth (256 MiB) still go as one PUT, because every part is a billed request
+SINGLE_PARTS = 4  # up to this many parts (256 MiB) are sent as one PUT, because every part is a billed request
 
 
 def segment_requests(size: int) -> int:

@@ -1,6 +1,6 @@
 """A store wrapper that counts requests, bytes, outcomes and latency by operation, for /metrics and the estimated bill.
 Results and errors pass unchanged. Counting costs about a microsecond a call and a fixed amount of memory. A request is
-what a store bills: a page of a listing, a thousand deletions, a part of a multipart upload."""
+the unit that a store bills: a page of a listing, a thousand deletions, a part of a multipart upload."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.files.disk import File
 
-# Upper bounds of the latency buckets in milliseconds; one more bucket holds what took longer.
+# Upper bounds of the latency buckets in milliseconds; one more bucket counts longer times.
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _PER_REQUEST = 1000  # listed entries, deleted keys
 _FAILURE_CHARS = 200
@@ -44,7 +44,7 @@ class CallOutcome(Enum):
     MISSING = "missing"  # 404
     LOST_RACE = "lost_race"  # 412
     CONFLICT = "conflict"  # 409: another conditional write was in flight; it is tried again
-    UNAVAILABLE = "unavailable"  # 5xx, reset, time-out, an answer that is none
+    UNAVAILABLE = "unavailable"  # 5xx, reset, time-out, an invalid answer
     REFUSED = "refused"  # 401, 403
     CHECKSUM = "checksum"  # the store received other bytes than were sent
     ABANDONED = "abandoned"  # the caller waited long enough, or stopped
@@ -98,7 +98,7 @@ class Meter:
 
 
 class Failing(NamedTuple):
-    """An operation whose last calls all failed."""
+    """An operation whose most recent calls all failed."""
 
     operation: Operation
     failure: str
@@ -186,7 +186,8 @@ class MeteredStore:
             await self._inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        # The latency of a listing would be its consumer's, so only requests are counted, one a page of entries.
+        # The latency of a listing would include its consumer's time, so only requests are counted, one per page of
+        # entries.
         meter, entries, outcome, said = self.meters[Operation.LIST], 0, CallOutcome.OK, ""
         meter.requests += 1
         try:

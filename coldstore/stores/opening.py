@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def open_rewrapper(url: BucketUrl, world: World, scratch: str) -> Rewrapper:
-    """What brings the objects of the URL's bucket under the active key of its key file; `scratch`: a directory for a
-    copy of one object. Raises as `open_store`, InvalidRequest for a URL without a key file."""
+    """The rewrapper of the URL's bucket for the active key of its key file; `scratch`: a directory for a copy of one
+    object. Raises as `open_store`, InvalidRequest for a URL without a key file."""
     from coldstore.encryption.key_file import load_ring
     from coldstore.encryption.rewrap import Rewrapper
 

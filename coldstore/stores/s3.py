@@ -41,7 +41,7 @@ DELETE_KEYS_MAX = 1000  # S3, a request
 _BODY_CHUNK = 1 << 20
 _CONNECT_S = 5.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # no store's listing lacks them all
+_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # no store's listing lacks all of them
 _MISSING_IS_FINE = frozenset({"NoSuchKey", "NotFound"})
 _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 
@@ -346,7 +346,7 @@ def _is_error(data: bytes) -> bool:
 
 
 def _granted(answer: dict[str, Any], key: str, start: int, length: int | None) -> tuple[int, int]:
-    """Bytes of the range that the store grants, and the object's size; the range must be the one asked for."""
+    """Length of the returned range, and the object's size; the range must be the requested one."""
     match = _CONTENT_RANGE.fullmatch(str(answer.get("ContentRange", "")))
     if match is None or answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
         raise StoreUnavailable(f"GET {key}: a range was asked for, the store answered without one")

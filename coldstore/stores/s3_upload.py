@@ -1,11 +1,11 @@
-"""Uploads one object with boto3 in the caller's thread: bounded memory, checked by the store.
-At most one piece of the source is in memory. The whole object's CRC32C is sent with it, before or behind the bytes:
-without one, versitygw and LocalStack store a short object if a client dies in mid-body. Nothing is sent twice. A
-failure of the source is raised as itself. One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`),
-because every part is a billed request. Parts have their checksum in a header, so a multipart upload reads its source
-twice (CRC32C runs at 9 GB/s and more). A checksum known only at the end is a trailer of the `aws-chunked` encoding, as
-the AWS SDKs send it over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder needs a C library for CRC32C
-and makes frames of 1 MiB, so the frame is made here, and `announce_trailer` makes botocore sign it."""
+"""Uploads one object with boto3 in the caller's thread: bounded memory, checked by the store. At most one piece of the
+source is in memory. The object's CRC32C is sent with it, before or after the bytes: without one, versitygw and
+LocalStack store a short object if a client dies in mid-body. No byte is sent twice. An error of the source is raised
+unchanged. One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`), because every part is a billed
+request. Parts have their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s and
+more). A checksum known only at the end is a trailer of the `aws-chunked` encoding, as the AWS SDKs send it over TLS
+(STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder needs a C library for CRC32C and makes frames of 1 MiB, so
+the frame is made here, and `announce_trailer` makes botocore sign it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _TRAILER = "x-amz-checksum-crc32c"
 
 
 class SegmentBody:
-    """A request body for urllib3. `read` returns whole pieces whatever size is asked for: urllib3 sends what it gets,
-    and 1 MiB at a time costs a tenth of the CPU of its own 16 KiB blocks."""
+    """A request body for urllib3. `read` ignores the requested size and returns complete pieces: urllib3 sends them
+    unchanged, and 1 MiB at a time costs a tenth of the CPU of its own 16 KiB blocks."""
 
     def __init__(self, open_pieces: Callable[[], Iterator[Buffer]], size: int, expired: Callable[[], bool]) -> None:
         self._open_pieces = open_pieces
@@ -51,7 +51,7 @@ class SegmentBody:
             if self._sent > self._size or (not piece and self._sent < self._size):
                 raise ChecksumRefused(f"the source gave {self._sent} bytes, {self._size} were announced")
         except Exception as failure:
-            self.failure = failure  # botocore wraps it beyond recognition
+            self.failure = failure  # botocore wraps this error so that it is not recognised
             raise
         return piece
 
@@ -59,7 +59,7 @@ class SegmentBody:
         return self._sent
 
     def seek(self, position: int, _whence: int = 0) -> int:
-        """Back to the start only: a redirect to the bucket's region needs that."""
+        """Only to the start, which a redirect to the bucket's region needs."""
         if position != 0:
             raise OSError("an upload can only be sent again from its start")
         self._pieces = self._open_pieces()
@@ -92,8 +92,8 @@ def framed_size(size: int) -> int:
 def _framed(body: Upload) -> Iterator[Buffer]:
     """The body as `aws-chunked`: one frame of all its bytes, an empty one, the trailer.
 
-    One frame, as the AWS SDK for Go sends a body of known length: the head of every further frame would be a packet of
-    its own, which costs as much as copying a quarter of a megabyte."""
+    One frame, as the AWS SDK for Go sends a body of known length. The header of every further frame would be a separate
+    packet, which costs as much as copying a quarter of a megabyte."""
     if body.size:
         yield _frame_head(body.size)
     given = 0
@@ -133,7 +133,7 @@ class _Source:
             yield piece
 
     def ended(self) -> bool:
-        """Whether nothing is left; asks for the next piece."""
+        """Whether the source is exhausted; requests the next piece."""
         if not self._left:
             self._left = memoryview(next(self._pieces, b""))
         return not self._left
@@ -149,7 +149,7 @@ def put_object(
     part_bytes: int = PART_BYTES,
     condition: dict[str, str] | None = None,
 ) -> ObjectInfo:
-    """Store `body` under `target` (Bucket, Key). `condition`: on what is there. Raises botocore's errors, ours, or
+    """Store `body` under `target` (Bucket, Key). `condition`: on the present object. Raises botocore's errors, ours, or
     those of the source."""
     condition = condition or {}
     try:
@@ -162,15 +162,15 @@ def put_object(
 
 
 def _free_frames(failure: BaseException | None) -> None:
-    """Free what the finished calls of a failure hold: the body, its buffers, its files. botocore's errors are in cycles
-    with their tracebacks, so this would wait for Python's collector, at every try of an outage."""
+    """Free the memory and files that a failure's traceback holds. botocore's errors form cycles with their tracebacks,
+    so otherwise every try in an outage would hold them until Python's garbage collector runs."""
     while failure is not None:
         clear_frames(failure.__traceback__)
         failure = failure.__cause__ or failure.__context__
 
 
 def encoded_crc32c(checksum: int) -> str:
-    """As S3's headers have it: base64 of four big-endian bytes."""
+    """The form of S3's headers: base64 of four big-endian bytes."""
     return base64.b64encode(struct.pack(">I", checksum)).decode()
 
 
@@ -185,7 +185,7 @@ def decoded_crc32c(header: str | None) -> int | None:
 
 
 def _required(answer: dict[str, Any], name: str, key: str) -> str:
-    """A field that every success has; some answers that never reached the store lack it."""
+    """A field that every success has. An answer that does not come from the store may lack it."""
     if not answer.get(name):
         raise StoreUnavailable(f"PUT {key}: success without an {name}; whether it was stored is unknown")
     return str(answer[name])
@@ -249,8 +249,8 @@ def _put_parts(
         )
         return _stored(answer, key, body)
     except BaseException:
-        # After a lost answer to Complete the object may exist: then this changes nothing and gc finds the object.
-        # The bucket's lifecycle rule removes what cannot be aborted now.
+        # After a lost answer to Complete the object may exist. The abort then has no effect, and gc finds the object.
+        # The bucket's lifecycle rule removes an upload that cannot be aborted now.
         with contextlib.suppress(BotoCoreError, ClientError):
             client.abort_multipart_upload(**upload)
         raise

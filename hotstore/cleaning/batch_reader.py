@@ -1,7 +1,6 @@
-"""Reads runs of whole batches out of a segment file, with their places checked and their content not.
-A run's batches have valid lengths, and each begins at the offset where the last one ended: no CRC covers a base offset.
-The rest is for the reader of the records, who checks each CRC; `damage_in` then finds the place of a refusal. Hot path:
-one `unpack_from` a batch."""
+"""Reads runs of complete batches from a segment file. It checks their positions and offsets, not their content. A run's
+batches have valid lengths, and each begins at the offset where the last one ended: no CRC covers a base offset. The
+reader of the records checks each CRC; `damage_in` then finds the damaged batch. Hot path: one `unpack_from` a batch."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Run(NamedTuple):
 
 
 class BatchReader:
-    """One buffer of at most READ_BYTES_MAX; a longer batch gets one of its own."""
+    """One buffer of at most READ_BYTES_MAX; a longer batch gets a separate buffer."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -51,15 +50,15 @@ class BatchReader:
         self._buffer = bytearray()
 
     def read(self, file: File, position: int, length: int, offset: int | None) -> Run:
-        """The whole batches in [position, position + length), at least the first; `offset` is where they begin, None
-        for the first one's word. Raises OSError, and DamagedLog where no batch of that offset can begin."""
+        """The whole batches in [position, position + length), at least the first; `offset` is the expected base offset;
+        None: accept that of the first batch. Raises OSError, and DamagedLog where no batch of that offset can begin."""
         wanted = max(min(length, READ_BYTES_MAX), HEADER_SIZE)
         if len(self._buffer) < wanted:
             self._buffer = bytearray(wanted)
         view = memoryview(self._buffer)[:wanted]
         view = view[: file.read_into(position, view)]
         if len(view) >= HEADER_SIZE and wanted < (size := read_header(view).size) <= BATCH_BYTES_MAX:
-            view = memoryview(bytearray(min(size, file.size() - position)))  # damage must not cost memory
+            view = memoryview(bytearray(min(size, file.size() - position)))  # bounds damaged lengths
             view = view[: file.read_into(position, view)]
         return _whole_batches(file, position, view, offset)
 

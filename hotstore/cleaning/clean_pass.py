@@ -1,8 +1,7 @@
-"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean).
-The dirty part fills the map of keys, segment by segment; when the map is full the pass ends there. Then each run of
-segments below that point is written anew without what newer records supersede, and swapped in. Every step begins under
-the lease: a role that ends leaves unfinished files, which the next pass or start removes. The last step notes how far
-the log is clean."""
+"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean). The dirty part fills the map of keys,
+segment by segment; when the map is full the pass ends there. Then each run of segments below that point is rewritten
+without superseded records, and swapped in. Every step begins under the lease: a role that ends leaves unfinished files,
+which the next pass or start removes. The last step records the offset below which the log is clean."""
 
 from __future__ import annotations
 
@@ -34,12 +33,12 @@ class MapTooSmall(Exception):
 
 
 class PassOver(Exception):
-    """The log is no longer what the pass was planned for."""
+    """The log changed since the pass was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The log as a pass was planned for it: its era, and whether it is tiered."""
+    """The log's state when a pass was planned: its era, and whether it is tiered."""
 
     era: int
     tiered: bool
@@ -49,8 +48,8 @@ class Planned:
         return cls(log.era, log.config.tiered)
 
     def check(self, log: LogCore) -> None:
-        """Raises PassOver. A key's newest record may have gone with a truncation; a topic that is not compacted any
-        more keeps every record, and one that is tiered now what the bucket does not hold yet."""
+        """Raises PassOver. A truncation may have removed a key's newest record. A topic that is no longer compacted
+        keeps every record. A topic that became tiered keeps records that are not in the bucket yet."""
         if log.era != self.era:
             raise PassOver("it was truncated, or begins elsewhere")
         if not log.config.compacts:
@@ -67,7 +66,7 @@ class Throttle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What came of a pass. Bytes of the segments that it read and wrote; `end`: the log is clean below it."""
+    """The result of a pass. Bytes of the segments that it read and wrote; `end`: the log is clean below it."""
 
     first_dirty: int
     end: int
@@ -80,11 +79,9 @@ class PassReport:
 async def clean(
     lease: Lease, engine: CleanerEngine, part: Cleanable, planned: Planned, throttle: Throttle
 ) -> PassReport:
-    """Clean [`part.first_dirty`, `part.end`) of the lease's log against everything below it. `engine`: with an empty
-    map.
-
-    Raises LeaseOver and PlaceQuiesced (the role ended), PassOver, DamagedLog, CleanerLost, MapTooSmall, OSError; what
-    was swapped in stays."""
+    """Clean [`part.first_dirty`, `part.end`) of the lease's log against everything below it. `engine` starts with an
+    empty map. Raises LeaseOver and PlaceQuiesced (the role ended), PassOver, DamagedLog, CleanerLost, MapTooSmall,
+    OSError; segments already swapped in stay."""
     lease.check()
     log = lease.log
     still = partial(planned.check, log)
@@ -159,7 +156,7 @@ async def _rewrite(
 
 
 async def _call(lease: Lease, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-    """A step under the lease, whose end may have come with the answer of the last one. Raises LeaseOver."""
+    """A step under the lease. The lease may have ended during the previous step. Raises LeaseOver."""
     lease.check()
     return await lease.call(function, *args, lane=lane)
 

@@ -1,6 +1,6 @@
-"""Which part of a compacted log is dirty, when a pass is due, and which segments become one.
-Pure. The active segment, what is not committed, and what is younger than `min.compaction.lag.ms` are never cleaned.
-Source: Kafka's LogCleanerManager.cleanableOffsets and Cleaner.groupSegmentsBySize."""
+"""Plans cleaning: the dirty part of a compacted log, when a pass is due, and which segments are merged. Pure. The
+active segment, uncommitted records, and records younger than `min.compaction.lag.ms` are never cleaned. Source: Kafka's
+LogCleanerManager.cleanableOffsets and Cleaner.groupSegmentsBySize."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ def cleanable(
     now_ms: int,
     config: LogConfig,
 ) -> Cleanable:
-    """What of the sealed `segments`, oldest first, may be cleaned. Times in ms.
-
-    `cleaned_offset`: of the checkpoint. `committed_end`: records at or above it may still be truncated. `log_start`:
-    records below it are deleted."""
+    """The part of the sealed `segments`, oldest first, that may be cleaned. Times in ms. `cleaned_offset`: from the
+    checkpoint. `committed_end`: records at or above it may still be truncated. `log_start`: records below it are
+    deleted."""
     start = max(log_start, segments[0].base_offset) if segments else log_start
     first_dirty = start if cleaned_offset is None else max(start, cleaned_offset)
     end, clean_bytes, dirty_bytes, oldest_ms = first_dirty, 0, 0, now_ms
@@ -60,13 +59,14 @@ def cleanable(
 
 
 def must_roll(active: SegmentInfo, now_ms: int, config: LogConfig) -> bool:
-    """Whether the active segment holds records that `max.compaction.lag.ms` does not let wait: nothing of it is cleaned
-    before it is sealed, however quiet the topic is."""
+    """Whether the active segment has records older than `max.compaction.lag.ms`. It must then be sealed, because an
+    active segment is never cleaned."""
     return active.bytes > 0 and now_ms - active.first_append_ms > config.max_compaction_lag_ms
 
 
 def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogConfig) -> bool:
-    """Whether `min.compaction.lag.ms` protects a record of the segment. Without timestamps the arrival counts."""
+    """Whether `min.compaction.lag.ms` protects a record of the segment. Without timestamps the time of arrival
+    counts."""
     if config.min_compaction_lag_ms <= 0 or segment.end_offset <= first_dirty:
         return False
     newest = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.first_append_ms
@@ -75,8 +75,8 @@ def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogCo
 
 def groups(segments: Sequence[Segment], config: LogConfig) -> list[tuple[Segment, ...]]:
     """Runs of segments that each become one: within `segment.bytes`, within an index of `segment.index.bytes`, with
-    relative offsets of 31 bits, and with as many aborted transactions as any segment has (TX44): their markers stay. A
-    larger segment stays alone."""
+    relative offsets of 31 bits, and within the limit of aborted transactions of a segment (TX44), because their markers
+    stay. A larger segment stays alone."""
     runs: list[list[Segment]] = []
     size = aborted = 0
     for segment in segments:
@@ -98,5 +98,5 @@ def groups(segments: Sequence[Segment], config: LogConfig) -> list[tuple[Segment
 
 
 def _index_bytes(log_bytes: int, config: LogConfig) -> int:
-    """At most this much is a time index of so many bytes of log: an entry of 12 bytes after each interval."""
+    """Largest size of the time index for a number of log bytes: an entry of 12 bytes after each interval."""
     return 12 * (log_bytes // max(config.index_interval_bytes, 61) + 1)

@@ -1,7 +1,7 @@
 """The cleaner's engine: reads batches of open files, maps their keys, writes cleaned segments with both indexes.
-`CleanerEngine` is the door; `engine_process.ProcessEngine` is the broker's, `LocalEngine` works in the calling thread
-on any `File`. All calls block, and one thread at a time may call. An engine opens no path and renames nothing: the
-caller owns files, names and directories, and what a pass wrote counts only once the caller swaps it in."""
+`CleanerEngine` is the interface. The broker uses `engine_process.ProcessEngine`; `LocalEngine` works in the calling
+thread on any `File`. All calls block, and one thread at a time may call. An engine opens no path and renames nothing:
+the caller owns files, names and directories. The output of a pass takes effect only when the caller swaps it in."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CleanerLost(Retryable):
 class CleanedSegment:
     """A finished segment; its three files are synced, the names in their directory are not.
 
-    `size` in bytes; `end_offset` is the end of what was read, because fillers cover what vanished. `max_timestamp` in
+    `size` in bytes; `end_offset` is the end of the read batches, because fillers cover removed ones. `max_timestamp` in
     ms (−1: none), `max_timestamp_offset` as `SegmentIndexer` has it."""
 
     size: int
@@ -70,11 +70,11 @@ class CleanerEngine(Protocol):
     def clean(self, file: File, position: int, length: int) -> int:
         """Clean the whole batches in [`position`, `position` + `length`), at least the first; returns their bytes.
 
-        They continue the batches of the last call. What stays of them is written to the segment."""
+        They continue the batches of the last call. The retained records are written to the segment."""
         ...
 
     def finish_segment(self) -> CleanedSegment:
-        """Write the last filler and both indexes, sync the three files and let go of them."""
+        """Write the last filler and both indexes, sync the three files and release them."""
         ...
 
     def end(self) -> None:
@@ -87,12 +87,12 @@ class CleanerEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """End for ever, from any thread: a running call of `ProcessEngine` raises CleanerLost, and so does each later
-        one. Never raises."""
+        """Close the engine, from any thread. A running call of `ProcessEngine` raises CleanerLost, and so does each
+        later call. Never raises."""
         ...
 
 
-_REFUSALS: Final = (Corrupt, InvalidRequest)  # of bytes that a log must not hold, whatever they would be to a producer
+_REFUSALS: Final = (Corrupt, InvalidRequest)  # of invalid bytes in a log, whatever error a producer would get for them
 
 
 class LocalEngine:
@@ -175,7 +175,7 @@ class LocalEngine:
         """There is no process."""
 
     def close(self) -> None:
-        self._is_closed = True  # the memory is `end`'s to give back: another thread may be using it
+        self._is_closed = True  # only `end` frees the memory, because another thread may use it
 
     def _running(self) -> _Pass:
         if self._is_closed:
@@ -211,8 +211,8 @@ class _Pass:
     cold: dict[str, bool] = field(default_factory=dict)
 
     def look_at(self, file: File, position: int, length: int) -> bool:
-        """Whether the page cache lacked bytes of the file when the pass first read it: then what a pass read and wrote
-        leaves the cache again, so that it drives out nothing that consumers read."""
+        """Whether bytes of the file were missing in the page cache when the pass first read it. Then the pass drops its
+        own pages from the cache, so that it evicts no data that consumers read."""
         found = self.cold.get(file.path)
         if found is None:
             descriptor = file.descriptor()

@@ -1,6 +1,6 @@
-"""Main of the cleaner's child process: `LocalEngine` behind the requests of one `ProcessEngine`.
-It opens no path: files come as descriptors beside a request. It ends when its parent does, when no pass is on for
-`idle_s` (its third argument), and after an error that is neither a file's nor a log's."""
+"""Main of the cleaner's child process: `LocalEngine` behind the requests of one `ProcessEngine`. It opens no path:
+files come as descriptors beside a request. It exits with its parent, after `idle_s` (its third argument) without a
+pass, and after an error that is neither of a file nor of a log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
     """Answer requests until the parent ends, or is silent for `idle_s` after the end of a pass."""
-    timeout_s: float | None = None  # whoever starts a child begins a pass
+    timeout_s: float | None = None  # the parent starts a child only for a pass
     ahead = _Ahead()
     while True:
         try:
@@ -60,7 +60,7 @@ def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Lists that came for the pass that begins next."""
+    """Lists received for the next pass."""
 
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     last_offsets: list[int] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Ahead:
         return True
 
     def rules(self, begin: messages.Begin) -> CleanRules:
-        """Those of the pass that begins; the next one's lists are empty."""
+        """The lists of the pass that begins; those of the next pass start empty."""
         aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
         self.aborted.clear()
         self.last_offsets.clear()

@@ -147,5 +147,5 @@ def raised(reply: FileError | Damage) -> OSError | DamagedLog:
 
 
 def _short(text: str) -> str:
-    """Bounded, and UTF-8 whatever was in it."""
+    """The text as bounded, valid UTF-8."""
     return text[:_TEXT_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""Cleans the compacted logs of a data directory, the dirtiest first (Kafka's LogCleaner).
-Each of `log.cleaner.threads` slots, at most `SLOTS`, has an engine and cleans one log at a time, through the lease of
-the log's current role; a role that ends ends the pass. A log that cannot be cleaned is named with its reason and served
-as before; it is tried again after `RETRY_S`. Configs are read before each pass."""
+"""Cleans the compacted logs of a data directory, the dirtiest first (Kafka's LogCleaner). Each of `log.cleaner.threads`
+slots, at most `SLOTS`, has an engine and cleans one log at a time, through the lease of the log's current role; a role
+that ends ends the pass. A log that cannot be cleaned is reported with the reason and served as before. The cleaner
+tries again after `RETRY_S`. Configs are read before each pass."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LogCleaner:
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.counters = CleanerCounters()
         self.max_dirty_ratio = 0.0
-        """Of the dirtiest log, when a slot last looked."""
+        """Dirty ratio of the dirtiest log at the last check."""
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """By name, one for each slot: each looks for dirty logs until it is cancelled."""
@@ -83,7 +83,7 @@ class LogCleaner:
         }
 
     async def close(self) -> None:
-        """Give back what the engines hold. The services have ended."""
+        """Close the engines, after the services have ended."""
         for engine in self._engines:
             await self._world.workers.run(engine.close, lane=Lane.CLEAN)
 
@@ -115,7 +115,8 @@ class LogCleaner:
         """Seal active segments that hold records for longer than `max.compaction.lag.ms`."""
         now_ms = self._world.clock.wall_ms()
         for opened, lease in self._candidates():
-            is_usable = not (lease.is_over or opened.is_torn or opened.log.failure)  # since the one before was flushed
+            # The role may have ended while the previous log was flushed.
+            is_usable = not (lease.is_over or opened.is_torn or opened.log.failure)
             if not (is_usable and must_roll(opened.log.active_info(), now_ms, opened.log.config)):
                 continue
             try:
@@ -167,7 +168,7 @@ class LogCleaner:
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-        )  # the bucket may hold what a tombstone deletes, also of a topic that is not tiered any more
+        )  # the bucket may hold records that a tombstone deletes, even of a topic that is no longer tiered
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)
         try:
@@ -218,7 +219,7 @@ class LogCleaner:
 
 
 class _Throttle:
-    """`log.cleaner.io.max.bytes.per.second`, over what passes read."""
+    """Enforces `log.cleaner.io.max.bytes.per.second` for the reads of passes."""
 
     def __init__(self, clock: Clock, config: Callable[[], CleanerConfig]) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
-"""Writes a cleaned segment: its batches, and both indexes with entries where an append would have put them.
-Batches are contiguous from the segment's base on. They are synced as they grow, so that the last sync is short and a
-produce's own never waits behind a whole segment."""
+"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would have made. Batches are
+contiguous from the segment's base. They are synced in parts, so that the last sync is short and the sync of a produce
+never waits for a complete segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SYNC_BYTES: Final = 32 << 20
 
 
 class SegmentWriter:
-    """Owns three open files from its making on; it never closes them."""
+    """Uses three open files of the caller, and never closes them."""
 
     def __init__(self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File) -> None:
         """Empties the files. Raises OSError."""
@@ -61,7 +61,7 @@ class SegmentWriter:
             file.sync()
 
     def drop_cached(self) -> None:
-        """Let the page cache go of the finished segment."""
+        """Drop the finished segment from the page cache."""
         if (descriptor := self._log.descriptor()) is not None:
             drop(descriptor, 0, 0)
 

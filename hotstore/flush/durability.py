@@ -1,8 +1,8 @@
-"""A log's flushed end and recovery point, and the sync and seal jobs that raise them.
-`begin_*` samples the state into a job, the job runs off the loop, `finish_*` records its success. The flushed end moves
-only to a log end that was sampled before the sync began, and after older files and the directory were synced. The
-recovery point never passes an epoch that the checkpoint file lacks. Index and producer files of a sealed segment are
-written after its bytes are durable, so their presence proves that."""
+"""A log's flushed end and recovery point, and the sync and seal jobs that raise them. `begin_*` makes a job from the
+current state, the job runs off the loop, `finish_*` records its success. The flushed end moves only to a log end that
+was sampled before the sync began, and after older files and the directory were synced. The recovery point never exceeds
+the start of an epoch that the checkpoint file lacks. Index and producer files of a sealed segment are written after its
+bytes are durable, so these files prove durability."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Durability:
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is durable, epochs included: recovery does not read it."""
+        """All records and epochs below are durable, so recovery does not read them."""
         if self._epochs_dirty_from is None:
             return self.flushed_end_offset
         return min(self.flushed_end_offset, self._epochs_dirty_from)
@@ -116,7 +116,7 @@ class Durability:
 
     @property
     def rolled_unsynced(self) -> bool:
-        """Whether a sealed segment waits for its sync. Rolling asks for a sync in every mode."""
+        """Whether a sealed segment waits for its sync. A roll requests a sync in every mode."""
         return bool(self._unsynced)
 
     def epoch_began(self, start_offset: int) -> None:
@@ -133,7 +133,7 @@ class Durability:
         self.pending_seals.append(PendingSeal(segment, producers))
 
     def add_seals(self, seals: Iterable[PendingSeal]) -> None:
-        """Small files of durable segments that found no space when the log was opened; a later seal job writes them."""
+        """Small files of durable segments without disk space when the log was opened; a later seal job writes them."""
         self.pending_seals.extend(seals)
 
     def begin_sync(self, active: Segment, log_end_offset: int) -> SyncJob | None:
@@ -163,11 +163,11 @@ class Durability:
         """Small files that may be written now; None when there are none. One job at a time."""
         seals = tuple(seal for seal in self.pending_seals if seal.segment not in self._unsynced)
         if not seals and self.recovery_point >= self.flushed_end_offset:
-            return None  # an epoch without a durable record needs no job: stopping an idle log costs no syncs
+            return None  # an epoch without a durable record needs no job, so stopping an idle log costs no syncs
         return SealJob(self.directory, None if self._epochs_dirty_from is None else epochs, seals)
 
     def finish_seal(self, job: SealJob, epochs: LeaderEpochs) -> None:
-        """The job succeeded; `epochs` as they are now, perhaps later than the job's."""
+        """The job succeeded; `epochs`: the current ones, which may be later than the job's."""
         if job.epochs is not None:
             latest = job.epochs.latest
             began = (start for epoch, start in epochs.entries if latest is None or epoch > latest.epoch)
@@ -179,7 +179,7 @@ class Durability:
         self.pending_seals = [seal for seal in self.pending_seals if id(seal) not in done]
 
     def restart_at(self, flushed_end_offset: int) -> None:
-        """After a synced truncation: nothing is dirty."""
+        """After a synced truncation no bytes are dirty."""
         self.flushed_end_offset = flushed_end_offset
         self._flushed_bytes = self.written_bytes
         self.directory_dirty = False
@@ -204,7 +204,7 @@ def write_index_files(segment: Segment) -> None:
 
 def write_transaction_index(segment: Segment) -> None:
     """Blocking: `.txnindex`, which only segments with an aborted transaction have. It is written before the producers
-    at the segment's end: their file proves that it is there, or that there is nothing to name."""
+    at the segment's end. Their file thus proves that the index exists or would be empty."""
     directory, name = segment.directory, segment.name_of(TRANSACTION_INDEX)
     if segment.aborted is not None:
         write_whole(directory, name, encode_aborted(segment.aborted))
@@ -215,7 +215,8 @@ def write_transaction_index(segment: Segment) -> None:
 def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
     """Blocking: our file and Kafka's snapshot for one offset, below which everything must be durable.
 
-    Ours first: a kill or a full disk between the two must not leave the file that knows one batch of each producer."""
+    Ours first: after a kill or a full disk between the two, the file with only one batch per producer must not be
+    alone."""
     state = producers.state()
     write_whole(directory, offset_file(producers.end_offset, PRODUCERS), encode_producer_state(state))
     write_whole(directory, offset_file(producers.end_offset, SNAPSHOT), encode_kafka_snapshot(state.producers))

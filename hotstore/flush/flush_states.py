@@ -1,7 +1,6 @@
-"""States of one log's sync as a pure transition table.
-A sync starts only if none runs. The timer runs in DEFERRED only. Nothing starts after CLOSED, CLOSING, FAILING or
-FAILED. A failure is reported once. `Flusher` decides what is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED: after an
-append while no sync runs, and in DECIDING.
+"""States of one log's sync as a pure transition table. A sync starts only if none runs. The timer runs in DEFERRED
+only. Nothing starts after CLOSED, CLOSING, FAILING or FAILED. A failure is reported once. `Flusher` decides whether a
+sync is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED: after an append while no sync runs, and in DECIDING.
 
             needed, forced           its round began          appended           ended
     IDLE ───────────────────► REQUESTED ───────────► SYNCING ──────────► DIRTY ─────────► DECIDING
@@ -24,12 +23,12 @@ class FlushState(IntEnum):
     """State of a log's sync."""
 
     IDLE = 0
-    DEFERRED = 1  # a sync is due and no request waits for it: a timer will start it (ADR 8)
+    DEFERRED = 1  # a sync is due and no request waits for it; a timer will start it (ADR 8)
     REQUESTED = 2  # its round has not begun: appends until then are covered
     SYNCING = 3
     DIRTY = 4  # syncing, and batches were appended since it began
     DECIDING = 5  # that sync ended; `Flusher` decides whether another one is due
-    CLOSING = 6  # a sync still runs, none follows
+    CLOSING = 6  # a sync still runs, and none follows
     CLOSED = 7
     FAILING = 8  # the log failed while a sync runs
     FAILED = 9
@@ -43,8 +42,8 @@ class FlushEvent(IntEnum):
     AWAITED = 4  # a request begins to wait for a deferred sync
     TIMER = 5
     FORCED = 6  # flush, drain or flush.ms: due or not
-    BEGAN = 7  # what the sync covers was sampled
-    ENDED = 8  # the sync ended, or had nothing to do
+    BEGAN = 7  # the range of the sync was set
+    ENDED = 8  # the sync ended, or had no work
     FAILED = 9  # a write, a sync or a seal job failed
     CLOSE = 10
 
@@ -77,12 +76,12 @@ NEXT: Final[dict[FlushState, dict[FlushEvent, tuple[FlushState, FlushAction]]]] 
     S.FAILING: {E.ENDED: (S.FAILED, A.NOTHING)},
     S.FAILED: {},
 }
-"""Any other event changes nothing in that state."""
+"""Other events do not change that state."""
 
 RUNNING: Final = frozenset({S.REQUESTED, S.SYNCING, S.DIRTY, S.CLOSING, S.FAILING})
 """A sync was requested and has not ended."""
 OVER: Final = frozenset({S.CLOSING, S.CLOSED, S.FAILING, S.FAILED})
-"""Nothing starts any more."""
+"""No further sync starts."""
 
 
 @dataclass(slots=True)

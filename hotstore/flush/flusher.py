@@ -1,7 +1,7 @@
-"""Background syncs of one log: one fdatasync at a time covers everything appended before it began.
-`flush_states` decides when a sync starts, `Durability` what it covers. At most one sync and one seal job of a log run,
-off the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the
-log is offline and no sync is tried again (C10).
+"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning. `flush_states` decides
+the start of a sync, `Durability` its range. At most one sync and one seal job of a log run, off the loop. The owner is
+called after the flushed end moved, in the same turn of the loop. After a failed sync the log is offline and no sync is
+tried again (C10).
 
 A sync that a request waits for starts at once if none runs; later appends go into the next one. Without a waiter
 (acks=1, no reader at the log's end) it starts `LAZY_S` after the append, because a sync costs more than the append (ADR
@@ -58,7 +58,7 @@ class Flusher:
     def request(self) -> None:
         """Batches were appended: sync as the log's configuration asks. Never blocks."""
         state = self._states.state
-        # The two usual states, in which nothing changes. The table would say the same 0.4 µs later.
+        # The two usual states, which do not change. The table gives the same result, but takes 0.4 µs.
         if state is _DIRTY:
             return
         if state is _DEFERRED and not self._log.owner.awaits_flush() and not self._durability.rolled_unsynced:
@@ -95,7 +95,7 @@ class Flusher:
             await self._round_over.wait()
 
     async def flush(self) -> None:
-        """Wait until everything appended before the call is durable, in every mode.
+        """Wait until all records appended before the call are durable, in every mode.
 
         Raises LogFailed, even if all of it is durable: a failed log always needs recovery."""
         if self._log.failure:
@@ -113,7 +113,7 @@ class Flusher:
         self._on(FlushEvent.FAILED)
 
     async def close(self) -> None:
-        """Start nothing more and wait for running jobs. Afterwards the log may be closed or truncated."""
+        """Start no more jobs and wait for running ones. Afterwards the log may be closed or truncated."""
         self._on(FlushEvent.CLOSE)
         self._closing.set()
         while self._states.is_syncing or self._states.is_sealing:
@@ -156,7 +156,7 @@ class Flusher:
         return _NEEDED if is_due else FlushEvent.NOT_NEEDED
 
     def _begin_sync(self) -> SyncJob | None:
-        """None when nothing is dirty, or after a failed write: bytes before it are never synced."""
+        """None when no bytes are dirty, or after a failed write, because bytes before it are never synced."""
         log = self._log
         if log.state is _FAILED:
             return None
@@ -164,7 +164,7 @@ class Flusher:
         return log.durability.begin_sync(log.active_segment, log.log_end_offset)
 
     def _synced(self, job: SyncJob | None, failure: OSError | None) -> None:
-        """Its sync ended, or had nothing to do. An exception of the owner does not stop the log."""
+        """The sync ended, or had no work. An exception of the owner does not stop the log."""
         log = self._log
         try:
             if failure is not None:
@@ -192,7 +192,7 @@ class Flusher:
                         self.fail(error)
                         return
                     log.ballast.met_full = True
-                    # All of it can be written later. Until then the segment may not be deleted.
+                    # These files can be written later. Until then the segment may not be deleted.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), SEAL_AGAIN_S)
                     continue

@@ -1,10 +1,11 @@
-"""Rounds of syncs for all logs of a data directory: requests during a round go into the next one, in one call.
-One round runs at a time, with at most `TOGETHER_MAX` logs in the order of their requests. What a sync covers is sampled
-when its round begins. Each log gets its own result, once; an exception in its callback is reported and does not affect
-the others. A sync that began and got no answer counts as failed, because what is durable is unknown. The next round
-begins in the turn of the loop in which the results of the last arrive. Rounds are plain callbacks, not tasks: each turn
-of a busy loop delays every acknowledged batch. More than `ALONE_BYTES` are synced beside the rounds, so no log waits
-for another's gigabyte. A worker call and a journal commit cost more than syncing small amounts of bytes (ADR 11)."""
+"""Rounds of syncs for all logs of a data directory: requests that arrive during a round wait for the next one. One
+round runs at a time, with at most `TOGETHER_MAX` logs in the order of their requests. The range that a sync covers is
+set when its round begins. Each log gets its own result, once; an exception in its callback is reported and does not
+affect the others. A sync that began and got no result counts as failed, because its range may or may not be durable.
+The next round begins in the same turn of the loop in which the last results arrive. Rounds are plain callbacks, not
+tasks: each turn of a busy loop delays every acknowledged batch. A log with more than `ALONE_BYTES` to sync is synced
+outside the rounds, so no log waits for another's gigabyte. A worker call and a journal commit cost more than syncing
+small amounts of bytes (ADR 11)."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ class SyncRounds:
         self._report = report or log_failure
         self._tasks = Tasks(report)
         self._afterwards = afterwards or Afterwards()
-        self._are_running = False  # from the first request until none waits
+        self._are_running = False  # true from the first request until none waits
         self.times = SyncTimes()
 
     def ask(self, begin: Begin, dirty_bytes: int, synced: Synced) -> None:
@@ -120,7 +121,7 @@ class SyncRounds:
             self._are_running = False
 
     def _sample(self, request: _Request) -> _Sampled | None:
-        """The job; a request without one is answered at once."""
+        """The job of a request; a request without a job is answered at once."""
         try:
             job = request.begin()
         except Exception as failed:  # noqa: BLE001 - the other logs of the round are synced all the same
@@ -196,7 +197,7 @@ class SyncRounds:
             self._report("sync rounds", bug)
 
     def _report_cut_off(self, failures: Sequence[OSError | None]) -> None:
-        """Once a round, for the operator."""
+        """Report a cut-off disk once a round, for the operator."""
         cut_off = next((failure for failure in failures if isinstance(failure, CutOff)), None)
         if cut_off is not None and isinstance(cut_off.__cause__, Exception):
             self._report("sync rounds", cut_off.__cause__)

@@ -1,7 +1,7 @@
-"""A file that reserves disk space, so that a full disk still has room for the small files that free space.
-Deleting copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes,
-producers or reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to
-those files. Appends resume when the file could be made again with as much again left over. `check_space` blocks; the
+"""A file that reserves disk space, so that a full disk still has room for the small files that free space. Deleting
+copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes, producers or
+reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to those files.
+Appends resume when free space is twice the size of the file, which is then created again. `check_space` blocks; the
 flags are set by a worker and read by the loop."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from seams.files.disk import Disk, Space, is_full
 
 BALLAST_FILE: Final = "thermocline-ballast"
 BALLAST_BYTES_MAX: Final = 16 << 20  # the indexes of two segments of 1 GiB, or checkpoints of 100 000 partitions
-SHARE_OF_DISK: Final = 64  # of a small file system no more than this part
+SHARE_OF_DISK: Final = 64  # largest share of a small file system
 ROOM: Final = 3  # times the ballast must be free before it is made, so that appends do not fill the disk at once
 
 
 class Step(Enum):
-    """What to do with the ballast file."""
+    """Action on the ballast file."""
 
     STAY = "stay"
     GIVE_UP = "give up"

@@ -1,6 +1,6 @@
-"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager).
-One process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists no log is open, and
-opening the directory changes nothing that the marker covers. All methods block."""
+"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager). One
+process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists, no log is open, and
+opening the directory does not change files that the marker covers. All methods block."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DataDir:
         self.ballast = Ballast(disk, path)
         self._lock = lock
         # A removal may have listed a path that a creation uses now. Each adds its path and then checks the other's set,
-        # so at least one of two threads gives way.
+        # so at least one of the two threads stops.
         self._being_made: set[str] = set()  # staged directories of new logs
         self._being_removed: set[str] = set()
 
@@ -113,8 +113,8 @@ class DataDir:
     def note_processes(self, processes: tuple[Process, ...]) -> None:
         """Record which processes may have written here. Durable when it returns. Raises OSError.
 
-        Line 1 is the version `0`, then one process a line, with ` os` after one that did not flush. It tells an older
-        copy of this directory from the current one, and what a power cut may have lost."""
+        Line 1 is the version `0`, then one process a line, with ` os` after one that did not flush. It distinguishes an
+        older copy of this directory from the current one, and shows which records a power cut may have lost."""
         noted = [each.incarnation if each.flushes else each.incarnation + _OS for each in processes]
         text = "".join(f"{line}\n" for line in ("0", *noted[:1], *noted[1:][-_PROCESSES_MAX:]))
         replace_file(self.disk, f"{self.path}/{INCARNATIONS_FILE}", text.encode("ascii"))

@@ -1,8 +1,8 @@
-"""A lease: the right of one replica role (leader, follower, …) to change an open log.
-A log has at most one active lease. `end` takes effect at once: a later effect through it raises LeaseOver and is
-reported to `World.late_effect` as a defect. The next lease is given after the blocking calls of the last one returned.
-A log may be closed once its lease is over, so a role checks its lease before it reads too (`check`).
-`append_as_leader` and `append_as_follower` are the log's own methods until the end: a lease costs appends nothing."""
+"""A lease: the right of one replica role (leader, follower, …) to change an open log. A log has at most one active
+lease. `end` takes effect at once: a later effect through it raises LeaseOver and is reported to `World.late_effect` as
+a defect. The next lease is granted after the blocking calls of the last one returned. A log may be closed once its
+lease is over, so a role checks its lease before it reads too (`check`). `append_as_leader` and `append_as_follower` are
+the log's own methods until the end, so a lease adds no cost to appends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Lease:
     # --- end --------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End the role: this lease changes nothing any more."""
+        """End the role: this lease allows no more changes."""
         if self.is_over:
             return
         self.is_over = True
@@ -98,7 +98,7 @@ class Lease:
             raise self._late(effect)
 
     def _late(self, effect: str) -> LeaseOver:
-        why = f"{effect} of {self} came after that role was over"
+        why = f"{effect} of {self} came after that role ended"
         self.host.late_effect(why)
         return LeaseOver(why)
 
@@ -150,7 +150,7 @@ class Lease:
         return self.log.advance_log_start(offset)
 
     def set_log_start(self, offset: int) -> None:
-        """Set the log start from a root that is newer than the files; it may be lower than theirs."""
+        """Set the log start from a root that is newer than the files; it may be lower than the files' start."""
         self._must_last("a log start")
         self.log.log_start_offset = offset
 
@@ -177,7 +177,7 @@ class Lease:
     # --- blocking effects ---------------------------------------------------------------------------------------------
 
     async def call(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        """A blocking call in the log's place. A cancelled caller only stops waiting. Raises PlaceQuiesced."""
+        """A blocking call in the log's directory. A cancelled caller only stops waiting. Raises PlaceQuiesced."""
         self._must_last("a blocking call")
         place = self.opened.at
         task = place.begin(function, *args, lane=lane)
@@ -198,7 +198,7 @@ class Lease:
     async def begin_at(
         self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry], *, forget_start: bool
     ) -> None:
-        """Drop everything local and start at `offset`. `forget_start`: nothing below it is in any tier. Raises as
+        """Drop everything local and start at `offset`. `forget_start`: no tier has records below it. Raises as
         `truncate`."""
         self._must_last("a beginning elsewhere")
         begin = Begin(offset, epochs, tuple(producers))
@@ -206,10 +206,8 @@ class Lease:
 
     async def swap(self, run: SegmentRun, size: int, still: Callable[[], None]) -> bool:
         """Replace `run` by its cleaned segment of `size` bytes, which is written and synced. Durable when it returns.
-        `still` raises when the log is no longer what the segment was cleaned for; then nothing changes.
-
-        False: the log has other segments by now, and nothing changed. Raises OSError, Corrupt; after an OSError the log
-        may be offline."""
+        `still` raises if the log changed since the cleaning; then nothing changes. Returns False if the log has other
+        segments now, also without a change. Raises OSError, Corrupt; after an OSError the log may be offline."""
         self._must_last("a cleaned segment")
         return await self._to_its_end(self.host.swap(self.opened, run, size, partial(self._check_all, still)))
 
@@ -223,8 +221,8 @@ class Lease:
         still()
 
     async def raise_log_start(self, offset: int) -> None:
-        """Make the log start `offset` durable, then hide the records below: what readers were told never comes back
-        (G9). Where it is higher already, as `checkpoint_start`. Raises OffsetOutOfRange, OSError; then it did not
+        """Make the log start `offset` durable, then hide the records below, so that records reported as deleted never
+        reappear (G9). If it is already higher, as `checkpoint_start`. Raises OffsetOutOfRange, OSError; then it did not
         move."""
         self._must_last("a log start")
         await self._to_its_end(self.host.raise_start(self.opened, offset, self.check))

@@ -1,7 +1,7 @@
 """Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories). A
 directory is renamed only if its topic id is the requested one. Deleted logs are removed at once, strays a week after
-they were first seen here (R24); `cluster status` lists them meanwhile. Methods of one partition block and run in its
-turn (`LogHost`); the others run in a worker."""
+they were first seen (R24); until then `cluster status` lists them. Methods of one partition block and run in its turn
+(`LogHost`); the others run in a worker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 STRAY_KEPT_MS: Final = 7 * 24 * 3_600_000
 SEEN_FILE: Final = "thermocline-stray"
-"""In a stray's directory: when it was first seen, wall clock ms in decimal."""
+"""File in a stray's directory: time when it was first seen, wall clock ms in decimal."""
 
 
 class FoundIds(NamedTuple):
-    """Topic ids of the log directories, by place. `refused`: why the id of a directory could not be read."""
+    """Topic ids of the log directories, by place. `refused`: reasons why the id of a directory could not be read."""
 
     topic_ids: dict[TopicPartition, UUID]
     refused: dict[TopicPartition, Exception]
@@ -73,7 +73,7 @@ class LogDirectories:
             return None
         path = self._data_dir.mark_stray(place.topic, place.partition, self._world.rng.uuid().hex)
         log.warning(
-            "%s of topic id %s is not this broker's any more: moved to %s, where it stays for a week",
+            "%s of topic id %s no longer belongs to this broker: moved to %s, where it stays for a week",
             place,
             topic_id,
             path,

@@ -1,6 +1,6 @@
-"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager).
-A log is opened once however many callers ask for it. A log that fails to open or close does not affect the others.
-Checkpoints are written by one job at a time. Nothing here needs a bucket or a role."""
+"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager). Concurrent callers
+share one opening of a log. A log that fails to open or close does not affect the others. Checkpoints are written by one
+job at a time. It needs neither a bucket nor a role."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class _Occupied(Enum):
-    """Another topic took the place while its turn was awaited."""
+    """Another topic took the directory while this one waited for its turn."""
 
     BY_ANOTHER = "another topic"
 
@@ -62,7 +62,7 @@ class LogHost:
         self._open: dict[TopicPartition, OpenLog] = {}
         self._places: WeakValueDictionary[TopicPartition, Place] = WeakValueDictionary()
         self._has_unsynced_name = False  # a failed creation may have left a directory whose name is not durable
-        self._left_unclean = False  # this process closed a log unclean: the last process's marker does not cover it
+        self._left_unclean = False  # this process closed a log uncleanly: the marker does not cover it
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
         self.directories = LogDirectories(data_dir, world)
@@ -71,7 +71,7 @@ class LogHost:
 
     @property
     def was_clean(self) -> bool:
-        """The last process left every log whole."""
+        """The last process closed every log cleanly."""
         return self._data_dir.was_clean
 
     @property
@@ -91,7 +91,7 @@ class LogHost:
         return opened if opened is not None and opened.log.topic_id == topic_id.bytes else None
 
     def place(self, name: TopicPartition) -> Place:
-        """The place of this name; the same object as long as anything references it."""
+        """The place of this name; the same object while it is referenced."""
         found = self._places.get(name)
         if found is None:
             found = self._places[name] = Place(name, self._world.workers, self._report or log_failure)
@@ -107,7 +107,7 @@ class LogHost:
     # --- opened and created -------------------------------------------------------------------------------------
 
     def _holds(self, place: TopicPartition) -> bool:
-        """Whether a log lies there. Opening it checks its topic id and metadata file."""
+        """Whether there is a log. Opening it checks its topic id and metadata file."""
         disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
         if disk.stat(path) is None:
             return False
@@ -168,10 +168,10 @@ class LogHost:
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
             return _Found(None)
-        if self._has_unsynced_name:  # make it durable before anything in it is acknowledged
+        if self._has_unsynced_name:  # make it durable before any of its records is acknowledged
             self._world.disk.sync_dir(self._data_dir.path)
             self._has_unsynced_name = False
-        # From the recovery point on: that is little after a clean close.
+        # Read from the recovery point on, which is little after a clean close.
         all_is_read = self._left_unclean
         return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
 
@@ -185,8 +185,8 @@ class LogHost:
         return RefusedLog(checkpoints.seen_epoch(place), checkpoints.high_watermark(place), sound_end)
 
     async def open_sound(self, place: TopicPartition, topic_id: UUID, config: LogConfig, sound_end: int) -> OpenLog:
-        """Open a log that is damaged at `sound_end`, truncated there: the rest is lost. Raises DamagedLog if there is
-        other damage; Retryable, OSError."""
+        """Open a log that is damaged at `sound_end`, truncated there; later records are lost. Raises DamagedLog if
+        there is other damage; Retryable, OSError."""
 
         async def open_it(at: Place) -> OpenLog:
             assert at.occupant is None, place
@@ -291,8 +291,8 @@ class LogHost:
         await opened.at.alone(begin_elsewhere)
 
     async def swap(self, opened: OpenLog, run: SegmentRun, size: int, check: Callable[[], None]) -> bool:
-        """See `Lease.swap`. `check` as in `truncate`. Readers and syncs go on meanwhile: a replaced file stays open to
-        those that hold it."""
+        """See `Lease.swap`. `check` as in `truncate`. Readers and syncs continue meanwhile, because a replaced file
+        stays open for its users."""
 
         async def swap_it() -> bool:
             check()
@@ -355,8 +355,8 @@ class LogHost:
     async def close(self, opened: OpenLog, *, clean: bool) -> bool:
         """Stop its flusher and close its files; returns whether opening needs no scan: `clean`, and it did not fail.
 
-        Its state is noted for the next checkpoint. Does nothing to a closed log. A cancelled caller only stops waiting.
-        Raises OSError; the log is closed all the same."""
+        Its state is recorded for the next checkpoint. Does nothing to a closed log. A cancelled caller only stops
+        waiting. Raises OSError; the log is closed even then."""
 
         async def close_it() -> bool:
             return await self._close(opened, clean=clean) if self.is_open(opened) else clean
@@ -386,8 +386,8 @@ class LogHost:
         return is_whole
 
     async def close_of(self, place: TopicPartition, topic_id: UUID) -> None:
-        """Close the log of this topic if it is open or being opened, without a flush. Raises OSError; it is closed all
-        the same."""
+        """Close the log of this topic if it is open or being opened, without a flush. Raises OSError; the log is closed
+        even then."""
         at = self.place(place)
 
         async def close_it() -> None:
@@ -435,7 +435,7 @@ class LogHost:
             if not is_wanted():
                 return None
             moved = None
-            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else another topic's lies there
+            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else the log is another topic's
                 if at.occupant is not None:
                     await self._close(at.occupant, clean=False)
                 moved = await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
@@ -465,7 +465,7 @@ class LogHost:
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
         """Write recovery point, log start and high watermark of these logs; torn and closed ones are left out.
 
-        Raises OSError; the next call then writes what was sampled."""
+        Raises OSError; the next call then writes the sampled values."""
         for local, mark in high_watermarks.items():
             opened = self._open.get(TopicPartition(local.topic, local.partition))
             if opened is not None and opened.log is local and not opened.is_torn:
@@ -473,7 +473,7 @@ class LogHost:
         await self.write_checkpoints()
 
     async def write_checkpoints(self) -> None:
-        """Write what was sampled. Raises OSError."""
+        """Write the sampled values. Raises OSError."""
         job = self._data_dir.checkpoints.sample(())
         async with self._checkpointing:
             await self._run(job.run)
@@ -495,7 +495,8 @@ class LogHost:
         self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
 
     async def checkpoint_start(self, opened: OpenLog) -> None:
-        """See `Lease.checkpoint_start`. In the place's turn: while the log begins elsewhere, its start is neither."""
+        """See `Lease.checkpoint_start`. Runs in the place's turn, because the start is undefined while the log restarts
+        at another offset."""
         await opened.at.alone(lambda: self._note_start(opened))
 
     async def raise_start(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:

@@ -1,6 +1,5 @@
-"""Callbacks from a log to its current role.
-A log has one owner at a time, `UNOWNED` while no role uses it. Calls come on the loop. A new owner reads the log's
-state itself: earlier events are not repeated."""
+"""Callbacks from a log to its current role. A log has one owner at a time, `UNOWNED` while no role uses it. Calls come
+on the loop. A new owner reads the log's state, because earlier events are not repeated."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ class LogOwner(Protocol):
         ...
 
     def cleanable_end(self) -> int:
-        """Compaction may change what lies below: it is committed and, if the log is tiered, in the bucket, which may
-        lack a record only for a newer one that the bucket holds."""
+        """End of the offsets that compaction may change: committed and, in a tiered log, in the bucket. The bucket may
+        lack such a record only if it holds a newer one of the key."""
         ...
 
 
 class _Unowned:
-    """No role. An append meanwhile (an opening that closes a gap) waits for its own flush."""
+    """The log has no role. An append meanwhile (an opening that closes a gap) waits for its own flush."""
 
     def flushed(self, stable_end: int) -> None:
         pass

@@ -1,9 +1,8 @@
-"""Checkpoints of a data directory, a line a log: recovery points, log starts, high watermarks, first dirty offsets, and
-seen leader epochs.
-A seen epoch is the last one in which the log led or agreed with its leader. An entry stays until its log is deleted,
-also while the log is refused, so damage is still measured against it at the next start. A checkpoint whose write failed
-is written by the next job that names it. Log starts are written first: bytes below them may be unlinked afterwards.
-Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile."""
+"""Checkpoints of a data directory, one line per log: recovery points, log starts, high watermarks, first dirty offsets,
+and seen leader epochs. A seen epoch is the last one in which the log led or agreed with its leader. An entry stays
+until its log is deleted, even while the log is refused, so that the next start still compares damage with it. A
+checkpoint whose write failed is written by the next job that names it. Log starts are written first: bytes below them
+may be unlinked afterwards. Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointJob:
-    """Writes checkpoints. Several jobs may run at once, in any order: each writes what is known when it has the lock,
-    which is at least what was known when the job was made."""
+    """Writes checkpoints. Several jobs may run at once, in any order. Each writes the values known when it holds the
+    lock, which are at least those at its creation."""
 
     checkpoints: OffsetCheckpoints
     names: tuple[str, ...]
@@ -83,7 +82,7 @@ class OffsetCheckpoints:
     def _read(self, name: str) -> None:
         file = f"{self._path}/{name}"
         if self._disk.stat(file) is None:
-            if name != CLEANER_FILE:  # as in Kafka, the first pass makes it
+            if name != CLEANER_FILE:  # as in Kafka, the first cleaning pass creates it
                 self._unsaved.add(name)
         else:
             self._offsets[name].update(decode_offsets(read_file(self._disk, file), name))
@@ -143,8 +142,8 @@ class OffsetCheckpoints:
         return CheckpointJob(self, (CLEANER_FILE,))
 
     def forget_cleaned(self, key: TopicPartition) -> CheckpointJob:
-        """On the loop, before the log starts elsewhere: nothing of it is clean. What a power cut left of the entry
-        would say so of what is copied later."""
+        """On the loop, before the log restarts at another offset: no part of it is clean. An entry left by a power cut
+        would otherwise count for records that are copied later."""
         if self._offsets[CLEANER_FILE].pop(key, None) is not None:
             self._unsaved.add(CLEANER_FILE)
         return CheckpointJob(self, (CLEANER_FILE,))
@@ -163,7 +162,7 @@ class OffsetCheckpoints:
 
     def _save(self, name: str) -> None:
         self._saving.add(name)
-        self._unsaved.discard(name)  # first: the copy below may lack what the loop notes meanwhile
+        self._unsaved.discard(name)  # first: the copy below may lack values recorded meanwhile
         try:
             replace_file(self._disk, f"{self._path}/{name}", encode_offsets(self._offsets[name].copy()))
         except BaseException:
@@ -185,10 +184,10 @@ class OffsetCheckpoints:
             self._note(REPLICATION_FILE, key, offset)
         if (self.cleaned_offset(key) or 0) > offset:
             self._note(CLEANER_FILE, key, offset)
-        self.save()  # also after a failed attempt that noted it already
+        self.save()  # also after a failed attempt that recorded it already
 
     def forget_log_start(self, key: TopicPartition) -> None:
-        """Call before `PartitionLog.start_at` above the log's end, when nothing below is in any tier. Durable when it
+        """Call before `PartitionLog.start_at` above the log's end, if no tier has lower records. Durable when it
         returns.
 
         Otherwise a crash before the next checkpoint would leave a log without its first segments, which is refused.

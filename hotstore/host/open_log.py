@@ -1,4 +1,4 @@
-"""An open log as `LogHost` hands it out, and the state of a refused one. Only its lease and its host change it."""
+"""An open log of `LogHost`, and the state of a refused one. Only the lease and the host change it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class OpenLog:
     - `seen_epoch`: the last leader epoch in which the log led or agreed with its leader, from the checkpoint or its
       records
       (UNDEFINED_EPOCH: none).
-    - `is_torn`: it is being truncated or restarted, or that failed: its state in memory is not what is on disk.
-    - `is_bare`: this process made its directory and put no other file there, so none has to be looked for.
-    - `is_closing`: it takes no new lease.
+    - `is_torn`: a truncation or restart is in progress or failed, so the state in memory differs from the disk. -
+      `is_bare`: this process created its directory and put no other file there, so no search for files is needed.
+    - `is_closing`: no new lease is granted.
     """
 
     __slots__ = (

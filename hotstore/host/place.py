@@ -1,7 +1,7 @@
-"""A place of a data directory: one directory name, its open log, and the blocking calls that work in it.
-Topics that use the name one after the other take turns here. A call counts from its request until its thread is done: a
-cancelled caller only stops waiting. After `quiesce` no call begins. Files are replaced or removed in the turn, after
-`quiesce`, while no call runs. Everything here runs on the loop."""
+"""A place of a data directory: one directory name, its open log, and the blocking calls that work in it. Successive
+topics of the same name take turns here. A call counts from its request until its thread is done: a cancelled caller
+only stops waiting. After `quiesce` no call begins. Files are replaced or removed in the turn, after `quiesce`, while no
+call runs. All methods run on the loop."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-VACATED_S: Final = 30.0  # wait of a topic until the log of the topic before it is closed
+VACATED_S: Final = 30.0  # longest wait of a topic until the log of the previous topic is closed
 
 CALLER: Final[ContextVar[tuple[TopicPartition, bytes | None] | None]] = ContextVar("caller", default=None)
-"""Of a blocking call in a place: its name, and the id of the topic it works for (None: whichever log is there). The
-simulated disk compares it with what is in the directory."""
+"""Name of a blocking call in a place, and the id of its topic (None: any log there). The simulated disk compares the id
+with the directory's content."""
 
 
 class PlaceQuiesced(Retryable):
-    """The log is being closed, truncated or restarted: ask for its successor."""
+    """The log is being closed, truncated or restarted: get its successor."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Place:
-    """One for a name, as long as anything references it; `LogHost` makes it."""
+    """The place of one name, while it is referenced; created by `LogHost`."""
 
     name: TopicPartition
     workers: Workers
@@ -57,7 +57,7 @@ class Place:
         return self._begin(function, *args, lane=lane)
 
     async def call(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        """`begin`, and wait for it. Raises PlaceQuiesced, and what `function` raises."""
+        """`begin`, and wait for it. Raises PlaceQuiesced, and the errors of `function`."""
         return await self.wait_for(self.begin(function, *args, lane=lane))
 
     def _begin(

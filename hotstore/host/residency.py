@@ -1,10 +1,9 @@
-"""Tracks bytes of local files in the page cache, so that sendfile does not block the loop on a disk (C25).
-Remembers steps of 4 MiB that a worker recently found or read into the page cache, and the reads under way. `ready`
-never blocks or touches a file. It answers yes only for bytes read while at most `budget_bytes` were asked for after
-them. Each step is read once however many callers ask. A failed read is reported, raised to the next caller, then tried
-again; from then on only a real read counts for that step. A yes is no promise of the kernel: under memory pressure a
-page may be evicted, and the loop waits for it. Keep the budget to a fraction of the RAM that is free for the page
-cache."""
+"""Tracks bytes of local files in the page cache, so that sendfile does not block the loop on a disk (C25). Remembers
+steps of 4 MiB that a worker recently found or read into the page cache, and the reads under way. `ready` never blocks
+or touches a file. It answers yes only if at most `budget_bytes` were requested after the bytes were read. Concurrent
+callers share one read of each step. A failed read is reported, raised to the next caller, then tried again; from then
+on only a real read counts for that step. The kernel may still evict a page under memory pressure, and then the loop
+waits for the disk. Keep the budget to a fraction of the RAM that is free for the page cache."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ Step = tuple[str, int]  # path, number of the step; or name and number of a call
 
 
 class Residency:
-    """`budget_bytes`: how much is assumed to stay in the page cache. `waiting_max`: reads queued or under way."""
+    """`budget_bytes`: bytes that are assumed to stay in the page cache. `waiting_max`: reads queued or under way."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Residency:
         self._waiting_max = waiting_max
         self._report = report or log_failure
         self._tasks = Tasks(report, bound=2 * waiting_max)
-        self._files: WeakValueDictionary[str, File] = WeakValueDictionary()  # whose steps these are, by path
+        self._files: WeakValueDictionary[str, File] = WeakValueDictionary()  # file of the remembered steps, by path
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError | ThermoclineError] = OrderedDict()
@@ -61,12 +60,11 @@ class Residency:
         return len(self._reading)
 
     def ready(self, file: File, position: int, length: int) -> asyncio.Future[None] | None:
-        """None: `length` bytes from `position` may be sent by sendfile now. Else a future: ask again when it is done.
-
-        The future carries no error: the next call for those bytes raises what the read met (OSError). Raises Retryable
-        when too many reads wait."""
+        """None: `length` bytes from `position` may be sent by sendfile now. Else a future: call again when it is done.
+        The future carries no error: the next call for those bytes raises the read's OSError. Raises Retryable when too
+        many reads wait."""
         path = file.path
-        if self._files.get(path) is not file:  # the path has a new file: what is remembered is of the old one
+        if self._files.get(path) is not file:  # the steps belong to an old file of this path
             self._forget(path)
             self._files[path] = file
         first = position // self._step_bytes
@@ -87,10 +85,9 @@ class Residency:
         return self._read(file, missing, last)
 
     def once(self, name: str, number: int, call: Callable[[], Coroutine[None, None, None]]) -> asyncio.Future[None]:
-        """Run `call` once however many callers ask under (name, number) meanwhile; `name` is of one role of one log.
-
-        Ask again when the future is done. The next call raises an OSError, or that the log was taken away; other errors
-        are reported only. Raises Retryable when too many wait."""
+        """Run `call` once for all concurrent callers with the same (name, number); `name` belongs to one role of one
+        log. Call again when the future is done. The next call raises the OSError, or an error that the log was removed;
+        other errors are only reported. Raises Retryable when too many wait."""
         key = (name, number)
         failure = self._failed.pop(key, None)
         if failure is not None:
@@ -126,7 +123,7 @@ class Residency:
                 del memory[step]
 
     async def close(self) -> None:
-        """Cancel what waits; every future handed out is done afterwards."""
+        """Cancel waiting reads; every returned future is done afterwards."""
         await self._tasks.close()
         for waiting in self._reading.values():
             _finish(waiting)

@@ -1,8 +1,7 @@
-"""Batches in a segment file, found by their headers: one by offset, or all of a range in order.
-Reads small windows and skips bodies. Results lie whole inside the given range. A position where no batch can begin
-raises DamagedLog. CRCs are not checked here; recovery and the copier do that. Hot path: `find_batch` follows the index
-lookup of a read whose position is not remembered. With 16 KB batches it reads one or two windows, about 2 µs each from
-the page cache."""
+"""Batches in a segment file, found by their headers: one by offset, or all of a range in order. Reads small windows and
+skips bodies. Results are completely inside the given range. A position where no batch can begin raises DamagedLog. CRCs
+are not checked here; recovery and the copier do that. Hot path: `find_batch` follows the index lookup of a read whose
+position is not remembered. With 16 KB batches it reads one or two windows, about 2 µs each from the page cache."""
 
 from __future__ import annotations
 
@@ -75,7 +74,7 @@ def walk_headers(
 
 def whole_batches(file: File, position: int, limit: int, window_bytes: int = 16 << 10) -> int:
     """Bytes of whole batches from `position`, at most `limit`, within the next `window_bytes`. 0 if the first batch is
-    larger than `limit`; otherwise it counts at least."""
+    larger than `limit`; otherwise at least the first batch."""
     window = file.read_at(position, min(window_bytes, limit))
     at = 0
     while at + HEADER_SIZE <= len(window):

@@ -1,7 +1,7 @@
 """Local retention: decides which local segments may be deleted.
 Pure. (Kafka's UnifiedLog.deleteOldSegments, KIP-405.)
-- A tiered log loses only segments wholly below the remote end, which the committed manifest holds and which was
-  verified. Other logs lose what their total retention allows.
+- A tiered log deletes only segments below the remote end, which are in the committed manifest and verified. Other logs
+  follow their total retention.
 - Nothing at or above the high watermark is deleted, nor the active segment: it is rolled first.
 - Segments are deleted oldest first.
 """
@@ -34,11 +34,10 @@ def expirable(
     log_start: int = 0,
     active_bytes: int = 0,
 ) -> LocalExpiry:
-    """How many of the sealed `segments`, oldest first, may and should be deleted from this disk.
-
-    `remote_end`: exclusive end of what the bucket verifiably holds (ignored unless tiered). `pressure_bytes`: bytes to
-    free beyond retention, from tiered logs only. `log_start`: segments wholly below it are deleted records.
-    `active_bytes` counts towards retention by size. Times in ms."""
+    """The number of sealed `segments`, oldest first, to delete from this disk. `remote_end`: exclusive end of the
+    verified objects in the bucket (ignored unless tiered). `pressure_bytes`: bytes to free beyond retention, from
+    tiered logs only. `log_start`: segments below it have only deleted records. `active_bytes` counts towards retention
+    by size. Times in ms."""
     allowed = _allowed(segments, max(remote_end, log_start) if config.tiered else high_watermark, high_watermark)
     by_time = _expired_by_time(segments[:allowed], config.local_time_limit_ms, now_ms)
     by_size = _over_size(segments, active_bytes, config.local_size_limit_bytes)
@@ -57,7 +56,7 @@ def active_expired(active: SegmentInfo, high_watermark: int, now_ms: int, config
 
 
 def _allowed(segments: Sequence[SegmentInfo], safe_end: int, high_watermark: int) -> int:
-    """How many segments end at or below both bounds."""
+    """Number of segments that end at or below both bounds."""
     bound = min(safe_end, high_watermark)
     return sum(1 for _ in takewhile(lambda segment: segment.end_offset <= bound, segments))
 

@@ -1,8 +1,8 @@
-"""Segments of one log in order, and remembered positions of offsets in their files.
-Two bounded memories of (offset → position) save index lookups. Ends of recent appends serve tail readers and the high
-watermark, which stands where an append ended. Ends of recent reads serve readers that continue where they stopped. A
-remembered position is that of a batch that begins at exactly that offset, in the segment that holds it. Segments are
-contiguous; the last one is active. Hot path: a `slice` takes about 3 µs with a remembered position."""
+"""Segments of one log in order, and remembered positions of offsets in their files. Two bounded memories of (offset →
+position) save index lookups. Ends of recent appends serve tail readers and the high watermark, which is the end of an
+append. Ends of recent reads serve sequential readers. A remembered position belongs to a batch that begins at exactly
+that offset. Segments are contiguous; the last one is active. Hot path: a `slice` takes about 3 µs with a remembered
+position."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from logformat.indexes.time_index import TimeIndex
 from seams.files.disk import File
 
 APPEND_ENDS_MAX: Final = 8192  # of the newest appends; about 1 MB a log at the very most
-READ_ENDS_MAX: Final = 128  # readers of one log that each continue where they stopped
+READ_ENDS_MAX: Final = 128  # sequential readers of one log
 
 
 class LogSlice(NamedTuple):
-    """Whole batches to send. `sealed`: they may have to be read from disk, not the page cache (C25). `cut`: the slice
-    is shorter than what the reader may have."""
+    """Whole batches to send. `sealed`: they may have to be read from disk, not the page cache (C25). `cut`: the reader
+    may read more than this slice."""
 
     file: File
     position: int
@@ -122,7 +122,7 @@ class Locator:
         return islice(self.segments, first, None)
 
     def end_of(self, found: LogSlice, limit_offset: int) -> int:
-        """The offset behind `found`; `limit_offset`, below which it was read, where its segment is another one now."""
+        """The offset after `found`; `limit_offset` of the read if its segment was replaced."""
         segment = self.segment_at(found.segment_base)
         if segment.file is not found.file:
             return limit_offset
@@ -135,7 +135,7 @@ class Locator:
         return self._read_ends.get(offset) if position is None else position
 
     def is_cheap(self, offset: int) -> bool:
-        """Whether a slice from `offset` needs no index from disk."""
+        """Whether a slice from `offset` is possible without an index from disk."""
         segment = self.segment_of(offset)
         return segment.indexer is not None or segment in self.cache
 
@@ -157,8 +157,8 @@ class Locator:
         """Whole batches of one segment from the one that holds `offset`, at most `bytes_max`, before the batch of
         `limit_offset`.
 
-        `min_one`: the first batch is given even if it is larger; otherwise `length` may be 0. None: the limit allows
-        nothing."""
+        `min_one`: the first batch is returned even if it is larger; otherwise `length` may be 0. None: the limit allows
+        no batch."""
         segment = self.segments[-1]
         sealed = offset < segment.base_offset
         if sealed:

@@ -1,12 +1,10 @@
-"""Appends to a log: as its leader, or as a follower that copies from one.
-The leader assigns offsets. It is bound by the reservation and by the producers' sequences. A follower is bound by
-neither (D28): it takes offsets, epochs and timestamps as they come, and requires only that the batches continue its
-log. Markers of open transactions use offsets that data may not (TX24); all markers use the disk space that the ballast
-kept (TX23): without them nothing leaves for the bucket. An append is one write of whole batches into one segment, or
-leaves no trace.
-Callers check CRCs before. Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with
-producer ids 3.3 and 1 µs (CPython 3.11). Therefore one write, one update of each part a run, and tuples instead of
-objects."""
+"""Appends to a log: as its leader, or as a follower that copies from one. The leader assigns offsets. The reservation
+and the producers' sequences limit it. Neither limits a follower (D28), which keeps the leader's offsets, epochs and
+timestamps, and requires only that the batches continue its log. Markers of open transactions may use offsets that are
+reserved for them (TX24). All markers may use the ballast's disk space (TX23), because without them no segment can be
+uploaded. An append is one write of complete batches into one segment, or has no effect. Callers check CRCs before. Hot
+path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs (CPython
+3.11). Hence it uses one write and one update of each part per run, and tuples instead of objects."""
 
 from __future__ import annotations
 
@@ -48,7 +46,8 @@ from logformat.transaction_marker import TransactionMarker, marker_batch, marker
 from seams import crash_points
 
 ABORTED_MAX: Final = 1 << 15
-"""Aborted transactions of one segment: with as many open ones (`OPEN_MAX`) an object's footer names 65 536 (TX44)."""
+"""Most aborted transactions of one segment; together with the open ones (`OPEN_MAX`) they fit the 65 536 of an object's
+footer (TX44)."""
 _stamp: Final = PLACE.pack_into
 _NOBODY: Final[Admitted] = {}
 
@@ -63,12 +62,12 @@ class Appended(NamedTuple):
 
 
 MarkerResult = int | CoordinatorFenced | InvalidProducerEpoch | ReservationExhausted
-"""The offset that a marker got, or why it is refused."""
+"""The offset of a marker, or the reason of its refusal."""
 
 
 def marker_runs(markers: Sequence[TransactionMarker]) -> Iterator[Sequence[TransactionMarker]]:
-    """All of them in order, in runs that name no producer twice: each is checked against the state after the one
-    before."""
+    """All markers in order, in runs that contain each producer once, because each marker is checked against the state
+    after the previous one."""
     start, seen = 0, set[int]()
     for at, marker in enumerate(markers):
         if marker.producer_id in seen:
@@ -92,7 +91,7 @@ class LogAppend(LogCore):
         """Write a run of checked batches at the log's end in one write; stamps them in place with offset, epoch and, if
         the topic asks for it, the time.
 
-        A resend of remembered batches writes nothing and returns their first offsets. Raises the sequence errors,
+        A resend of remembered batches is not written and returns their first offsets. Raises the sequence errors,
         RecordListTooLarge, RunCrossesSegments, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was
         written then, and the batches' bytes are unchanged. A refused run may hold batches that would be accepted alone.
         """
@@ -138,8 +137,8 @@ class LogAppend(LogCore):
 
     def append_transactional(self, batch: memoryview, header: Fields, leader_epoch: int, now_ms: int) -> Appended:
         """`append_as_leader` for one batch within a transaction, which begins with it if none is open. A batch without
-        sequence (TxnOffsetCommit) leaves the producer's remembered batches alone. The caller verified the transaction
-        (TX4). Raises as `append_as_leader`, and TooManyTransactions."""
+        sequence (TxnOffsetCommit) does not change the producer's remembered batches. The caller verified the
+        transaction (TX4). Raises as `append_as_leader`, and TooManyTransactions."""
         producers, producer_id, epoch = self.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if header[BASE_SEQUENCE] < 0:
             producers.check_epoch(producer_id, epoch)
@@ -155,20 +154,18 @@ class LogAppend(LogCore):
 
     @property
     def assignable_end_offset(self) -> int:
-        """End of the offsets that data may get: of the reserved ones, one is kept for the marker of each open
-        transaction (TX24)."""
+        """End of the offsets for data: one reserved offset is kept for the marker of each open transaction (TX24)."""
         return self.reserved_end - len(self.producers.transactions.first_offsets)
 
     def append_markers(
         self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int
     ) -> list[MarkerResult]:
-        """Write markers as the leader, in as few writes as segments allow; for each its offset, or why it is refused.
-
-        A marker of a producer without an open transaction is written too: it fences lower epochs. No offset was kept
-        for it, so `assignable_end_offset` binds it, as it does data: ReservationExhausted is its own result, and delays
-        no other marker. If it changes nothing, because it came before, it needs no offset: its result is the last one
-        before the run. The ballast does not bind markers. Raises ReservationExhausted, LeaderEpochFenced, LogFull,
-        LogFailed: those before may be written then, and sending all again is harmless."""
+        """Write markers as the leader, in as few writes as segments allow. Returns for each its offset, or the reason
+        of its refusal. A marker of a producer without an open transaction is also written, because it fences lower
+        epochs. It has no kept offset, so `assignable_end_offset` limits it like data; ReservationExhausted is then the
+        result of this marker only. A repeated marker without effect needs no offset: its result is the last offset
+        before the run. The ballast does not limit markers. Raises ReservationExhausted, LeaderEpochFenced, LogFull,
+        LogFailed; earlier markers may then be written, and sending all again is harmless."""
         if self.state is LogState.FAILED:
             raise self._offline()
         results: list[MarkerResult] = []
@@ -181,8 +178,8 @@ class LogAppend(LogCore):
         return results
 
     def place_markers(self, run: Sequence[TransactionMarker]) -> list[MarkerResult]:
-        """The results of `append_markers` for markers of different producers, before anything is written. When its
-        write fails midway, those are written whose offsets the log has."""
+        """The results of `append_markers` for markers of different producers, before the write. If the write fails
+        midway, the markers with offsets below the log's end are written."""
         results: list[MarkerResult] = []
         opened = self.producers.transactions.first_offsets
         count = ends = 0  # markers to write; open transactions that they end
@@ -232,8 +229,8 @@ class LogAppend(LogCore):
             self._active.add_aborted(aborted)
 
     def append_gap(self, batch: bytes, now_ms: int) -> Appended:
-        """Write one gap batch (logformat.gap) as the leader of its epoch. It is bound by the reservation and keeps its
-        own offsets, which begin at the log's end. Raises as `append_as_leader`."""
+        """Write one gap batch (logformat.gap) as the leader of its epoch. The reservation limits it; its offsets are
+        fixed and begin at the log's end. Raises as `append_as_leader`."""
         if self.state is LogState.FAILED:
             raise self._offline()
         header = read_header(batch)
@@ -256,7 +253,7 @@ class LogAppend(LogCore):
         if self.ballast.is_short and len(markers) < len(headers) and not self.config.uses_ballast:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
         size, end_offset = check_continuity(headers, self.log_end_offset, self.leader_epoch)
-        # A batch of the leader's log is accepted whatever segment.bytes is now; a larger one gets its own segment.
+        # A batch of the leader's log is accepted with any segment.bytes; a larger batch gets a separate segment.
         segment = self._segment_for(min(size, self.config.segment_bytes), end_offset, now_ms)
         self._write_as_is(segment, records, headers, size, end_offset, now_ms)
         for header in headers:
@@ -277,8 +274,8 @@ class LogAppend(LogCore):
     def _segment_for_leader(
         self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1, kept_back: int = 0
     ) -> Segment:
-        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`; of the reserved
-        offsets `kept_back` are left."""
+        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`, so that
+        `kept_back` reserved offsets remain."""
         if end_offset + kept_back > self.reserved_end:
             raise self._exhausted(end_offset + kept_back)
         if leader_epoch < self.leader_epoch:
@@ -287,7 +284,7 @@ class LogAppend(LogCore):
 
     def _segment_for(self, size: int, end_offset: int, now_ms: int, count: int = 1) -> Segment:
         """The active segment, after a roll if one is due. Raises RunCrossesSegments if a roll is due before or,
-        perhaps, within `count` batches: segments end where they would if each batch had come alone."""
+        perhaps, within `count` batches: segments end as if each batch had been appended alone."""
         segment = self._active
         indexer = segment.indexer
         assert indexer is not None

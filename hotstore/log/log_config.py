@@ -33,18 +33,18 @@ class LogConfig:
     tiered: bool = False
     log_append_time: bool = False
     uses_ballast: bool = False
-    """Appends take the space that the ballast kept: of internal topics. A transaction that cannot end keeps copying
-    back, and copying gives a full disk space (TX23)."""
+    """On a full disk, appends may use the ballast's space. Only internal topics do: a transaction that cannot end
+    prevents the upload of segments, and uploads free space (TX23)."""
     compacts: bool = False
     """The log is cleaned by key. Internal topics are not: snapshots rewrite them."""
     min_cleanable_dirty_ratio: float = 0.5
-    """Cleaned once its dirty bytes are more than this share of the clean and dirty ones."""
+    """The log is cleaned once its dirty bytes exceed this share of all clean and dirty bytes."""
     min_compaction_lag_ms: int = 0
-    """A record younger than this stays."""
+    """Records younger than this are not removed."""
     max_compaction_lag_ms: int = NEVER
-    """A record older than this is cleaned whatever the ratio (KIP-354); never below `min_compaction_lag_ms`."""
+    """A record older than this is cleaned at any dirty ratio (KIP-354); never below `min_compaction_lag_ms`."""
     delete_retention_ms: int = 86_400_000
-    """A tombstone stays this long after the pass that found nothing older behind it (KIP-534)."""
+    """A tombstone is kept for this time after the cleaning pass that found no older record of its key (KIP-534)."""
 
     def __post_init__(self) -> None:
         # Either index has room for one entry besides the one that rolling writes.

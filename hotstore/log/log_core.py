@@ -1,5 +1,5 @@
-"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share.
-Also what all of them do: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
+"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share. Also
+their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
 `flushed_end ≤ log_end`. An empty segment begins at the log's end. A FAILED log stays failed until it is opened again.
 """
 
@@ -54,7 +54,7 @@ class LogCore:
         self.partition = partition
         self.topic_id = topic_id
         self.ballast = ballast
-        """While its file is deleted nothing is appended."""
+        """The ballast; while its file is deleted, nothing is appended."""
         self.state = LogState.ONLINE
         self.reserved_end: int = INT64_MAX
         """End of the offsets that may be assigned; set from outside (design 6, reservation)."""
@@ -62,7 +62,7 @@ class LogCore:
         self.pending_start_offset = 0
         """The log start while it becomes durable: every checkpoint names it, no reader sees it yet."""
         self.owner: LogOwner = UNOWNED
-        """The current role, which is called for events."""
+        """The current role; its methods are called for events."""
         self.log_end_offset = found.segments[-1].end_offset
         self.producers = found.producers
         self.recovery: RecoveryReport = found.report
@@ -75,7 +75,7 @@ class LogCore:
             self.durability.epoch_began(found.segments[0].base_offset)
         self.failure = ""  # why it is FAILED
         self.era = 0
-        """Grows with each truncation and each start elsewhere: what was read before says nothing of the log then."""
+        """Grows with each truncation and each restart at another offset; values read in an earlier era are invalid."""
         self._leaving: list[int] = []  # bases of dropped segments whose files are not unlinked yet, oldest first
         self._set_epochs(found.epochs)
         self.reconfigure(config)
@@ -104,7 +104,8 @@ class LogCore:
 
     @property
     def stable_end_offset(self) -> int:
-        """What may become visible and be acknowledged with acks=all: the flushed end, in `os` mode the log end."""
+        """End of the records that may become visible and be acknowledged with acks=all: the flushed end, in `os` mode
+        the log end."""
         return self.durability.flushed_end_offset if self.config.waits_for_flush else self.log_end_offset
 
     @property
@@ -114,7 +115,7 @@ class LogCore:
 
     @property
     def dirty_bytes(self) -> int:
-        """Appended and not yet synced."""
+        """Bytes appended and not yet synced."""
         return self.durability.dirty_bytes
 
     @property
@@ -157,7 +158,7 @@ class LogCore:
     # --- failing --------------------------------------------------------------------------------------------------
 
     def _write_failed(self, error: OSError) -> LogFull | LogFailed:
-        """Truncate what a failed write left, and return the error to raise."""
+        """Truncate the partial bytes of a failed write, and return the error to raise."""
         self.ballast.preallocation.drop(self._active)
         try:
             self._active.file.truncate(self._active.size)

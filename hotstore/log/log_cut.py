@@ -1,13 +1,11 @@
-"""A log follows another leader: a new epoch at its end, truncation to where two logs agree, or a start elsewhere.
-A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a leader that
-never wrote may have left one). Kept data is made durable before anything is removed. A crash at any point leaves a log
-that opens, truncated or not.
-
-A `LogSlice` outlives a truncation, in a connection that still sends it. A truncated file is therefore never written
-again: the log continues in a new segment. The slice then holds the bytes that were answered, or the file ends before
-them and the connection is closed in the middle of its response (`broker.net.transport_writer`), because its client must
-not get other records under that response (D26). Removed files stay readable for their readers. So slices need no
-check."""
+"""Adapts a log to another leader: a new epoch at its end, truncation to the common part, or a restart at another
+offset. A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a
+leader that never wrote may have left one). Kept data is made durable before anything is removed. After a crash at any
+point the log opens, truncated or not. A connection may still send a `LogSlice` after a truncation. A truncated file is
+therefore never written again: the log continues in a new segment. The slice then has its original bytes, or the file
+ends before them and the connection is closed in the middle of its response (`broker.net.transport_writer`), because its
+client must not get other records under that response (D26). Removed files stay readable for their readers, so slices
+need no check."""
 
 from __future__ import annotations
 
@@ -30,12 +28,12 @@ class LogCut(LogCore):
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader begins: its epoch enters the lineage at the log's end, before any record of it (KIP-279, R2).
 
-        Costs no sync. Raises LeaderEpochFenced if the log knows a later epoch; the latest one again changes nothing.
-        The epoch is durable with its first record, from which recovery reads it, or with an earlier checkpoint write (a
-        roll, a truncation). Until then a stop or a power cut forgets it without harm: an epoch number is assigned once,
-        so the next leader begins a later one at the same end or below, and an epoch without records is replaced by it
-        (`LeaderEpochs.assign`). Readers who heard that it "ends at the log's end" then hear the same of the epoch
-        before."""
+        Costs no sync. Raises LeaderEpochFenced if the log knows a later epoch; a repetition of the latest one changes
+        nothing. The epoch is durable with its first record, from which recovery reads it, or with an earlier checkpoint
+        write (a roll, a truncation). Until then a stop or a power cut forgets it without harm: an epoch number is
+        assigned once, so the next leader begins a later one at the same end or below, and an epoch without records is
+        replaced by it (`LeaderEpochs.assign`). Readers that got the log's end as the end of this epoch then get the
+        same end for the previous epoch."""
         if leader_epoch < self.leader_epoch:
             raise self._superseded(leader_epoch)
         if leader_epoch > self.leader_epoch:
@@ -55,11 +53,11 @@ class LogCut(LogCore):
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
         end. Durable when it returns. At or above the log's end only epochs are dropped.
 
-        At or below the first local batch everything is dropped: the log starts anew at `offset`, with the producers if
-        they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that resends one gets
-        its offset. Flushed end, recovery point and log start fall with the end. The recovery-point checkpoint must not
-        be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`). Raises OSError; then the log must
-        be opened again."""
+        At or below the first local batch all batches are dropped, and the log restarts at `offset`, with the producers
+        if they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that resends one
+        gets its offset. Flushed end, recovery point and log start are lowered to the end. The recovery-point checkpoint
+        must not be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`). Raises OSError; then the
+        log must be opened again."""
         if offset >= self.log_end_offset:
             self._cut_epochs()
             return
@@ -73,7 +71,7 @@ class LogCut(LogCore):
         is_cut = False
         if offset < last.end_offset:
             damage = last.damage
-            if damage is not None and damage.offset == offset:  # sound before it; what follows cannot be walked
+            if damage is not None and damage.offset == offset:  # the bytes before it are sound
                 place = BatchPlace(damage.position, 0, offset, offset)
             else:
                 place = last.locate(offset, self._locator.cache)
@@ -91,7 +89,7 @@ class LogCut(LogCore):
     def start_at(self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry]) -> None:
         """*Blocking*, alone: drop everything local and begin an empty log at `offset`, with the state from the bucket.
 
-        The next open finishes what a crash interrupts. Raises OSError; then the log must be opened again."""
+        The next open finishes an interrupted restart. Raises OSError; then the log must be opened again."""
         fresh = Producers(self.config.producer_id_expiration_ms, producers)
         segment = restart_at(self.directory, offset, epochs, fresh, self.config.index_interval_bytes)
         self._locator.replace([segment])

@@ -1,8 +1,8 @@
-"""A run of sealed segments of a log gives way to one cleaned segment of the same offsets.
-The swap happens on the loop at once: from then on reads take the cleaned segment. Its files get their names in a
-worker (`segment_swap`). Until that is done its indexer is set, so retention stops before it. Readers of a replaced
-segment keep its file. An index that they load meanwhile may be another segment's; it is rebuilt, because every entry
-is compared with its batch. A failure takes the log offline: opening it again finishes or undoes the swap."""
+"""Replaces a run of sealed segments by one cleaned segment of the same offsets. The swap is one step on the loop: later
+reads use the cleaned segment. A worker then renames its files (`segment_swap`). Until that is done its indexer is set,
+so retention stops before it. Readers of a replaced segment keep its file. An index that they load meanwhile may be
+another segment's; it is rebuilt, because every entry is compared with its batch. A failure takes the log offline:
+opening it again finishes or undoes the swap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seams.files.disk import read_in
 
 
 class SegmentRun(NamedTuple):
-    """Sealed segments, one behind the other, that one cleaned segment shall replace."""
+    """Consecutive sealed segments to be replaced by one cleaned segment."""
 
     segments: tuple[Segment, ...]
 
@@ -35,7 +35,8 @@ class SegmentRun(NamedTuple):
 
 
 def aborted_of(run: SegmentRun) -> AbortedIndex | None:
-    """The markers of a run stay, so its index does: entries of transactions without records change nothing."""
+    """The markers of a run stay, and so does its transaction index: entries of transactions without records have no
+    effect."""
     found = AbortedIndex(entry for segment in run.segments if segment.aborted is not None for entry in segment.aborted)
     return found if len(found) else None
 
@@ -77,7 +78,7 @@ class LogSwap(LogCore):
         return cleaned
 
     def swap_in(self, run: SegmentRun, cleaned: Segment) -> None:
-        """Reads take `cleaned` from now on. Call `name_swapped` next."""
+        """Reads use `cleaned` from now on. Call `name_swapped` next."""
         assert self.holds(run), run
         cleaned.aborted = aborted_of(run)
         assert (cleaned.base_offset, cleaned.end_offset) == (run.base_offset, run.end_offset), (cleaned, run)

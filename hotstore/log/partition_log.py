@@ -1,9 +1,8 @@
-"""One partition's log on local disk: the interface for the broker and tiering.
-How it is opened, read, and shortened at its front; `log_append` appends, `log_cut` truncates, `log_swap` takes cleaned
-segments. Everything is synchronous and belongs to the loop. Methods marked *blocking* run in workers, "alone" ones
-while nothing else uses the log.
-`log_start ≤ local_log_start ≤ log_end`; offsets are contiguous; everything below `flushed_end_offset` survives a power
-cut. Hot path: `read` at the tail costs 0.9 µs (CPython 3.11)."""
+"""One partition's log on local disk: the interface for the broker and tiering. This module opens and reads it, and
+deletes at its front; `log_append` appends, `log_cut` truncates, `log_swap` inserts cleaned segments. All methods are
+synchronous and run on the loop. Methods marked *blocking* run in workers; those marked "alone" need exclusive use of
+the log. `log_start ≤ local_log_start ≤ log_end`; offsets are contiguous; records below `flushed_end_offset` survive a
+power cut. Hot path: `read` at the tail costs 0.9 µs (CPython 3.11)."""
 
 from __future__ import annotations
 
@@ -111,8 +110,8 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
         """Whole batches of one segment from the one that holds `offset`, below `limit_offset` (the high watermark).
 
-        None: nothing there yet. At most `max_bytes`; with `min_one` at least one batch, otherwise the length may be 0.
-        Raises OffsetOutOfRange, LogFailed; DamagedLog if the log cannot be walked. May read an index or headers from
+        None: no record there yet. At most `max_bytes`; with `min_one` at least one batch, otherwise the length may be
+        0. Raises OffsetOutOfRange, LogFailed; DamagedLog if the log cannot be walked. May read an index or headers from
         disk unless `is_cheap(offset)`."""
         end = self.log_end_offset
         if limit_offset > end:
@@ -137,12 +136,12 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
 
     @property
     def sound_end_offset(self) -> int:
-        """The log's end, or where the first damage begins that reads found."""
+        """The log's end, or the beginning of the first damage found by reads."""
         found = (segment.damage.offset for segment in self._locator.segments if segment.damage is not None)
         return min(found, default=self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Every transaction that began below is decided, by a marker below the high watermark (TX21)."""
+        """Every transaction that began below this offset is decided, by a marker below the high watermark (TX21)."""
         transactions = self.producers.transactions
         return min(high_watermark, transactions.first_unstable(high_watermark)) if transactions else high_watermark
 
@@ -243,8 +242,8 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
     # --- shortened at the front ---------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> bool:
-        """Hide records below `offset` ≤ log end from readers, and drop epochs that wrote nothing else; returns whether
-        it moved.
+        """Hide records below `offset` ≤ log end from readers, and drop epochs with only such records; returns whether
+        the start moved.
 
         Never moves back. The checkpoint must be durable before local bytes below it are unlinked
         (`LogHost.checkpoint_start`)."""
@@ -293,7 +292,7 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
 
     @property
     def start_to_checkpoint(self) -> int:
-        """The log start that a checkpoint names: also one that readers do not see yet."""
+        """The log start for a checkpoint, even if it is not visible to readers yet."""
         return max(self.log_start_offset, self.pending_start_offset)
 
     # --- closed -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Sequences, epochs, the last five batches and the open transactions of a log's producers (KIP-98, KIP-360).
-Batches are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A
-resend of any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its
-timestamps, so importing history does not expire its own producer. A producer with an open transaction is never
-forgotten (TX28). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
+"""Sequences, epochs, the last five batches and the open transactions of a log's producers (KIP-98, KIP-360). Batches
+are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A resend of
+any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its timestamps, so
+importing history does not expire its own producer. A producer with an open transaction is never dropped (TX28). Source:
+Kafka's ProducerAppendInfo, ProducerStateEntry.
 
 Hot path: entries are tuples in one dict, ordered by when they were last seen. A snapshot for a roll is one shallow copy
 (100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch."""
@@ -29,9 +29,9 @@ from logformat.producer_snapshot import BATCHES_MAX, BatchRecord, ProducerEntry,
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, TRANSACTIONAL_BIT, Fields
 from logformat.transaction_marker import TransactionMarker
 
-PRODUCERS_MAX: Final = 250_000  # about 100 MB; above it the ones silent for longest are forgotten
+PRODUCERS_MAX: Final = 250_000  # about 100 MB; above it the longest silent producers are dropped
 _SEEN_MS: Final = attrgetter("last_timestamp")
-_SEQUENCE_HALF: Final = 1 << 30  # of 2^31 sequences: closer behind is old, further is ahead
+_SEQUENCE_HALF: Final = 1 << 30  # half of the 2^31 sequences: a shorter distance is behind, a longer one ahead
 
 
 class _Producer(NamedTuple):
@@ -41,7 +41,7 @@ class _Producer(NamedTuple):
 
 
 class Resent(NamedTuple):
-    """The offsets that resent batches got when they were appended."""
+    """The original offsets of resent batches."""
 
     first_offset: int
     last_offset: int
@@ -64,8 +64,8 @@ class ProducersAt(NamedTuple):
     coordinator_epochs: dict[int, int]
 
     def last_offsets(self, end: int) -> tuple[int, ...]:
-        """Sorted: of each producer, the last offset of its newest data batch below `end`. Batches at or above may still
-        be truncated, and then this one is its last. 0.3 s with `PRODUCERS_MAX`."""
+        """Sorted: of each producer, the last offset of its newest data batch below `end`. Batches at or above `end` may
+        still be truncated, which makes this one the last. 0.3 s with `PRODUCERS_MAX`."""
         newest = (
             next((batch.last_offset for batch in reversed(producer.batches) if batch.last_offset < end), -1)
             for producer in self.entries.values()
@@ -91,8 +91,8 @@ class ProducersAt(NamedTuple):
 
 
 class Producers:
-    """The producers of one log. `expiration_ms`: how long a silent one is remembered. `transactions`: those that keep
-    the last stable offset back; `ended`: of them, those with a marker that may still be truncated."""
+    """The producers of one log. `expiration_ms`: time for which a silent producer is kept. `transactions`: those that
+    hold back the last stable offset; `ended`: those of them with a marker that may still be truncated."""
 
     __slots__ = ("_coordinator_epochs", "_entries", "_open", "expiration_ms", "transactions")
 
@@ -121,9 +121,9 @@ class Producers:
     def admit(self, headers: Sequence[Fields], base_offset: int, now_ms: int) -> Resent | Admitted:
         """Check the batches of one append that would begin at `base_offset`, each after the ones before it.
 
-        Nothing is remembered until `record`. Resent: all were appended before, write nothing. Raises
+        The state changes only in `record`. Resent: all batches were appended before, so do not write. Raises
         InvalidProducerEpoch, OutOfOrderSequence (also for resends mixed with new batches: clients resend a request as
-        it was), DuplicateSequence for a resend older than what is remembered, InvalidTransactionState for a batch
+        it was), DuplicateSequence for a resend older than the remembered batches, InvalidTransactionState for a batch
         outside of its producer's open transaction (TX41)."""
         if open_ := self._open:
             for header in headers:
@@ -146,7 +146,7 @@ class Producers:
                     known_epoch, batches, seen_ms = known
                     if known_epoch != epoch or not batches or first != (batches[-1][1] + 1) & INT32_MAX:
                         is_silent = now_ms - seen_ms > self.expiration_ms
-                        recent = batches[-BATCHES_MAX:]  # as `record` would remember them
+                        recent = batches[-BATCHES_MAX:]  # in the form that `record` stores
                         record = _check_sequence(producer_id, epoch, first, delta, known_epoch, recent, is_silent)
                         if record is not None:
                             resent.append(record)
@@ -176,11 +176,11 @@ class Producers:
         return -1 if known is None else known[0]
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether this very epoch has a transaction open."""
+        """Whether exactly this epoch has an open transaction."""
         return producer_id in self._open and self._entries[producer_id][0] == epoch
 
     def check_may_begin(self, producer_id: int) -> None:
-        """Raises TooManyTransactions if the producer has none open and none may be opened."""
+        """Raises TooManyTransactions if the producer has no open transaction and the limit is reached."""
         if producer_id not in self._open and len(self._open) >= OPEN_MAX:
             raise TooManyTransactions(f"{len(self._open)} transactions are open in this partition; try again")
 
@@ -196,8 +196,8 @@ class Producers:
     def check_marker(self, marker: TransactionMarker) -> None:
         """Raises InvalidProducerEpoch, CoordinatorFenced (TX2).
 
-        With transaction version 2 every end has an epoch of its own, above that of the transaction's batches. So a late
-        marker of the transaction before is known by its epoch (TX29)."""
+        With transaction version 2 every end has a new epoch, above that of the transaction's batches. The epoch thus
+        identifies a late marker of the previous transaction (TX29)."""
         producer_id, epoch, _, coordinator_epoch, version = marker
         known_epoch = self.epoch_of(producer_id)
         if epoch < known_epoch or (epoch == known_epoch and version >= 2 and producer_id in self._open):
@@ -209,19 +209,18 @@ class Producers:
             )
 
     def knows_marker(self, marker: TransactionMarker) -> bool:
-        """Whether a marker that was checked, of a producer without an open transaction, would change nothing."""
+        """Whether a checked marker of a producer without an open transaction has no effect."""
         producer_id, epoch, _, coordinator_epoch, _ = marker
         return (epoch, coordinator_epoch) == (self.epoch_of(producer_id), self.coordinator_epoch_of(producer_id))
 
     def coordinator_epoch_of(self, producer_id: int) -> int:
-        """Of its last marker; −1: none is known."""
+        """Coordinator epoch of the producer's last marker; −1: unknown."""
         return self._coordinator_epochs.get(producer_id, -1)
 
     def end_transaction(self, marker: TransactionMarker, offset: int, now_ms: int) -> AbortedTransaction | None:
-        """The marker was written at `offset`. Returns what it aborted; None for a commit and if nothing is open.
-
-        The epoch counts from now on, and another one has no batches yet. A marker that is in the log may name a lower
-        coordinator epoch than an earlier one: the greater stays (TX30)."""
+        """The marker was written at `offset`. Returns the aborted transaction; None for a commit, or without an open
+        transaction. The marker's epoch becomes the producer's; a new epoch has no batches yet. A marker in the log may
+        have a lower coordinator epoch than an earlier one; the greater one is kept (TX30)."""
         producer_id, epoch, is_commit, coordinator_epoch, _ = marker
         known = self._entries.pop(producer_id, None)
         batches = known[1] if known is not None and known[0] == epoch else ()
@@ -246,7 +245,7 @@ class Producers:
             self._forget_oldest()
 
     def replay(self, header: Fields, now_ms: int) -> None:
-        """Remember a data batch that is in the log already, whatever its sequence."""
+        """Record a data batch that is in the log already, with any sequence."""
         offset, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
         if first >= 0:
             self._replay_sequences(offset, delta, producer_id, epoch, first, now_ms)
@@ -278,8 +277,8 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy(), dict(self._open), self._coordinator_epochs.copy())
 
     def _forget_oldest(self) -> None:
-        """Forget a tenth: 25 000 take 2 ms, once in as many new producers. Open transactions are fewer than
-        all (`OPEN_MAX`)."""
+        """Drop a tenth: 25 000 take 2 ms, once for as many new producers. At most `OPEN_MAX` have open transactions, so
+        there are enough others."""
         open_ = self._open
         self._forget(tuple(islice((of for of in self._entries if of not in open_), PRODUCERS_MAX // 10)))
 
@@ -308,13 +307,13 @@ def _check_sequence(
         for batch in batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        # Earlier sequences were surely appended only if all five slots are used. With fewer, the oldest batch is the
-        # first from a then unknown producer, and what it sent before may have been refused.
+        # Earlier sequences were certainly appended only if all five slots are used. With fewer, the oldest batch is the
+        # first after the producer was unknown, and its earlier batches may have been refused.
         is_old = len(batches) == BATCHES_MAX and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF
         if is_old:
             raise DuplicateSequence(
                 f"producer {producer_id} resent sequences {first}..{last}, remembered are only "
-                f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is not known any more"
+                f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is no longer known"
             )
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"

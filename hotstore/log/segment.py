@@ -1,7 +1,6 @@
-"""One segment file with its two indexes.
-Offsets [base_offset, end_offset) are in the file's first `size` bytes, all whole batches. Indexes are in `indexer`
-until the index files are written; afterwards an `IndexCache` loads them. An index is only a hint: each entry is
-compared with its batch, and a wrong index is rebuilt from the log (fault D7)."""
+"""One segment file with its two indexes. Offsets [base_offset, end_offset) are in the file's first `size` bytes, in
+complete batches. Indexes are in `indexer` until the index files are written; afterwards an `IndexCache` loads them. An
+index is only a hint: each entry is compared with its batch, and a wrong index is rebuilt from the log (fault D7)."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class SegmentIndexes(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """A segment as others see it. Bytes; ms since 1970; offsets [base, end). −1: no record has a timestamp."""
+    """Public data of a segment. Bytes; ms since 1970; offsets [base, end). −1: no record has a timestamp."""
 
     base_offset: int
     end_offset: int
@@ -68,7 +67,7 @@ class Segment:
     has_preallocated: bool = False
     """Whether blocks may be allocated beyond its end, until `trim`."""
     aborted: AbortedIndex | None = None
-    """Aborted transactions whose marker lies here; None: none."""
+    """Aborted transactions with a marker in this segment; None: none."""
     _max_timestamp: TimestampOffset = field(init=False)
     _checked: _Checked = field(init=False)
 
@@ -96,7 +95,7 @@ class Segment:
         )
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Its marker was written behind all others."""
+        """Add an aborted transaction; its marker is after all others."""
         if self.aborted is None:
             self.aborted = AbortedIndex()
         self.aborted.add(transaction)
@@ -151,7 +150,7 @@ class Segment:
         return self._checked.start <= position and min(position + length, self.trusted_bytes) <= self._checked.end
 
     def sound_bytes(self, position: int, length: int) -> int:
-        """How many of `length` bytes lie before known damage. Raises that DamagedLog if none do."""
+        """Number of the `length` bytes before known damage. Raises that DamagedLog if there are none."""
         damage = self.damage
         if damage is None or not position <= damage.position < position + length:
             return length
@@ -195,8 +194,8 @@ class Segment:
         try:
             entry = index.lookup(offset)
         except IndexError:
-            # A worker reads while the loop appends: the index's two columns grow one after the other. The entry before
-            # the unfinished one is near enough.
+            # A worker reads while the loop appends: the index's two columns grow one after the other. The last complete
+            # entry is near enough.
             entry = index.lookup_position(self.size)
         try:
             found = find_batch(self.file, entry.position, self.size, entry.offset)

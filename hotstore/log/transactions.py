@@ -1,9 +1,9 @@
-"""The transactions of one log that keep its last stable offset back (KIP-98). Pure.
+"""The transactions of one log that hold back its last stable offset (KIP-98). Pure.
 
 - A transaction is open from its producer's first transactional batch until a marker of that producer.
-- It keeps the last stable offset back until its marker is committed, because a leader change may still remove the
-  marker (TX21): `ended` remembers the first offset until the high watermark passed the marker.
-- Nothing else bounds the last stable offset but the high watermark.
+- It holds back the last stable offset until its marker is committed, because a leader change may still remove the
+  marker (TX21): `ended` keeps the first offset until the high watermark passes the marker.
+- Only these transactions and the high watermark bound the last stable offset.
 
 Open transactions are in the order of their first offsets. Source: Kafka's ProducerStateManager.firstUnstableOffset."""
 
@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from logformat.record_batch import INT64_MAX
 
 OPEN_MAX: Final = 1 << 15
-"""Open transactions of one log, about 7 MB. Another one is refused until some end: none is ever forgotten (TX28)."""
+"""Open transactions of one log, about 7 MB. At the limit a new transaction is refused until another one ends; no open
+transaction is ever dropped (TX28)."""
 
 
 class EndedTransaction(NamedTuple):
@@ -28,8 +29,8 @@ class EndedTransaction(NamedTuple):
 
 
 class Transactions:
-    """`first_offsets`: of the open ones, by producer id, ascending. `opened`: (producer id, first offset, when it was
-    seen last, ms), which counts as its beginning."""
+    """`first_offsets`: of the open ones, by producer id, ascending. `opened`: (producer id, first offset, time of the
+    last batch in ms). That time stands for its start."""
 
     __slots__ = ("_begun_ms", "_ended", "first_offsets")
 
@@ -41,11 +42,11 @@ class Transactions:
         self.remember_ended(ended)
 
     def __bool__(self) -> bool:
-        """Whether any may keep the last stable offset below the high watermark."""
+        """Whether any transaction may hold the last stable offset below the high watermark."""
         return bool(self.first_offsets or self._ended)
 
     def begin(self, producer_id: int, first_offset: int, now_ms: int) -> None:
-        """A producer without an open transaction began one, above every other."""
+        """A producer without an open transaction began one; its first offset is above all others."""
         self.first_offsets[producer_id] = first_offset
         self._begun_ms[producer_id] = now_ms
 
@@ -54,7 +55,7 @@ class Transactions:
         return [producer_id for producer_id, begun_ms in self._begun_ms.items() if begun_ms < time_ms]
 
     def end(self, producer_id: int, marker_offset: int) -> int | None:
-        """The producer's marker was written; returns the first offset of its transaction, None if it has none open."""
+        """The producer's marker was written. Returns the first offset of its transaction, None if none is open."""
         first_offset = self.first_offsets.pop(producer_id, None)
         self._begun_ms.pop(producer_id, None)
         if first_offset is not None:
@@ -66,16 +67,16 @@ class Transactions:
             heappush(self._ended, one)
 
     def ended_below(self, end_offset: int) -> Iterator[EndedTransaction]:
-        """Those with a marker below `end_offset` that is not known to be committed."""
+        """Ended transactions whose marker is below `end_offset` and not known to be committed."""
         return (one for one in self._ended if one.marker_offset < end_offset)
 
     @property
     def first_open(self) -> int:
-        """INT64_MAX: none is open."""
+        """First offset of the oldest open transaction; INT64_MAX: none is open."""
         return next(iter(self.first_offsets.values()), INT64_MAX)
 
     def first_unstable(self, high_watermark: int) -> int:
-        """The least first offset of transactions that are open, or whose marker is at or above the high watermark;
+        """The least first offset of transactions that are open or have their marker at or above the high watermark;
         INT64_MAX without any. The high watermark never falls between two calls."""
         ended = self._ended
         while ended and ended[0].marker_offset < high_watermark:

@@ -1,6 +1,6 @@
-"""A new log's directory: made under a staged name that nothing opens, synced, then renamed to its place.
-After a crash there is no log, or one with all it begins with: its topic id and, unless it begins at 0, the epochs and
-producers of that offset. What a crash left at the staged name is removed like a deleted log. Blocks."""
+"""Creates a new log's directory under a staged name that is never opened, syncs it, then renames it. After a crash
+there is no log, or a complete new one: with its topic id and, unless it begins at 0, the epochs and producers of that
+offset. Files left at the staged name are removed like a deleted log. Blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seams.files.disk import Directory, Disk
 
 
 class Begin(NamedTuple):
-    """Where a new log begins, and the epochs and producers of the records below."""
+    """Start of a new log, and the epochs and producers of the records below."""
 
     offset: int = 0
     epochs: LeaderEpochs = LeaderEpochs()
@@ -26,7 +26,7 @@ class Begin(NamedTuple):
 
 
 def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: Begin) -> None:
-    """Create an empty log at `path`, where nothing is yet, durable when this returns. `staged`: a free path beside it.
+    """Create an empty log at the unused `path`, durable when this returns. `staged`: a free path beside it.
 
     Raises OSError; then something may be left at `staged`."""
     disk.make_dirs(staged)

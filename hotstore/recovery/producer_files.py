@@ -1,8 +1,8 @@
-"""The producers of a log from its files: the newest readable five-batch file, then the batches after it.
-Open transactions come with them: a marker's body says what it ends (TX25). A high watermark below the newest file does
-not change the producers: only transactions with a marker at or above it are looked for from an older file on.
-Kafka's `.snapshot` has one batch of each producer, so it is read only where there is no file of ours. A file that fails
-its CRC is skipped for the next older one: the batches hold the rest. All functions block."""
+"""The producers of a log from its files: the newest readable five-batch file, then the batches after it. They include
+open transactions; a marker's body shows which transaction it ends (TX25). With a high watermark below the newest file,
+the producers are the same, but transactions with a marker at or above it are searched from an older file on. Kafka's
+`.snapshot` has one batch of each producer, so it is read only if there is no file of ours. A file with a wrong CRC is
+replaced by the next older one plus its later batches. All functions block."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def read_own_producers(directory: Directory, offset: int) -> ProducerState | Non
 
 
 def proven_end(directory: Directory, names: Iterable[str]) -> int:
-    """The greatest offset with a five-batch file, which proves that everything below was durable; 0 without any."""
+    """The greatest offset with a five-batch file, which proves that all records below were durable; 0 without a
+    file."""
     for offset in producer_file_offsets(names, (PRODUCERS,)):
         if read_own_producers(directory, offset) is not None:
             return offset
@@ -117,7 +118,8 @@ def _replay_between(
 def _replay_segment(
     producers: Producers, segment: Segment, position: int, end_offset: int, now_ms: int
 ) -> Iterator[AbortedTransaction]:
-    """Replay the batches from `position` on that begin below `end_offset`; what their markers aborted."""
+    """Replay the batches from `position` on that begin below `end_offset`. Returns the transactions that their markers
+    aborted."""
     for at, header in walk_headers(segment.file, position, segment.size):
         if header.base_offset >= end_offset:
             break
@@ -153,8 +155,8 @@ def find_aborted(
 def _newest(
     directory: Directory, names: Sequence[str], bases: Collection[int], first: int, end_offset: int
 ) -> ProducerState | None:
-    """The newest readable file of ours. A `.snapshot` above it does not count: a power cut may have kept that one of
-    two files, and its one batch a producer would make a resend of an earlier batch an error.
+    """The newest readable file of ours. A newer `.snapshot` does not count: after a power cut it may be the only one of
+    the two files, and with its one batch per producer a resend of an earlier batch would fail.
 
     Ours counts at the base of a segment only: Kafka, run on this directory, truncates a log without removing it."""
     offsets = [offset for offset in producer_file_offsets(names) if first <= offset <= end_offset]
@@ -176,5 +178,5 @@ def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
 def replay_marker(
     producers: Producers, header: BatchHeader, marker: TransactionMarker, now_ms: int
 ) -> AbortedTransaction | None:
-    """Record a marker that is in the log already; returns what it aborted."""
+    """Record a marker that is in the log already; returns the transaction that it aborted."""
     return producers.end_transaction(marker, header.base_offset, now_ms)

@@ -63,7 +63,7 @@ class RecoveredEpochs:
                         return False
                     if start > log_start and (
                         segment.locate(start, self._cache).base_offset != start
-                        or self._epoch_at(segment, start - 1) == epoch  # it began earlier
+                        or self._epoch_at(segment, start - 1) == epoch  # the epoch began earlier
                     ):
                         return False
         return True

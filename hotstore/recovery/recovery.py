@@ -1,17 +1,18 @@
-"""Opening a log: traces of a crash are repaired, a damaged log is refused, unknown files stay (Kafka's LogLoader).
-- Segments with offsets at or above the recovery point are read whole: magic, length, CRC, offsets in order.
+"""Opens a log: repairs the effects of a crash, refuses a damaged log, keeps unknown files (Kafka's LogLoader). -
+Segments with offsets at or above the recovery point are read completely, with a check of magic, length, CRC and offset
+order.
 - The first invalid place at or above the recovery point ends the log: the rest is a torn tail that was never
-  acknowledged, and is removed. Zeros are invalid like anything else.
+  acknowledged, and is removed. Zeros count as invalid, too.
 - Below the recovery point bytes were durable. The log is refused (DamagedLog), because truncating there would lose
   acknowledged records.
 - Sealed segments below are only measured (`segment_end`): the last batch must end at the file's end and at the next
   segment's base. Missing or wrong indexes are rebuilt.
-- The recovery point is the greater of the checkpoint's and what a five-batch file proves (it is written after a sync).
+- The recovery point is the greater of the checkpoint's and that of the newest five-batch file (which is written after a
+  sync).
 - A compaction that a crash interrupted is finished or undone (`segment_swap`).
-- What is not proven durable is written again before it is synced: after a failed fsync the kernel marks lost pages
-  clean, so a sync alone would not write them (fsyncgate).
-Recovering twice gives the same log. Nothing is changed before a refusal. No free byte is needed: small files that find
-no space are written later. All functions block."""
+- Bytes that are not proven durable are written again before the sync. After a failed fsync the kernel marks lost pages
+  clean, so a sync alone would not write them (fsyncgate). A second recovery gives the same log. A refused log is not
+  changed. No free disk space is needed: small files without space are written later. All functions block."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Cost of opening a log: bytes read again, bytes truncated from a torn end, and what was found there."""
+    """Cost of opening a log: bytes read again, bytes truncated from a torn end, and the damage found there."""
 
     scanned_bytes: int = 0
     truncated_bytes: int = 0
@@ -86,9 +87,9 @@ class Recovered:
     producers: Producers
     report: RecoveryReport = field(default_factory=RecoveryReport)
     unwritten: list[PendingSeal] = field(default_factory=list)
-    """Small files that found no space: reads do without them, the log writes them later."""
+    """Small files without disk space; reads work without them, and the log writes them later."""
     epochs_unsaved: bool = False
-    """The epoch checkpoint found no space."""
+    """There was no space for the epoch checkpoint."""
 
 
 def check_damage(path: str, damage: Damage, recovery_point: int) -> None:
@@ -127,7 +128,8 @@ def recover(
     log_end = found.segments[-1].end_offset
     if found.log_start_offset > log_end:
         if config.waits_for_flush:
-            # DeleteRecords never passes the durable end: the checkpoint is wrong, and following it would lose the log.
+            # DeleteRecords never exceeds the durable end, so the checkpoint is wrong, and following it would lose the
+            # log.
             what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted and the end was lost: continue at the log start, as Kafka does.
@@ -256,7 +258,7 @@ class _Recovery:
             if segment.indexer is None:
                 resume(segment)
             return
-        # Producer files are written after the trim: without them a kill may have come before it.
+        # Producer files are written after the trim; without them the process may have been killed before the trim.
         segment.has_preallocated = following not in self._sealed_ends
         if segment.end_offset != following:
             what = f"segment ends here, the next one begins at offset {following}"
@@ -291,7 +293,7 @@ class _Recovery:
             self._scanned, segment.aborted = segment, None
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
-            segment.has_preallocated = True  # perhaps: it was active at the kill
+            segment.has_preallocated = True  # possibly, because it was active at the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms
@@ -320,7 +322,7 @@ class _Recovery:
     def _repair(
         self, plan: DirectoryPlan, segments: Sequence[Segment], kept: Sequence[Segment], log_start: int
     ) -> Recovered:
-        """Change the files as decided, and make everything that stays durable."""
+        """Change the files as decided, and make the remaining bytes durable."""
         lost_bytes = 0
         if self._cut is not None:
             lost_bytes = sum(segment.file.size() for segment in segments[len(kept) - 1 :]) - kept[-1].size
@@ -350,7 +352,7 @@ class _Recovery:
                     segment.release_indexes()
                 else:
                     found.unwritten.append(PendingSeal(segment, None))
-        # Before the producers at the segments' ends, which say that these are there.
+        # Before the producers at the segments' ends, whose files prove that these exist.
         for segment in self._without_aborted:
             if not _fits(write_transaction_index, segment):
                 found.unwritten.append(PendingSeal(segment, None))
@@ -367,7 +369,7 @@ class _Recovery:
 
 
 def _fits(write: Callable[[*Ts], None], *args: *Ts) -> bool:
-    """Write files that can be rebuilt; False on a full disk, which must not keep a log from its readers."""
+    """Write files that can be rebuilt; False on a full disk, which must not prevent reads."""
     try:
         write(*args)
     except OSError as error:

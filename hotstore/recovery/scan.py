@@ -1,7 +1,7 @@
-"""Reading segments batch by batch with every check, through one shared buffer.
-`scan` stops at the first byte that does not belong to a whole, valid batch with the expected offset, and returns where
-and why. All batches before it went to the indexer and to `on_batch`. Hot path: 8 MiB a read, about 5 µs a batch besides
-the CRC (1.9 GB/s with 16 KB batches in the page cache)."""
+"""Reading segments batch by batch with every check, through one shared buffer. `scan` stops at the first byte that does
+not belong to a whole, valid batch with the expected offset, and returns the place and the reason. All batches before it
+were passed to the indexer and to `on_batch`. Hot path: 8 MiB a read, about 5 µs a batch besides the CRC (1.9 GB/s with
+16 KB batches in the page cache)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from logformat.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHe
 from logformat.transaction_marker import TransactionMarker, marker_of, may_be_marker
 
 SCAN_BUFFER_BYTES: Final = 8 << 20
-BATCH_BYTES_MAX: Final = 1 << 28  # more than any request may hold: a longer batch is damage
+BATCH_BYTES_MAX: Final = 1 << 28  # more than any request may hold; a longer batch is damaged
 _LENGTH: Final = struct.Struct(">i")
 
 
 class Damage(NamedTuple):
-    """The first invalid place of a segment: position, the offset expected there, and what is wrong."""
+    """The first invalid place of a segment: position, expected offset, and the fault."""
 
     position: int
     offset: int

@@ -1,7 +1,7 @@
-"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments).
-A cleaned segment covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's
-first segment. It is written as `.log.cleaned`, its transaction index beside it. Once it is named `.log.swap`, durably,
-it is the log: a later start finishes the swap. Before that a start removes it. Each step may be repeated. All functions
+"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments). A cleaned segment
+covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's first segment. It
+is written as `.log.cleaned`, its transaction index beside it. Once it is durably named `.log.swap`, it belongs to the
+log, and a later start finishes the swap. Before that, a start removes it. Each step may be repeated. All functions
 block."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: 
 
 def commit_swap(directory: Directory, base_offset: int) -> None:
     """Make the cleaned segment the log's, durably. Its content is synced. Raises OSError."""
-    directory.sync()  # the name of the file: a rename of a name that a power cut forgets leaves nothing
+    directory.sync()  # the file's name: a rename of a name lost by a power cut leaves no file
     crash_points.reach("clean.written")
     log = offset_file(base_offset, LOG)
     directory.rename(log + CLEANED, log + SWAP)
@@ -77,8 +77,8 @@ def finish_swap(directory: Directory, base_offset: int, replaced: Sequence[int])
     # The indexes of the old segment do not fit the new one, and the name of its log is taken over in one step.
     stale = [offset_file(base_offset, suffix) for suffix in (OFFSET_INDEX, TIME_INDEX)]
     remove_files(directory, stale)
-    # Before the log has its name: from then on the producers at its end say that this index is right. A step that is
-    # done again finds the new one in its place.
+    # Before the log gets its name, because from then on the producers at its end count as proof of this index. A
+    # repeated step finds the new index in place.
     if directory.stat(cleaned_file(base_offset, TRANSACTION_INDEX)) is not None:
         directory.rename(cleaned_file(base_offset, TRANSACTION_INDEX), offset_file(base_offset, TRANSACTION_INDEX))
         directory.sync()

@@ -1,9 +1,9 @@
-"""Truncates a local log, or replaces it by an empty one at another offset. The next start finishes what a crash
-interrupts.
+"""Truncates a local log, or replaces it by an empty one at another offset. The next start finishes an interrupted
+operation.
 
 A log that ends below the remote end restarts there with the epochs and producers from the bucket. Records below the log
 start are dropped the same way. The restart happens once its `.restart` marker is durable: the name has the base offset,
-the content the epochs, then the producers. Before that nothing changed. All functions block."""
+the content the epochs, then the producers. Before that the log is unchanged. All functions block."""
 
 from __future__ import annotations
 
@@ -49,10 +49,8 @@ def pending_restart(names: Iterable[str]) -> int | None:
 
 
 def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Segment:
-    """Carry out a restart whose marker is durable. It may be repeated from any point.
-
-    While the marker exists nothing else here is read, so one directory sync is enough for all names before it is
-    removed."""
+    """Perform a restart whose marker is durable. It may be repeated from any point. While the marker exists no other
+    file here is read, so one directory sync is enough for all names before it is removed."""
     epochs, producers = _read_marker(directory, offset)
     write_whole(directory, EPOCHS_FILE, epochs.to_bytes())
     for name in directory.list():
@@ -87,8 +85,8 @@ def _read_marker(directory: Directory, offset: int) -> tuple[LeaderEpochs, Produ
 def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> None:
     """Truncate a log to its first `keep` segments (at least one), the last of them to its `size` and `end_offset`.
 
-    Producer files above the end go first because they prove more than is left, then whole segments from the newest on,
-    then the file's tail: any prefix of these steps is a log that opens. Durable when it returns. Raises OSError."""
+    Producer files above the end are removed first, because they claim more than remains, then segments from the newest
+    on, then the file's tail. After any prefix of these steps the log opens. Durable when it returns. Raises OSError."""
     last = segments[keep - 1]
     remove_proofs_above(directory, last.end_offset)
     drop_segment_files(directory, [segment.base_offset for segment in reversed(segments[keep:])])

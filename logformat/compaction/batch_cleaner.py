@@ -1,5 +1,5 @@
-"""Batches without the records that newer ones supersede, empty ones of producers whose last batch lost all, and fillers
-in place of the other batches that vanished (ADR 30)."""
+"""Cleans batches: removes superseded records, keeps the empty last batches of producers, and puts fillers in place of
+other emptied batches (ADR 30)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BatchCleaner:
         state[at.NOW], state[at.HORIZON] = rules.now_ms, rules.now_ms + rules.delete_retention_ms
         state[at.KEEPS_TOMBSTONES] = int(rules.keeps_tombstones)
         self._aborted = enter_aborted(state, rules.aborted)
-        self._last_offsets = array("q", rules.last_offsets)  # named by its address: it lives as long as the state
+        self._last_offsets = array("q", rules.last_offsets)  # its address is in the state
         state[at.LAST_OFFSETS], state[at.LAST_OFFSETS_COUNT] = self._last_offsets.buffer_info()
         state[at.END_OFFSET] = state[at.HOLE_FIRST] = -1
 
@@ -64,8 +64,8 @@ class BatchCleaner:
         )
 
     def clean(self, batches: Buffer) -> Sequence[Buffer]:
-        """What stays of whole batches that continue the last call's, to be written before the next call. A hole at the
-        end is kept back. Raises CorruptBatch."""
+        """The retained part of complete batches that continue those of the last call; write it before the next call. A
+        hole at the end is held back. Raises CorruptBatch."""
         state = self._state
         data = np.frombuffer(batches, np.uint8)
         state[at.DATA], state[at.SIZE] = data.ctypes.data, data.size
@@ -117,7 +117,7 @@ class BatchCleaner:
             made.append(self._out.data[taken : self._state[at.OUT_AT]])
 
     def _rewritten(self, batches: Buffer) -> bytes:
-        """The compressed batch before POS, with the records that stay of it."""
+        """The compressed batch before POS, with its retained records."""
         state = self._state
         header = read_header(batches, state[at.BATCH_POS])
         records = self._kept.data[: state[at.KEPT_SIZE]]

@@ -1,8 +1,7 @@
-"""The kernel that writes what survives of a run of batches.
-
-A batch of which nothing goes is copied as it is. One that loses records keeps its frame (ADR 30). One that loses all
-becomes part of a hole, which a filler covers before the next batch that stays; if it is its producer's last, it stays
-as an empty batch. No load is outside the run, no store outside the output, whatever the run's bytes say."""
+"""The kernel that writes the retained part of a run of batches. A batch without removed records is copied unchanged. A
+batch that loses some records keeps its header fields (ADR 30). A batch that loses all records becomes part of a hole,
+which a filler covers before the next retained batch; the last batch of a producer stays as an empty batch. For any
+input, loads stay inside the run and stores inside the output."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ from logformat.record_batch import (
 assert FILLER_KEY == b"\0\0ti", "the filler below is written byte by byte"
 
 GROWTH: Final = 12
-"""Bytes by which a record may grow when its timestamp delta is written anew: ten of the delta, two of the length."""
+"""Bytes by which a record may grow when its timestamp delta is rewritten: ten of the delta, two of the length."""
 _LEADER_EPOCH_AT: Final = 12
 _PRODUCER_EPOCH_AT: Final = PRODUCER_ID_AT + 8
 _BASE_SEQUENCE_AT: Final = PRODUCER_ID_AT + 10
@@ -149,7 +148,8 @@ _is_filler: Final = inlined(_is_filler_batch)
 
 
 def _opens_gap(state: int, batch: int) -> bool:
-    """Whether the hole so far cannot take the batch in: another leader epoch, or more offsets than a batch may have."""
+    """Whether the present hole cannot include the batch: another leader epoch, or more offsets than a batch may
+    have."""
     first = word(state, at_.HOLE_FIRST)
     if first < 0:
         return False
@@ -205,7 +205,7 @@ _empty: Final = inlined(_put_empty)
 
 
 def _lose_all(state: int, batch: int) -> None:
-    """No record of the data batch stays."""
+    """All records of the data batch are removed."""
     if _is_last(state, batch):
         _flush_hole(state)
         _empty(state, batch)
@@ -219,8 +219,8 @@ _drop: Final = inlined(_lose_all)
 
 
 def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, bool]:
-    """(reason or 0, records that stay, greatest timestamp of them, whether one is a tombstone without horizon). Each
-    record's decision is noted. Reads the records in [at, end)."""
+    """(reason or 0, number of retained records, their greatest timestamp, whether one is a tombstone without horizon).
+    Stores each record's decision. Reads the records in [at, end)."""
     slots, slot_count = word(state, at_.SLOTS), word(state, at_.SLOT_COUNT)
     k0, k1 = word(state, at_.HASH_KEY_0), word(state, at_.HASH_KEY_1)
     keeps_tombstones, now = word(state, at_.KEEPS_TOMBSTONES), word(state, at_.NOW)
@@ -274,8 +274,8 @@ _decide_records: Final = inlined(_decide)
 
 
 def _copy_kept(state: int, batch: int, at: int, end: int, target: int, shift: int) -> int:
-    """Copy the records that stay from [at, end) to `target`; the position behind them. `shift` ≠ 0: their timestamp
-    deltas grow by it. The records are well-formed."""
+    """Copy the retained records from [at, end) to `target`; returns the position after them. `shift` ≠ 0: their
+    timestamp deltas grow by it. The records are well-formed."""
     decisions = word(state, at_.DECISIONS)
     count = load_be32(batch + RECORD_COUNT_AT)
     run = at  # begin of the records that are copied together
@@ -319,8 +319,8 @@ _copy_records: Final = inlined(_copy_kept)
 
 
 def _clean_batches(state: int) -> int:
-    """Write what stays of the run's batches from POS on. DONE, POISON, PACKED, FULL, REWRITE or a buffer that is
-    short."""
+    """Write the retained part of the run's batches from POS on. Returns DONE, POISON, PACKED, FULL, REWRITE or the
+    buffer that is too small."""
     data, size = word(state, at_.DATA), word(state, at_.SIZE)
     pos, offset = word(state, at_.POS), word(state, at_.END_OFFSET)
     records = word(state, at_.RECORDS)
@@ -341,7 +341,7 @@ def _clean_batches(state: int) -> int:
             status = at_.FULL
             break
         is_control = attributes & CONTROL_BIT != 0
-        # Older records of a key that the map does not know may be below: no tombstone gets a horizon, or goes.
+        # Older records may exist for a key that the map does not have, so no tombstone gets a horizon or is removed.
         if is_control or load_be64(batch) >= word(state, at_.MAP_END):
             if is_control and _is_filler(batch, batch_size, attributes):
                 if _needs_filler(state, batch):

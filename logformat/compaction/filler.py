@@ -1,8 +1,8 @@
 """Fillers: control batches for offsets whose records compaction removed (ADR 30).
 
-One filler covers a run of vanished batches of one leader epoch, so that a compacted log has no hole. As a gap batch
-(`logformat.gap`) it holds one control record of an unassigned type, at the last offset: every client skips it and goes
-on behind it."""
+One filler covers a run of emptied batches of one leader epoch, so that a compacted log has no hole. As a gap batch
+(`logformat.gap`) it holds one control record of an unassigned type, at the last offset: every client skips it and
+continues after it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def is_filler(batch: Buffer, pos: int = 0) -> bool:
 
 
 def filler_from(batches: memoryview, offset: int) -> memoryview:
-    """The batches; where the first is a sound filler that reaches across `offset`, it begins there: a log that ends
-    within another one's filler goes on with the rest of it."""
+    """The batches. If the first is a valid filler that contains `offset`, it is cut to begin there, because a log that
+    ends within the leader's filler continues with the rest of it."""
     if len(batches) < HEADER_SIZE:
         return batches
     header = read_header(batches)
@@ -61,5 +61,5 @@ def filler_from(batches: memoryview, offset: int) -> memoryview:
         if not is_filler(batches):
             return batches
     except CorruptBatch:
-        return batches  # who checks them says so
+        return batches  # the caller's checks report it
     return memoryview(filler_batch(offset, header.next_offset, header.leader_epoch) + batches[header.size :])

@@ -1,4 +1,4 @@
-"""SipHash-2-4 with 128 bits (Aumasson, Bernstein), keyed: nobody who does not know the key finds two keys that collide.
+"""SipHash-2-4 with 128 bits (Aumasson, Bernstein), keyed, so that colliding keys cannot be found without the key.
 
 For kernels: signed words that wrap around; each rotation masks the bits that an arithmetic shift brings in."""
 

@@ -10,7 +10,7 @@ SIZE: Final = 1
 POS: Final = 2  # position of the next batch
 RECORDS: Final = 3  # address of that batch's decompressed records; 0: not decompressed
 RECORDS_SIZE: Final = 4
-END_OFFSET: Final = 5  # behind the last batch that was taken; −1: none yet
+END_OFFSET: Final = 5  # after the last processed batch; −1: none yet
 # The map
 SLOTS: Final = 6  # address; a slot is two words of hash and the offset + 1, 0 in an empty one
 SLOT_COUNT: Final = 7  # a prime
@@ -31,7 +31,7 @@ KEPT_SIZE: Final = 19
 KEPT_BYTES: Final = 20
 DECISIONS: Final = 21  # a byte a record
 DECISIONS_SIZE: Final = 22
-# The run of vanished batches, not written yet; HOLE_FIRST −1: none
+# The run of emptied batches, not written yet; HOLE_FIRST −1: none
 HOLE_FIRST: Final = 23
 HOLE_END: Final = 24
 HOLE_EPOCH: Final = 25

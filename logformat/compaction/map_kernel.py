@@ -1,6 +1,6 @@
 """Kernels over the map of keys: find a key's slot, and map the keys of whole batches.
 
-Double hashing over a prime number of slots. No load is outside the run, whatever its bytes say."""
+Double hashing over a prime number of slots. For any input, loads stay inside the run."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ is_batch_aborted: Final = inlined(_is_batch_aborted)
 
 
 def _map_batches(state: int) -> int:
-    """Map the keys of the run's batches from POS on, each whole or not at all. DONE, POISON, PACKED or FULL."""
+    """Map the keys of the run's batches from POS on, each batch completely or not at all. Returns DONE, POISON, PACKED
+    or FULL."""
     data, size = word(state, at_.DATA), word(state, at_.SIZE)
     pos, offset = word(state, at_.POS), word(state, at_.END_OFFSET)
     records = word(state, at_.RECORDS)

@@ -1,6 +1,6 @@
 """The newest offset of each key of a pass (Kafka's SkimpyOffsetMap), and its filling from batches.
 
-A key is its 128-bit hash: 24 bytes an entry, whatever its length."""
+A key is its 128-bit hash: 24 bytes per entry, for a key of any length."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CODECS: Final = tuple(Codec)
 
 
 class OffsetMap:
-    """`seed`: 16 bytes, the key of its hash. Memory is taken as it is written. `end_offset`: it knows nothing of
-    records at or above."""
+    """`seed`: 16 bytes, the key of its hash. Memory is allocated when it is first written. `end_offset`: exclusive end
+    of the mapped records."""
 
     def __init__(self, bytes_max: int, seed: bytes) -> None:
         """Raises OSError (ENOMEM)."""
@@ -40,7 +40,7 @@ class OffsetMap:
         self.address: int = view.ctypes.data
 
     def close(self) -> None:
-        """Give the memory back; the map is not used any more."""
+        """Free the memory; do not use the map afterwards."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
@@ -57,7 +57,7 @@ class KeyMapper:
         self._address = self._state.buffer_info()[0]
 
     def map(self, batches: Buffer) -> Mapped:
-        """Map whole, contiguous batches. A batch is mapped whole or not at all. Raises CorruptBatch."""
+        """Map complete, contiguous batches. Each batch is mapped completely or not at all. Raises CorruptBatch."""
         state, offsets = self._state, self._offsets
         data = np.frombuffer(batches, np.uint8)
         state[at.DATA], state[at.SIZE] = data.ctypes.data, data.size
@@ -85,7 +85,7 @@ def enter(state: array[int], offsets: OffsetMap) -> None:
 
 
 def enter_aborted(state: array[int], transactions: Sequence[tuple[int, int, int]]) -> array[int]:
-    """Name the aborted transactions in a state block. Keep what it returns as long as the block is used."""
+    """Name the aborted transactions in a state block. Keep the returned object as long as the block is used."""
     aborted = triples(transactions)
     state[at.ABORTED], state[at.ABORTED_COUNT] = aborted.buffer_info()[0], len(transactions)
     return aborted

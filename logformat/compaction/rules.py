@@ -11,18 +11,17 @@ LOAD_FACTOR: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class CleanRules:
-    """What a pass keeps. Milliseconds since 1970, and a duration.
+    """Rules of a pass. `now_ms` in ms since 1970. A tombstone gets its delete horizon, `now_ms` +
+    `delete_retention_ms`, in the first pass that keeps it, and is removed by the first pass after that time (KIP-534).
+    `keeps_tombstones`: no horizon is set and no tombstone removed, because older records of the key may be outside this
+    pass.
 
-    A tombstone gets its delete horizon, `now_ms` + `delete_retention_ms`, in the first pass that keeps it, and goes in
-    the first pass after that time (KIP-534). `keeps_tombstones`: no horizon is set and none goes, because older
-    records of the key may be where this pass does not see them.
-
-    `aborted`: (producer id, first offset, marker's offset) of aborted transactions. Their records go in this pass, and
-    supersede none. Markers stay.
+    `aborted`: (producer id, first offset, marker's offset) of aborted transactions. Their records are removed by this
+    pass, and supersede none. Markers stay.
 
     `last_offsets`: sorted last offsets of the newest data batches of the producers that the log knows. Such a batch
-    keeps its header when it has no record left: a copy of the log, and snapshots that are made anew from it, learn the
-    producer's last sequence there (Kafka's LogCleaner, lastRecordsOfActiveProducers)."""
+    keeps its header when it has no record left, because copies of the log and rebuilt snapshots read the producer's
+    last sequence from it (Kafka's LogCleaner, lastRecordsOfActiveProducers)."""
 
     now_ms: int
     delete_retention_ms: int
@@ -43,7 +42,7 @@ class Mapped:
 
 @dataclass(slots=True)
 class CleanStats:
-    """Of one cleaned segment. Records of data batches; bytes of all batches."""
+    """Counts of one cleaned segment: records of data batches, bytes of all batches."""
 
     records_read: int = 0
     records_kept: int = 0

@@ -1,8 +1,8 @@
-"""Builds the offset and time index of consecutive batches, with entries exactly where Kafka puts them.
-Used by appends, recovery and the copier (whose range may begin elsewhere than a local file: it gives its own base
-offset and positions). The same batches give the same bytes in each case. Source: Kafka's LogSegment.append and
-LogSegment.recover: an entry for the batch before which more than index.interval.bytes passed since the last entry; the
-time index follows with the greatest timestamp so far."""
+"""Builds the offset and time index of consecutive batches, with entries exactly where Kafka puts them. Used by appends,
+recovery and the copier. The copier's range may begin inside a local file, so it passes its own base offset and
+positions. The same batches always give the same bytes. Source: Kafka's LogSegment.append and LogSegment.recover: an
+entry for the batch before which more than index.interval.bytes passed since the last entry; the time index follows with
+the greatest timestamp so far."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class SegmentIndexer:
         return self
 
     def add_run(self, headers: Sequence[Fields], base_offset: int, position: int, append_time_ms: int = -1) -> None:
-        """Add the next contiguous batches, at `position`, with offsets from `base_offset` on whatever their headers
-        say; `append_time_ms` ≥ 0 replaces their timestamps.
+        """Add the next contiguous batches, at `position`, with offsets from `base_offset` on, regardless of their
+        headers; `append_time_ms` ≥ 0 replaces their timestamps.
 
         Their last offsets must fit (`offset_index.fits`): the caller rolls before one that does not."""
         newest, newest_offset = self.max_timestamp, self.max_timestamp_offset

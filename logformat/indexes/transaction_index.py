@@ -70,8 +70,8 @@ def overlapping(
 class AbortedIndex:
     """The aborted transactions whose marker lies in one segment, in the order of their markers.
 
-    A look-up skips blocks of entries that begin at or above its range, so a transaction that was open for long does not
-    make every fetch below its marker read all later entries."""
+    A look-up skips blocks of entries that begin at or above its range. Fetches below the marker of a long transaction
+    thus do not read all later entries."""
 
     __slots__ = ("_firsts", "_lasts", "_least_firsts", "_producer_ids", "_stable")
 
@@ -92,7 +92,7 @@ class AbortedIndex:
         return (AbortedTransaction(*entry) for entry in columns)
 
     def add(self, entry: AbortedTransaction) -> None:
-        """Its marker lies behind all others."""
+        """Add a transaction; its marker is after all others."""
         assert not self._lasts or entry.last_offset > self._lasts[-1], entry
         if len(self._lasts) % _BLOCK == 0:
             self._least_firsts.append(entry.first_offset)
@@ -118,11 +118,11 @@ class AbortedIndex:
             at = after
 
     def completes(self, end: int) -> bool:
-        """Whether no transaction that began below `end` has its marker behind this segment: the last entry says so."""
+        """Whether no transaction that began below `end` has its marker after this segment, by the last entry."""
         return bool(self._stable) and self._stable[-1] >= end
 
     def below(self, end: int) -> AbortedIndex:
-        """The entries whose marker lies below `end`."""
+        """The entries with a marker below `end`."""
         if not self._lasts or self._lasts[-1] < end:
             return self
         return AbortedIndex(entry for entry in self if entry.last_offset < end)

@@ -1,4 +1,4 @@
-"""Finds the aborted transaction that a batch belongs to, for the kernels that leave its records out.
+"""Finds the aborted transaction that a batch belongs to, for kernels that skip its records.
 
 Transactions are (producer id, first offset, marker's offset) triples, sorted, as `triples` lays them out."""
 
@@ -13,13 +13,13 @@ from logformat.kernels.record_kernel import inlined
 
 
 def triples(transactions: Iterable[tuple[int, int, int]]) -> array[int]:
-    """In the kernel's order. Keep it as long as a state block names its address."""
+    """The triples in the kernel's order. Keep the result as long as a state block has its address."""
     return array("q", [number for transaction in sorted(transactions) for number in transaction])
 
 
 def _is_in(aborted: int, count: int, producer_id: int, base_offset: int) -> bool:
     """Whether a transactional batch belongs to one of the `count` transactions at address `aborted`: to its producer's
-    last one that begins at or below it, because those of one producer follow each other."""
+    last one that begins at or below it, because transactions of one producer do not overlap."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1

@@ -43,7 +43,7 @@ def _compile(function: Kernel, *, cache: bool) -> Kernel:
 
 
 def _digest(module: str) -> str:
-    """Of the sources in the kernel's package and here."""
+    """Hash of the sources in the kernel's package and here."""
     digest = hashlib.sha256()
     for package in dict.fromkeys((_OURS, module.rpartition(".")[0])):
         for source in sorted(resources.files(package).iterdir(), key=lambda found: found.name):

@@ -1,6 +1,6 @@
 """Parses one record for the kernels: varints, fields, headers, and their positions.
 
-No load is outside [at, end), whatever the bytes say. A refusal is a negative position, −`Reason`.
+For any input, loads stay inside [at, end). A refusal is a negative position, −`Reason`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a kernel refuses a batch: numbers for kernels, texts for people."""
+"""Reasons why a kernel refuses a batch: numbers for kernels, texts for messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Reason(IntEnum):
-    """Why a batch is refused. The kernels use the numbers; `text` is for people."""
+    """Reason of a refusal. The kernels use the numbers; `text` is for messages."""
 
     CUT = 1
     LENGTH = 2

@@ -79,7 +79,7 @@ class AioQueue:
         self.taken = self._left = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
 
     def results(self) -> list[int] | None:
-        """Errnos (0: none) of what the kernel took; None while some of it is pending.
+        """Errnos (0: none) of the files that the kernel took; None while some of it is pending.
 
         Raises OSError if the kernel does not say: then nothing may be assumed durable, and the queue must not be used
         again."""

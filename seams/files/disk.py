@@ -24,7 +24,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of a file system: what an unprivileged process could use in total, and what it may still write."""
+    """Bytes of a file system: the total and the free bytes of an unprivileged process."""
 
     total: int
     free: int

@@ -1,4 +1,4 @@
-"""Which bytes of a file are in the kernel's page cache: cachestat(2), Linux 6.5. And letting go of them."""
+"""Queries which bytes of a file are in the kernel's page cache (cachestat(2), Linux 6.5), and drops them."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def is_cold(fd: int, position: int, length: int) -> bool | None:
 
 
 def drop(fd: int, position: int, length: int) -> None:
-    """Let go of the range's pages (0: to the end of the file); those that are not written yet stay. A hint."""
+    """Drop the range's pages (0: to the end of the file); pages not yet written stay. A hint."""
     with contextlib.suppress(OSError):
         os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)

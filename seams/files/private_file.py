@@ -1,4 +1,4 @@
-"""Small files that are whole or absent, such as secrets that only their owner may read. All calls block."""
+"""Small files written atomically, such as secrets that only their owner may read. All calls block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""fdatasync of many files at once, as a parameter: by a worker, or by the kernel alone on Linux.
-Each file gets the result of its own fdatasync, by one callback in the turn of the loop in which it arrived. A worker
-syncs, one after the other, what the kernel does not take (another system, an old kernel, a sandbox). The kernel is
-preferred because a thread has to win the interpreter's lock back from a busy loop twice a round (ADR 11)."""
+"""fdatasync of many files at once, as a parameter: by a worker, or by the kernel alone on Linux. Each file gets the
+result of its own fdatasync, by one callback in the turn of the loop in which it arrived. A worker syncs, one after the
+other, the files that the kernel does not take (another system, an old kernel, a sandbox). The kernel is preferred
+because a thread has to win the interpreter's lock back from a busy loop twice a round (ADR 11)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Synced = Callable[[list[OSError | None]], None]
 
 
 class CutOff(OSError):
-    """A sync that began and got no answer: what is durable is unknown. `__cause__` is what interrupted it."""
+    """A sync that began and got no result, so the durable bytes are unknown. `__cause__` is the interruption."""
 
     def __init__(self, by: BaseException) -> None:
         super().__init__(errno.EIO, f"a sync was cut off, what is durable is unknown: {by!r}")

@@ -1,7 +1,7 @@
-"""Common times for periodic checks, so that an idle process wakes once for all of them.
-A beat is a whole multiple of its period after the phase, so a longer period's beats are among those of a shorter one
-that divides it. Without it an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between
-processes: brokers of one machine, or of one simulation, need not check at the same moment."""
+"""Common times for periodic checks, so that an idle process wakes once for all of them. A beat is a whole multiple of
+its period after the phase, so a longer period's beats are among those of a shorter one that divides it. Without it an
+idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between processes, so that brokers of
+one machine, or of one simulation, do not check at the same time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Beats:
         return (floor((now_s - self.phase_s) / period_s + _CLOSE) + 1) * period_s + self.phase_s
 
     def until(self, deadline_s: float, now_s: float) -> float:
-        """The last beat at or before `deadline_s`; `deadline_s` itself if no beat comes before it."""
+        """The last beat at or before `deadline_s`; `deadline_s` itself if there is no beat before it."""
         last_s = floor((deadline_s - self.phase_s) / BEAT_S + _CLOSE) * BEAT_S + self.phase_s
         return last_s if last_s > now_s else deadline_s
 
     async def wait(self, period_s: float = BEAT_S) -> None:
-        """Until the next beat."""
+        """Sleep until the next beat."""
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(self.after(now_s, period_s) - now_s)
 

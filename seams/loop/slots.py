@@ -1,7 +1,5 @@
-"""A fixed number of slots, given in the order in which they were asked for.
-
-A caller asks once for all the slots that it needs and holds none meanwhile, so no two callers wait for each other. For
-one loop."""
+"""A fixed number of slots, granted in the order of requests. A caller requests all its slots at once and holds none
+meanwhile, so no two callers wait for each other. For one loop."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections import deque
 
 
 class Slots:
-    """`count` slots; whoever takes some gives them back."""
+    """`count` slots; callers return them."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -22,8 +20,8 @@ class Slots:
         return self._count - self._free
 
     async def take(self, count: int, until_s: float) -> None:
-        """Wait for `count` slots until the loop's time `until_s`, behind those who asked before. Raises
-        TimeoutError; it holds none then, nor when it is cancelled."""
+        """Wait for `count` slots until the loop's time `until_s`, after earlier callers. Raises TimeoutError; it holds
+        none then, nor when it is cancelled."""
         assert 0 < count <= self._count, (count, self._count)
         if not self._waiting and self._free >= count:
             self._free -= count

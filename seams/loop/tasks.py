@@ -31,7 +31,7 @@ class Tasks:
         return len(self._running)
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any], *, awaited: bool = False) -> asyncio.Task[Any]:
-        """Start a task. Its exception is reported; with `awaited`, raised to whoever awaits the task instead."""
+        """Start a task. Its exception is reported; with `awaited`, it is raised to the task that awaits it instead."""
         if self._closed or len(self._running) >= self._bound:
             coroutine.close()
             raise RuntimeError(f"cannot start {name!r}: " + ("owner closed" if self._closed else "too many tasks"))

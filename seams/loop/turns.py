@@ -28,5 +28,5 @@ class Turns:
 
 
 async def next_turn() -> None:
-    """Let the loop run everything else once."""
+    """Yield: let the loop run its other callbacks once."""
     await asyncio.sleep(0)

@@ -17,8 +17,8 @@ Ts = TypeVarTuple("Ts")
 class Lane(Enum):
     """A kind of blocking work; the value has its number of threads."""
 
-    FLUSH = ("flush", 1)  # of a round: what the kernel did not take, and directories; every ack may wait for it
-    BULK_FLUSH = ("bulk-flush", 4)  # fdatasync of much, of several logs in parallel
+    FLUSH = ("flush", 1)  # syncs of a round without kernel support, and of directories; acks wait for them
+    BULK_FLUSH = ("bulk-flush", 4)  # large fdatasyncs, of several logs in parallel
     HOT_READ = ("hot-read", 2)  # old local segments brought into the page cache
     COLD_READ = ("cold-read", 2)  # chunk cache, directory bucket, CRC of cold chunks
     COPY = ("copy", 2)  # reading and checking segments on their way to the bucket
@@ -26,13 +26,13 @@ class Lane(Enum):
     CLEAN = ("clean", 4)  # steps of a compaction; the work itself is a child process's
     RECORDS = ("records", 1)  # records of produced batches, in Python: two would keep the loop from running
     COMPRESS = ("compress", 2)  # produced batches into their topic's codec; the codecs let the loop run
-    LOGIN = ("login", 2)  # signatures of tokens, thousands of hashes: a storm of logins delays logins only
+    LOGIN = ("login", 2)  # signatures of tokens, thousands of hashes; a login storm delays only logins
     HANDSHAKE = ("handshake", 2)  # key exchange and signatures of new TLS sessions; OpenSSL lets the loop run
     FILES = ("files", 2)  # everything else: deletes, checkpoints, recovery scans
 
 
 class Workers(Protocol):
-    """Runs a blocking function; returns or raises what it does."""
+    """Runs a blocking function; returns its result or raises its error."""
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T: ...
 
@@ -49,6 +49,6 @@ class ThreadWorkers:
         return await asyncio.get_running_loop().run_in_executor(self._pools[lane], function, *args)
 
     def close(self) -> None:
-        """Let running calls finish, drop the queued ones."""
+        """Finish running calls, drop the queued ones."""
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)

@@ -1,6 +1,6 @@
 """`thermocline key`: make and change the key file of an encrypted bucket (docs/encryption.md).
 
-No command prints a key. A change replaces the whole file, mode 0600, or leaves it as it was.
+No command prints a key. A change replaces the file atomically, with mode 0600.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _read(path: str) -> KeyFile:
 
 
 def _write(path: str, file: KeyFile, *, replace: bool = True) -> None:
-    """Raises KeyFileRefused for a file that contradicts itself; it stays as it was then."""
+    """Raises KeyFileRefused for a file that contradicts itself; the old file is then unchanged."""
     from coldstore.encryption.key_file import check, encode
     from seams.files.private_file import write_private
 

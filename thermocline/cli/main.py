@@ -46,8 +46,8 @@ _NOUNS: Final = {
 
 
 def parser(given: Sequence[str] = ()) -> Parser:
-    """The whole command line, or one noun's if `given` begins with a noun, so that a broker does not load what
-    prints tables (35 ms and 4 MiB of its start).
+    """The complete command line, or one noun's if `given` begins with a noun, so that a broker does not load the table
+    printer (35 ms and 4 MiB of its start).
     """
     top = Parser(
         prog="thermocline",
@@ -62,7 +62,7 @@ def parser(given: Sequence[str] = ()) -> Parser:
 
 
 class _Version(argparse.Action):
-    """Makes its text when asked, because the build information takes milliseconds to load."""
+    """Builds its text on demand, because the build information takes milliseconds to load."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from seams.interpreter import this_build

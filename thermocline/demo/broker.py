@@ -1,4 +1,4 @@
-"""A broker of the demos in a process of its own, with segments small enough to be copied within seconds.
+"""A broker of the demos in a separate process, with segments small enough to be copied within seconds.
 
 The demos see a command, a Kafka port and an HTTP port, as a user does.
 """

@@ -1,4 +1,5 @@
-"""`make demo-cluster`: what moves when machines are lost, with three real brokers and stock clients, in about a minute.
+"""`make demo-cluster`: data movement after the loss of machines, with three real brokers and stock clients, in about a
+minute.
 
 Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and started
 again empty: the demo draws the bytes that had to move beside those that did not. Then all three are killed and all

@@ -1,7 +1,7 @@
 """Keys of the demos' cluster under `--secure`, kept apart from brokers' directories, which the demos delete.
 
-The first broker makes them. Later starts join by them, and the demo's clients take the first user's configuration: the
-same one that a user gives as `--command-config`. Without `--secure` there are none.
+The first broker creates them. Later starts join with them, and the demo's clients use the first user's configuration,
+the one for `--command-config`. Without `--secure` there are none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Keys:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Of `serve`, for the next broker to start."""
+        """Flags of `serve` for the next broker to start."""
         if self.folder is None:
             return ()
         join = self.folder / JOIN
@@ -31,11 +31,12 @@ class Keys:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of `thermocline` commands."""
+        """Flags of `thermocline` commands."""
         return {} if self.folder is None else {"THERMOCLINE_COMMAND_CONFIG": str(self.folder / ADMIN)}
 
     def keep(self, data_dir: Path) -> None:
-        """Copy what a first broker made in `data_dir`, and let this process's clients connect by it."""
+        """Copy the files that the first broker created in `data_dir`, and configure this process's clients with
+        them."""
         if self.folder is None or self.folder.exists():
             return
         self.folder.mkdir(mode=0o700)

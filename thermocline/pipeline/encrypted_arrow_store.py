@@ -65,8 +65,8 @@ class EncryptedArrowStore(ArrowStore):
 
 
 class _DecryptedFile:
-    """What `ArrowStore` uses of a `pa.NativeFile`, of the plaintext. Any thread may read. `tail`: its last bytes in the
-    store, from `tail_at` on."""
+    """The part of `pa.NativeFile` that `ArrowStore` uses, for the plaintext. Any thread may read. `tail`: its last
+    bytes in the store, from `tail_at` on."""
 
     def __init__(self, handle: pa.NativeFile, key: str, sealed: Sealed, tail_at: int, tail: bytes) -> None:
         self._handle = handle

@@ -78,7 +78,7 @@ ANY_TIME: Final = TimeRange()
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """Wanted offsets `[start_offset, end_offset)` of a partition, and what its manifest says about them.
+    """Wanted offsets `[start_offset, end_offset)` of a partition, and its manifest's data about them.
 
     `segments` overlap the range, in order. `skipped`: offset ranges of pages that were not read, because of their
     times.

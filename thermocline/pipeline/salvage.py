@@ -119,7 +119,7 @@ def _next_place(data: Buffer, at: int, size: int, places: list[int]) -> int:
 
 
 def _suspected(data: Buffer, at: int, anchors: dict[int, int]) -> int:
-    """First offset of a bad batch when no batch before it tells."""
+    """First offset of a bad batch that follows no sound batch."""
     if at in anchors:
         return _start_of(data, at, anchors[at])
     header = _plausible(data, at)

@@ -58,7 +58,7 @@ class FetchedSplit:
     data: pa.Buffer
     asked: Window
     run: tuple[int, int] | None = None
-    """Of a window whose object was replaced: where its batches lie in `data`, which is of the new object."""
+    """For a window whose object was replaced: the range of its batches in `data`, which comes from the new object."""
 
 
 class _Replaced(Exception):
@@ -105,8 +105,8 @@ class SplitReader:
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
     def open(self, piece: SplitPart, moves: int = 0) -> OpenPiece | None:
-        """Fetch the footer and check the object's identity; of the object that replaced it, if compaction did. None
-        when the piece is lost and counted. Raises DataLoss, StoreError.
+        """Fetch the footer and check the object's identity; after compaction, those of its replacement. None when the
+        piece is lost and counted. Raises DataLoss, StoreError.
         """
         segment = piece.segment
         key = segment.key(self.split.topic_id, self.split.partition)
@@ -142,8 +142,8 @@ class SplitReader:
         return OpenPiece(piece, key, footer.offset_index, footer.log_bytes, end, _aborted(footer), whole, average)
 
     def _without_footer(self, piece: SplitPart, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
-        """Report the damage and rebuild an index from the batch headers. None where the outcome of transactions is lost
-        with it: records of an aborted one are never shown as committed."""
+        """Report the damage and rebuild an index from the batch headers. None if the damaged footer had the outcome of
+        transactions, because records of an aborted one must never be shown as committed."""
         what = f"the footer is damaged: {broken}"
         if self._damage.fail:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
@@ -296,7 +296,7 @@ class SplitReader:
             yield from _without(given, self._sound_rows(again))
         elif not given:
             yield from self._run(again, *again.run)
-        else:  # how many of those rows the other object has is not known
+        else:  # the other object's number of those rows is unknown
             what = "the object is damaged, and it was replaced while it was read; read again"
             self._lost(fetched.opened.piece, *fetched.asked.offsets, what, fetched.opened.key)
 
@@ -452,11 +452,9 @@ def joined(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
 
 
 def moved_run(data: pa.Buffer, opened: OpenPiece, start: int, offsets: tuple[int, int]) -> tuple[int, int] | None:
-    """Where the batches with last offsets in [first, end) lie in `data`, which is from position `start` of an object
-    that replaced another, up to a position of its index, or its end. None: none is left.
-
-    Raises Corrupt unless the whole batches are sound and follow each other as the index says: objects have no holes,
-    so nothing is missing then."""
+    """The range in `data` of the batches with last offsets in [first, end). `data` is from position `start` of a
+    replacement object up to a position in its index, or its end. None: no batch is left. Raises Corrupt unless the
+    batches are sound and contiguous; objects have no holes, so then no record is missing."""
     anchors = {entry.position - start: entry.offset for entry in opened.index.entries()}
     begin = after = at = 0
     expected = opened.piece.segment.base_offset if start == 0 else -1

@@ -36,7 +36,7 @@ class SplitPart:
     """A byte range of one segment object: whole batches with offsets `[start_offset, end_offset)`.
 
     `log_start` and `log_end` are positions in the log bytes, at batch borders (from the footer's offset index, or 0 and
-    the log's size). Rows of the first and last batch may lie outside the offsets; the RowFilter drops them.
+    the log's size). Rows of the first and last batch may be outside the offsets; the RowFilter drops them.
     """
 
     segment: RemoteSegment

@@ -199,7 +199,7 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
 def _by_manifests(
     store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
 ) -> list[_Topic]:
-    """Topics by listing, including deleted ones whose objects remain (leader epochs do not tell which is newer).
+    """Topics by listing, including deleted ones whose objects remain (leader epochs do not show which topic is newer).
 
     The name comes from the lowest partition's manifest, or from any other one if that is damaged or gone. A topic
     without a readable manifest is left out with a warning.

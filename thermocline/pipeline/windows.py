@@ -19,7 +19,7 @@ from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, MAGIC, Buffer, read_
 from thermocline.pipeline.split import SplitPart
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-_GUESS: Final = 1.25  # times the average batch size: the guess for the last batch; a larger one costs a request
+_GUESS: Final = 1.25  # times the average batch size: guess for the last batch; a larger batch costs a second request
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class OpenPiece:
 
     `log_bytes` and `end_offset`: where the segment, or its sound prefix, ends. `aborted`: (producer id, first offset,
     marker's offset) of aborted transactions. `whole`: all bytes of an object small enough for one request.
-    `batch_bytes`: average batch size, 0 if unknown.
+    `batch_bytes`: average size of a batch, 0 if unknown.
     """
 
     piece: SplitPart
@@ -71,7 +71,7 @@ class Window:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """(first, end) as near as the index tells; the ranges of neighbours touch."""
+        """(first, end) by the index, so approximate; the ranges of neighbours touch."""
         first = self.anchors[0][1] if self.first is None else self.first
         end = self.next_last if self.after is None else self.after
         assert end is not None

@@ -1,9 +1,8 @@
 """The aborted transactions of a pass's dirty objects, from their footers (section 7). Their records supersede nothing
-and go in the pass (TX17), so the map has to know them before it takes the first key.
-
-What lies in the bucket was decided before it was copied (TX5), and each footer names whole all aborted transactions
-that overlap its range: so the list is complete up to `Aborted.end`. Objects below the dirty part hold none of their
-records any more. Only footers of objects whose entry says that they name transactions are read."""
+and are removed by the pass (TX17), so they must be known before the map of keys is filled. Every transaction in the
+bucket was decided before its upload (TX5), and each footer lists all aborted transactions that overlap its range. The
+list is thus complete up to `Aborted.end`. Objects below the dirty part have no records of aborted transactions left.
+Only the footers of objects with decided transactions in their entry are read."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome
 from tiering.cleaning.cold_plan import DECIDED_MAX, ColdDirt
 
 ABORTED_MAX: Final = 2 * DECIDED_MAX
-"""Of one pass, about 20 MB while it begins. More than one footer names, so that each pass gets on."""
+"""Aborted transactions of one pass, about 20 MB while it begins. The limit is above that of one footer, so that every
+pass makes progress."""
 
 
 class Aborted(NamedTuple):
@@ -28,7 +28,7 @@ class Aborted(NamedTuple):
 async def find_aborted(
     entries: Sequence[RemoteSegment], dirt: ColdDirt, footer_of: Callable[[RemoteSegment], Awaitable[SegmentFooter]]
 ) -> Aborted:
-    """Raises what `footer_of` does."""
+    """Raises the errors of `footer_of`."""
     found: set[tuple[int, int, int]] = set()
     for entry in entries:
         if entry.end_offset <= dirt.first_dirty or entry.base_offset >= dirt.end or not entry.decided:

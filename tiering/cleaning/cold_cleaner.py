@@ -1,9 +1,9 @@
-"""One pass over the bucket's part of a compacted log, as its leader's job (ADR 32).
-The dirty objects fill the map of keys; when it is full the pass ends there. Then the objects below are read from the
-oldest on, written anew without what newer records of the bucket supersede, and replaced in the manifest. Ascending
-order makes tombstones safe: when one goes, everything below it was cleaned against it. A pass ends with its role, its
-epoch, or another configuration; what it replaced stays, what it only wrote is garbage. Empty last batches of producers
-go: who begins at the bucket takes the producers from the last object's footer."""
+"""One pass over the bucket's part of a compacted log, as its leader's job (ADR 32). The dirty objects fill the map of
+keys; when it is full the pass ends there. Then the objects below are read from the oldest on, rewritten without
+superseded records, and replaced in the manifest. Ascending order makes tombstones safe: when a tombstone is removed,
+all objects below it were already cleaned. A pass ends when its role or epoch ends, or the configuration changes.
+Committed replacements stay; uncommitted objects are garbage. The empty last batches of producers are removed, because a
+recovery from the bucket reads producers from the last object's footer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CHECK_S: Final = 300.0
-"""Between two looks at a compacted partition without copies: its records grow older."""
+"""Time between two checks of a compacted partition without uploads; a pass may become due by the age of records."""
 COMMIT_OBJECTS: Final = 8
 """New objects that one edit of the manifest names: a root's write costs as much as an object's."""
 
@@ -57,7 +57,7 @@ class _Pass:
     old: list[RemoteSegment] = field(default_factory=list)
     new: list[RemoteSegment] = field(default_factory=list)
     unnamed: list[SegmentKey] = field(default_factory=list)
-    """Objects that may exist and that no commit named yet."""
+    """Uploaded objects that no commit references yet."""
     read_bytes: int = 0
     kept_bytes: int = 0
 
@@ -70,9 +70,9 @@ class ColdCleaner:
         self._copier = copier
         self._shared = shared
         self.stale_share: float | None = None
-        """Of the bytes that the last pass read, how much was stale."""
+        """Share of stale bytes in the last pass."""
         self.on_replaced: Callable[[], None] = lambda: None
-        """Called after each commit: the replaced objects' grace began."""
+        """Called after each commit, when the grace period of the replaced objects begins."""
 
     @property
     def is_wanted(self) -> bool:
@@ -91,17 +91,17 @@ class ColdCleaner:
 
     @property
     def stands_still(self) -> str | None:
-        """Why the last pass could not clean, with the object's name; None if it could."""
+        """The reason why the last pass failed, with the object's name; None if it succeeded."""
         shared, of = self._shared, self._partition
         return None if shared is None else shared.stands_still.get((of.topic_id, of.partition))
 
     def forget(self) -> None:
-        """The role is over: its next leader reports."""
+        """The role ended; the next leader reports."""
         if self._shared is not None:
             self._shared.stands_still.pop((self._partition.topic_id, self._partition.partition), None)
 
     async def run(self) -> float | None:
-        """Clean if it is due; returns in how many seconds to look again. Raises Retryable, OSError."""
+        """Run a pass if it is due. Returns the seconds until the next check. Raises Retryable, OSError."""
         partition, shared = self._partition, self._shared
         if shared is None or not self.is_wanted or not partition.claimed or Block.BEHIND in partition.blocks:
             self.forget()
@@ -118,7 +118,7 @@ class ColdCleaner:
             log.info("%s: a pass over the bucket ended: %s", partition.name, changed)
             return CHECK_S
         except EditRefused as moved:
-            log.info("%s: a pass over the bucket is decided anew: %s", partition.name, moved)
+            log.info("%s: a pass over the bucket is planned again: %s", partition.name, moved)
             return CHECK_S
         except (Corrupt, ObjectMissing, CleanerLost, MapTooSmall) as failure:
             partition.check_not_fenced()
@@ -132,7 +132,7 @@ class ColdCleaner:
 
     # ── a pass ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _clean_if_due(self, shared: ColdCleaning, manifest: Manifest) -> bool:
-        """Whether nothing was due, or a pass came to its end."""
+        """Returns whether no pass was due, or one was completed."""
         partition = self._partition
         start = partition.log_start_offset
         entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
@@ -208,7 +208,7 @@ class ColdCleaner:
     async def _engine_step(
         self, entry: RemoteSegment, shared: ColdCleaning, function: Callable[[*Ts], T], *args: *Ts
     ) -> T:
-        """A step over the object's bytes; damage is named by the object."""
+        """A step over the object's bytes; an error for damage names the object."""
         try:
             return await shared.step(function, *args)
         except Corrupt as damaged:
@@ -238,7 +238,7 @@ class ColdCleaner:
         await self._commit(shared, work, is_last=True)
 
     async def _borders(self) -> frozenset[int]:
-        """Where pages end: one edit writes one page anew."""
+        """End offsets of pages: one edit rewrites one page."""
         manifest = self._partition.manifest
         assert manifest is not None
         ends = {page.end_offset async for page in self._partition.manifests.leaves()}
@@ -247,7 +247,7 @@ class ColdCleaner:
     async def _clean(
         self, shared: ColdCleaning, work: _Pass, objects: PassObjects, group: Sequence[RemoteSegment]
     ) -> Body | None:
-        """The group's cleaned object, in the scratch files; None if nothing of its one object went."""
+        """The group's cleaned object, in the scratch files; None if no record of its only object was removed."""
         partition, engine, outputs = self._partition, shared.engine, work.files.outputs
         footers: list[SegmentFooter] = []
         interval = partition.log.config.index_interval_bytes
@@ -294,7 +294,8 @@ class ColdCleaner:
         await shared.took(upload.size)
 
     async def _commit(self, shared: ColdCleaning, work: _Pass, *, is_last: bool) -> None:
-        """Replace what was rewritten since the last commit; the last one notes how far the bucket is clean."""
+        """Commit the objects rewritten since the last commit. The last commit records the offset below which the bucket
+        is clean."""
         partition = self._partition
         self._check(work)
         old, new = tuple(work.old), tuple(work.new)

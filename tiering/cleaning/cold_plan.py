@@ -1,7 +1,7 @@
-"""When the bucket's part of a log is compacted, which objects become one, and what that costs. Pure.
-As Kafka's cleaner: a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the
-bucket, or a record waits for longer than `max.compaction.lag.ms`. So a pass rewrites at most a fixed multiple of what
-was copied since the last one: never a terabyte for a megabyte."""
+"""Plans compaction in the bucket: when a pass is due, which objects are merged, and the cost. Pure. As Kafka's cleaner:
+a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the bucket, or a record
+waits for longer than `max.compaction.lag.ms`. A pass thus rewrites at most a fixed multiple of the bytes copied since
+the last pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hotstore.log.log_config import LogConfig
 from logformat.record_batch import INT32_MAX
 
 READ_BYTES_MAX: Final = 45 << 20
-"""Of one GET: three for an object of 128 MiB, and within the memory of a pass."""
+"""Bytes of one GET: three GETs for an object of 128 MiB, within the memory of a pass."""
 DECIDED_MAX: Final = 1 << 16
-"""Transactions that one object's footer names."""
+"""Most transactions in one object's footer."""
 STALE_SHARE: Final = 0.5
-"""Of dirty bytes, assumed before a pass has measured it."""
+"""Assumed share of stale bytes in dirty bytes, before a pass has measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class ColdDirt:
 
 
 def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, config: LogConfig) -> ColdDirt:
-    """Of the live `entries` of a bucket that is clean below `clean_end`. Records younger than `min.compaction.lag.ms`
-    end the dirty part."""
+    """The dirty part of the live `entries` of a bucket that is clean below `clean_end`. Records younger than
+    `min.compaction.lag.ms` end the dirty part."""
     clean = sum(entry.log_bytes for entry in entries if entry.end_offset <= clean_end)
     end, dirty, oldest_ms = clean_end, 0, now_ms
     for entry in entries:
@@ -86,8 +86,8 @@ def groups(
 
 @dataclass(frozen=True, slots=True)
 class ColdForecast:
-    """An estimate of the next pass, for people. `stale_bytes`: what would leave the bucket; `requests` and
-    `moved_bytes` (read and written): its cost."""
+    """An estimate of the next pass, for operators. `stale_bytes`: bytes that would be removed from the bucket;
+    `requests` and `moved_bytes` (read and written): its cost."""
 
     stale_bytes: int = 0
     requests: int = 0
@@ -96,7 +96,7 @@ class ColdForecast:
 
 
 def forecast(manifest: Manifest, config: LogConfig, stale_share: float | None = None) -> ColdForecast:
-    """Of the root alone: no page is read. `stale_share`: of dirty bytes, as the last pass found it."""
+    """Estimate from the root alone; no page is read. `stale_share`: measured by the last pass."""
     total = manifest.live.log_bytes
     dirty = min(bytes_between(manifest, manifest.clean_end_offset, manifest.remote_end_offset), total)
     if not dirty or not manifest.live.segments:

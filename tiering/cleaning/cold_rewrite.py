@@ -1,7 +1,7 @@
-"""One object into the scratch file, checked whole; and the cleaned bytes of the scratch file as a new object.
-What the cleaner reads had its object's CRC32C and is the object that the manifest names. What is sent was scanned:
-every batch's CRC, contiguous offsets, the lineage. The footer says what is there, with the producers at the range's end
-and all decided transactions of the replaced objects. Memory: a piece of `READ_BYTES_MAX`."""
+"""Downloads one object into the scratch file, and makes a new object of the cleaned bytes. A download must match the
+object's CRC32C and the manifest's entry. Before an upload the cleaned bytes are scanned: CRC of every batch, contiguous
+offsets, lineage. The footer describes the new content, with the producers at the range's end and all decided
+transactions of the replaced objects. Memory: a piece of `READ_BYTES_MAX`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tiering.cleaning.cold_plan import READ_BYTES_MAX
 from tiering.cleaning.scratch import ColdCleaning
 from tiering.copying.segment_body import PIECE_BYTES, Body, entry_of
 
-_TRIES: Final = 2  # a bit that flipped in transit is right the second time
+_TRIES: Final = 2  # a second read recovers from a bit flipped in transit
 
 
 async def fetch_object(
@@ -83,7 +83,7 @@ def _footer(file: File, entry: RemoteSegment) -> SegmentFooter:
 
 
 def is_unchanged(file: File, size: int, footer: SegmentFooter) -> bool:
-    """*Blocking*: whether the cleaned bytes are the object's: nothing of it went."""
+    """*Blocking*: whether the cleaned bytes equal the object's, so that no record was removed."""
     return size == footer.log_bytes and _log_crc(file, size) == footer.statistics.log_crc32c
 
 
@@ -134,11 +134,11 @@ def _uuids(sources: Sequence[SegmentFooter]) -> Iterator[UUID]:
 
 
 def decided_of(sources: Sequence[SegmentFooter]) -> list[DecidedTransaction]:
-    """Each transaction once: one that reaches over a border is named by both objects. An aborted one is named as long
-    as its marker stays, although its records are gone: a client that meets the marker looks for it.
+    """Each transaction once; both objects list a transaction that crosses their border. An aborted transaction is
+    listed as long as its marker exists, even without records, because a client that reads the marker looks for it.
 
-    A leader that had lost its producers may have found the beginning later than the one before: one marker, two first
-    offsets. No footer may name it twice, and the earlier one is right."""
+    A leader that had lost its producer state may have recorded a later first offset for the same marker. A footer may
+    list a transaction only once; the earlier first offset is right."""
     found = {(each.producer_id, each.first_offset): each for footer in sources for each in footer.transactions}
     by_marker = {each.marker_offset: each for each in sorted(found.values(), key=_first_of, reverse=True)}
     return list(by_marker.values())

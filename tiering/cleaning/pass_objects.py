@@ -1,6 +1,6 @@
-"""The objects of one pass: whole as a local file, or the footer alone. Each read is a step: the pass may go on before
-and after it. What is read twice is kept in the scratch directory while there is room. An object that is missing is
-damage only if the newest root still names it. What of an object stays is not decided here."""
+"""The objects of one pass: each as a local file, or only its footer. Before and after each read the pass checks that it
+may continue. Objects that are read twice stay in the scratch directory while there is room. An object that is missing
+is damage only if the newest root still names it. This module does not decide which records stay."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tiering.partition_state import TieredPartition
 
 
 class PolicyChanged(Retryable):
-    """The topic is not compacted, or not tiered, any more; or its objects are others."""
+    """The topic is no longer compacted or tiered, or its objects changed."""
 
 
 class PassObjects:
-    """`check`: raises when the pass may not go on. All calls raise what it does; Corrupt, ObjectMissing, Fenced,
+    """`check`: raises when the pass may not go on. All calls raise its errors; Corrupt, ObjectMissing, Fenced,
     Retryable, OSError."""
 
     def __init__(
@@ -36,7 +36,7 @@ class PassObjects:
         self._files: Final = files
         self._check: Final = check
         self._footers: dict[UUID, SegmentFooter] = {}
-        """Of the objects that are kept whole."""
+        """Footers of the objects that are kept as files."""
 
     async def whole(self, entry: RemoteSegment, *, is_read_again: bool) -> tuple[File, SegmentFooter]:
         """A local file, valid until the next call, and the footer."""
@@ -52,7 +52,7 @@ class PassObjects:
         return file, footer
 
     async def done(self, entry: RemoteSegment) -> None:
-        """It is not read again."""
+        """The object will not be read again."""
         if self._footers.pop(entry.uuid, None) is not None:
             await self._shared.step(self._shared.drop_kept, self._files, entry.uuid)
 
@@ -93,4 +93,4 @@ class PassObjects:
             named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
-            raise PolicyChanged(f"object {entry.uuid} is not named any more")
+            raise PolicyChanged(f"object {entry.uuid} is no longer named")

@@ -1,8 +1,7 @@
-"""What the cold cleaner's passes of one broker share: engine, budget, scratch directory, counters.
-One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to
-`KEPT_BYTES_MAX` of objects that the pass reads once for its keys and again to clean them; a pass removes all, and so
-does the next start. A step of the engine has returned before anything else uses the engine, even if its pass was
-cancelled."""
+"""Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters. One pass at a
+time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to `KEPT_BYTES_MAX` of
+objects that the pass reads once for its keys and again to clean them; a pass removes all, and so does the next start. A
+step of the engine always returns before another step begins, even if its pass was cancelled."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class ColdCleanCounters:
 
 
 class Kept(NamedTuple):
-    """A file for one object of so many bytes."""
+    """A file for one object of this size."""
 
     file: File
     size: int
@@ -79,7 +78,7 @@ class ColdCleaning:
     bytes_per_hour: int
     counters: ColdCleanCounters = field(default_factory=ColdCleanCounters)
     stands_still: dict[tuple[UUID, int], str] = field(default_factory=dict)
-    """Partitions that a pass could not clean, and why, with the object's name."""
+    """Partitions that a pass could not clean, with the reason and the object's name."""
     _free_at_s: float = 0.0
 
     @property
@@ -87,7 +86,7 @@ class ColdCleaning:
         return self.bytes_per_hour > 0 and self.config().enabled
 
     async def start(self) -> None:
-        """Remove what a killed process left. Raises OSError."""
+        """Remove the files of a killed process. Raises OSError."""
         await self.world.workers.run(self._remove, lane=Lane.FILES)
 
     async def close(self) -> None:
@@ -114,7 +113,7 @@ class ColdCleaning:
                 with suppress(asyncio.CancelledError):  # by the end of the role, and by that of the broker
                     await asyncio.wait([running])
             if not running.cancelled():
-                running.exception()  # the cancelled pass does not hear it
+                running.exception()  # the pass is cancelled and does not see this error
             raise
 
     def room_for(self, files: ScratchFiles, uuid: UUID, size: int) -> File:

@@ -1,6 +1,5 @@
-"""The log line about partitions whose copies lag: one line for all of them, at most once a minute.
-A partition notes itself after a roll or a refusal, and is dropped at the next check once it has nothing left to copy.
-So an idle broker checks none."""
+"""The log line about partitions whose copies lag: one line for all of them, at most once a minute. A partition is added
+after a roll or a refusal, and dropped at a check once all is copied. An idle broker thus checks no partition."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tiering.tier_config import TierStatus
 if TYPE_CHECKING:
     from tiering.partition_tier import PartitionTier
 
-LAG_LOGGED_MS: Final = 60_000  # a younger lag is normal
+LAG_LOGGED_MS: Final = 60_000  # a lag below this age is normal
 NAMES_MAX: Final = 3
 CAUSE_CHARS: Final = 300
 

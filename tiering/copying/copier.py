@@ -1,8 +1,8 @@
-"""Copies one range of a log to the bucket: upload, commit to the manifest, verify.
-Every batch's CRC is checked in the pass that computes the object's checksums (C12, `segment_body`). The store confirms
-them before the commit, and the object's name is new. The range is verified, so that local bytes may be deleted, only
-after the commit was read back and the object seen again. A failed attempt may leave an object that appears later: it is
-deleted once no attempt of ours can commit it, else by gc (C3)."""
+"""Copies one range of a log to the bucket: upload, commit to the manifest, verify. Every batch's CRC is checked in the
+pass that computes the object's checksums (C12, `segment_body`). The store confirms them before the commit, and the
+object's name is new. The range is verified, so that local bytes may be deleted, only after the commit was read back and
+the object seen again. The object of a failed attempt may appear later. It is deleted once no attempt of ours can commit
+it, else by gc (C3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; gc deletes 
 
 
 class ReplacedMeanwhile(Retryable):
-    """Compaction replaced the object while it was verified: verify what took its place."""
+    """Compaction replaced the object while it was verified: verify its replacement."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,8 @@ class Copier:
         self._garbage: list[SegmentKey] = []
 
     async def copy(self, wanted: CopyRange) -> RemoteSegment:
-        """Copy one range. The manifest names it when this returns; it is verified unless the store did not answer that.
+        """Copy one range. When this returns, the manifest names the object. The object is verified unless the store did
+        not answer.
 
         Raises Retryable, Corrupt (local bytes are damaged), Fenced, OSError."""
         partition = self._partition
@@ -106,7 +107,7 @@ class Copier:
 
         def name_it(manifest: Manifest) -> Manifest:
             if entry.base_offset > manifest.remote_end_offset:
-                manifest = manifest.set_log_start(log_start)  # all skipped offsets lie below it
+                manifest = manifest.set_log_start(log_start)  # all skipped offsets are below it
             return manifest.add(entry)
 
         try:
@@ -136,11 +137,11 @@ class Copier:
             raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
 
     async def _verify_after_commit(self, entry: RemoteSegment) -> None:
-        """A failure here costs only time: expiry verifies again before local bytes are deleted."""
+        """A failure here is harmless, because expiry verifies again before local bytes are deleted."""
         try:
             await self.verify(entry, read_back=True)
         except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: committed object %s is not what was sent: %s", self._partition.name, entry.uuid, damaged)
+            log.error("%s: committed object %s differs from its source: %s", self._partition.name, entry.uuid, damaged)
         except Retryable as unanswered:
             log.warning("%s: %s not verified yet: %s", self._partition.name, entry.uuid, unanswered)
         else:
@@ -157,7 +158,7 @@ class Copier:
                 if read_back:
                     await partition.manifests.reload_if_changed()
                 named = await partition.manifests.find(entry.base_offset)
-            partition.check_not_fenced()  # an object that a newer leader expired is no damage
+            partition.check_not_fenced()  # an object that a newer leader expired is not damaged
             if named is None or named.uuid != entry.uuid:
                 if (manifest := partition.manifest) is not None and manifest.was_replaced(entry.uuid):
                     raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
@@ -238,7 +239,8 @@ class Copier:
 
 
 async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> bool:
-    """Whether a HEAD proved the object; False: the store keeps no CRC, so read it. Raises Corrupt, ObjectMissing."""
+    """Whether a HEAD proved the object; False: the store keeps no CRC, so the object must be read. Raises Corrupt,
+    ObjectMissing."""
     info = await store.head(key)
     if info.size != entry.object_bytes:
         raise Corrupt(f"object {key} has {info.size} bytes, {entry.object_bytes} were written")

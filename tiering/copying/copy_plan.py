@@ -1,7 +1,6 @@
-"""Chooses the range of the log that is copied next.
-Pure. A range begins at the manifest's remote end, or above it if everything skipped lies below the log start. It ends
-where a sealed local segment ends, and holds only flushed, committed offsets (C6). A segment that straddles the remote
-end gives its rest (C5)."""
+"""Chooses the range of the log that is copied next. Pure. A range begins at the manifest's remote end, or higher if all
+skipped offsets are below the log start. It ends where a sealed local segment ends, and holds only flushed, committed
+offsets (C6). Of a segment that contains the remote end, the part above it is copied (C5)."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ from hotstore.log.segment import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """Offsets [start, end) to copy as one object, and about how many bytes (a straddling file counts whole)."""
+    """Offsets [start, end) to copy as one object, and about how many bytes (a file that contains the remote end counts
+    in full)."""
 
     start_offset: int
     end_offset: int
@@ -22,7 +22,7 @@ class CopyRange:
 
 
 class NoCopy(Enum):
-    """Why there is nothing to copy now."""
+    """The reason why no range can be copied now."""
 
     DONE = "everything sealed is in the bucket"
     UNSTABLE = "the sealed end is not flushed or not visible yet"
@@ -47,7 +47,7 @@ def next_copy(
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """Sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
+    """Segments that are sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
 
     bytes: int
     segments: int

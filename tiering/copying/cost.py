@@ -1,7 +1,6 @@
-"""Estimated cost of the bucket in dollars a day, from requests and bytes.
-Pure; for people only. It counts what this process sent since its start and what the manifests hold. It leaves out
-traffic out of the region, deleted objects kept by bucket versioning, and other readers. A directory bucket counts as
-S3."""
+"""Estimated cost of the bucket in dollars a day, from requests and bytes. Pure; only for display. It counts the
+requests of this process since its start and the bytes in the manifests. It leaves out traffic out of the region,
+deleted objects kept by bucket versioning, and other readers. A directory bucket counts as S3."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from coldstore.stores.operations import Operation
 GIB: Final = 1 << 30
 DAY_S: Final = 86_400.0
 DAYS_A_MONTH: Final = 365 / 12
-# The first seconds of a process, with all its opening requests, do not predict a day.
+# The first seconds of a process have many opening requests and do not predict a day.
 WINDOW_S_MIN: Final = 600.0
 
 # Amazon S3 Standard, us-east-1, first 50 TB; traffic from S3 to the same region is free.
@@ -22,7 +21,7 @@ WINDOW_S_MIN: Final = 600.0
 _GIB_MONTH: Final = 0.023
 _PER_1000: Final[Mapping[Operation, float]] = {
     Operation.GET: 0.0004,
-    Operation.GET_IF_CHANGED: 0.0004,  # a 304 and a 412 are billed as what they answer
+    Operation.GET_IF_CHANGED: 0.0004,  # a 304 and a 412 are billed like the request that they answer
     Operation.HEAD: 0.0004,
     Operation.PUT_SEGMENT: 0.005,
     Operation.PUT_ROOT: 0.005,

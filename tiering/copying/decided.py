@@ -1,8 +1,8 @@
-"""The transactions that an object's footer names (section 7): those that its own bytes cannot tell the outcome of.
-
-Pure. All aborted ones that overlap the range, whole, and the committed ones that are open at its end. Everything that
-began in the range is decided (TX5), so a reader of the object alone knows what to leave out (TX6), and a leader that
-lost its disk knows what became of a transaction whose marker it lost (TX10)."""
+"""Transactions listed in an object's footer (section 7), because their outcome is not in the object's own bytes. Pure.
+The list has all aborted transactions that overlap the object's range, with their full offsets, and the committed ones
+that are open at its end. Every transaction that began in the range is decided (TX5). A reader of the object alone thus
+knows which records to skip (TX6), and a leader that lost its disk knows the outcome of a transaction whose marker it
+lost (TX10)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logformat.indexes.transaction_index import AbortedTransaction
 from logformat.producer_snapshot import ProducerState
 
 EPOCH_UNKNOWN: Final = -1
-"""Of an aborted transaction that is not open at the range's end: nobody asks for it."""
+"""Epoch of an aborted transaction that is not open at the range's end; no reader needs it."""
 
 
 def open_in(producers: ProducerState) -> dict[int, int]:
@@ -27,8 +27,8 @@ def open_in(producers: ProducerState) -> dict[int, int]:
 def decided(
     aborted: Sequence[AbortedTransaction], producers: ProducerState, markers: Mapping[int, tuple[int, bool]]
 ) -> tuple[DecidedTransaction, ...]:
-    """In the order of their markers. `producers`: at the range's end. `markers`: the next one of each producer with a
-    transaction open there, (offset, whether it commits)."""
+    """The transactions to list, in the order of their markers. `producers`: the state at the range's end. `markers`:
+    (offset, whether it commits) of the next marker, for each producer with a transaction open there."""
     epochs = {of.producer_id: of.epoch for of in producers.producers}
     first_of = open_in(producers)
     found = {

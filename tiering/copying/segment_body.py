@@ -1,8 +1,8 @@
-"""The bytes of a copied object: a range's log bytes, every batch checked, then the footer.
-Two ways make it. `ProvenBody`: one pass, a piece is checked and sent from the same buffer; the size is announced before
-(`footer_room`), the checksum after. `checked_body`: two passes, for stores that want the checksum first and for a
-footer that outgrew its room. The last bytes are not sent before every batch was checked, so a damaged range never
-becomes an object. Memory is one piece of 1 MiB. Everything blocks: call it in a worker."""
+"""The bytes of a copied object: a range's log bytes, every batch checked, then the footer. There are two ways.
+`ProvenBody`: one pass; each piece is checked and sent from the same buffer; the size is announced before
+(`footer_room`), the checksum after. `checked_body`: two passes, for stores that need the checksum first and for a
+footer larger than its announced size. The last bytes are sent only after every batch was checked, so a damaged range
+never becomes an object. Memory is one piece of 1 MiB. Everything blocks: call it in a worker."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PIECE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentSource:
-    """A range of one log: where its bytes are, and what else its footer holds. Expired files keep their disk space
-    until `release_files`."""
+    """A range of one log: the location of its bytes, and the other content of its footer. Expired files keep their disk
+    space until `release_files`."""
 
     topic: str
     ranges: list[ByteRange]
@@ -48,7 +48,7 @@ class SegmentSource:
     producers: ProducerState
     transactions: tuple[DecidedTransaction, ...] = ()
     indexes: tuple[OffsetIndex, TimeIndex] | None = None
-    """The local log's own, if dense enough to predict the footer's length."""
+    """The local log's indexes, if dense enough to predict the footer's length."""
 
     @property
     def log_bytes(self) -> int:
@@ -75,7 +75,7 @@ class SegmentSource:
             raise Corrupt(f"{file.path}: ends before position {position + length}; the log says it holds more")
 
     def release_files(self) -> None:
-        """The copy is over: drop the files. An abandoned upload that still sends fails at its next piece.
+        """The copy ended: drop the files. An abandoned upload that is still sending fails at its next piece.
 
         The source may live on in an error's traceback until the garbage collector runs."""
         self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
@@ -100,11 +100,12 @@ def source_of(
     lineage: LeaderEpochs,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> SegmentSource:
-    """Read what the footer needs besides the range's bytes. `aborted`: the transactions that overlap the range; all
-    that began in it are decided (TX5). Raises Corrupt, OSError."""
+    """Read the other input of the footer. `aborted`: transactions that overlap the range; all that began in it are
+    decided (TX5). Raises Corrupt, OSError."""
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
-        # Recovery writes one for every roll point: the file was removed. Records matter more than resends.
+        # Recovery writes one for every roll point, so the file was removed. Copying the records matters more than
+        # detecting resent batches.
         log.warning(
             "%s at %d: no producer state, resends will not be known after a lost disk", local.path, wanted.end_offset
         )
@@ -119,15 +120,15 @@ def source_of(
 
 
 class Body(NamedTuple):
-    """An object to upload. `entry`: the manifest's, after all bytes were handed out."""
+    """An object to upload. `entry`: the manifest's entry, after all bytes were read."""
 
     upload: Upload
     entry: RemoteSegment
 
 
 class ProvenBody:
-    """One pass over `source`. One upload at a time; each `open` of it begins anew. Made in a worker: computing the
-    footer's room takes 15 ms for 128 MiB of log."""
+    """One pass over `source`. One upload at a time; each `open` starts from the beginning. Create it in a worker:
+    computing the footer's room takes 15 ms for 128 MiB of log."""
 
     def __init__(self, key: SegmentKey, source: SegmentSource) -> None:
         self._key = key
@@ -150,7 +151,7 @@ class ProvenBody:
 
     @property
     def entry(self) -> RemoteSegment:
-        """The manifest's entry, after all bytes were handed out."""
+        """The manifest's entry, after all bytes were read."""
         assert self._entry is not None, "asked before every batch was proved"
         return self._entry
 
@@ -189,7 +190,7 @@ def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
 
 
 def entry_of(key: SegmentKey, scan: Scan, footer: bytes, decided_count: int) -> RemoteSegment:
-    """The manifest's entry for an object of `scan`'s bytes and `footer`, which names so many transactions."""
+    """The manifest's entry for an object of `scan`'s bytes and `footer`, with its number of decided transactions."""
     return RemoteSegment(
         uuid=key.uuid,
         base_offset=scan.base_offset,

@@ -1,10 +1,11 @@
-"""Deletion of one partition's cold segments: retention over both tiers, and tiering that was switched off.
-The order: the log start moves in the root, the grace passes, objects are deleted, the deletion cursor moves
-(KAFKA-15352). Each step may be interrupted; the next run or gc continues.
+"""Deletes one partition's cold segments, by retention over both tiers or after tiering was switched off. The order: the
+root's log start moves, the grace passes, objects are deleted, the deletion cursor moves (KAFKA-15352). After an
+interruption at any step, the next run or gc continues.
 
 When tiering is switched off, the log start moves to the local start, once. If no other replica is assigned, objects of
-ranges that are local are removed from the manifest and then deleted, so tiering may be switched on again any time. With
-other replicas, which may hold less and lead next, objects go only as retention moves the log start (ADR 26)."""
+ranges that are local are removed from the manifest and then deleted, so tiering may be switched on again at any time.
+With other replicas, which may hold less and lead next, objects are deleted only as retention moves the log start (ADR
+26)."""
 
 from __future__ import annotations
 
@@ -46,14 +47,15 @@ class ExpireCounters:
 
 
 class ColdExpirer:
-    """Cold retention of one partition. `forget` gets the deleted objects; `verify` sees an object whole."""
+    """Cold retention of one partition. `forget` gets the deleted objects; `verify` checks a complete object in the
+    store."""
 
     def __init__(self, partition: TieredPartition, counters: ExpireCounters, forget: Forget, verify: Verify) -> None:
         self._partition = partition
         self._verify = verify
         self._forget = forget
         self._counters = counters
-        self._graces: deque[tuple[float, int]] = deque()  # (end, log start): objects at or below it may then be deleted
+        self._graces: deque[tuple[float, int]] = deque()  # (end of grace, log start): then delete objects below
         self._unnamed: deque[tuple[float, list[str]]] = deque()
         self._replaced_due_s: float | None = None
 
@@ -64,8 +66,8 @@ class ColdExpirer:
         return due_s if self._replaced_due_s is None else [*due_s, self._replaced_due_s]
 
     async def expire(self) -> Retryable | AccessRefused | None:
-        """Expire the cold side; returns the error if the store refuses. Local expiry continues without it: a store
-        outage must not fill the disk (G12)."""
+        """Expire the cold side; returns the error if the store refuses. Local expiry continues, because a store outage
+        must not fill the disk (G12)."""
         try:
             await self._move_start()
             await self._delete_cold()
@@ -94,8 +96,8 @@ class ColdExpirer:
             await self.move_start(start, config)
 
     async def move_start(self, offset: int, due_by: TierConfig | None = None) -> None:
-        """Make everything below `offset` unreadable. `due_by`: of a retention. Raises as `commit`; EditRefused for an
-        internal topic without a snapshot up to there."""
+        """Make offsets below `offset` unreadable. `due_by`: the configs of a retention. Raises as `commit`; EditRefused
+        for an internal topic without a snapshot up to there."""
         partition = self._partition
         internal = partition.config.internal
         await partition.move_start(
@@ -104,7 +106,7 @@ class ColdExpirer:
         reach("expire.start_moved")
 
     async def _retention_start(self, manifest: Manifest, config: TierConfig) -> int:
-        """The log start after enforcing total retention over both tiers now."""
+        """Enforce total retention over both tiers; returns the log start."""
         partition = self._partition
         start = manifest.log_start_offset
         if config.retention_ms < 0 and config.retention_bytes < 0:
@@ -155,8 +157,8 @@ class ColdExpirer:
         """After tiering was switched off: remove local ranges from the manifest, then delete their objects after the
         grace.
 
-        Only if no other replica is assigned: this disk says nothing of theirs. Objects below the log start are deleted
-        first, by the cursor. gc deletes what a kill leaves."""
+        Only if no other replica is assigned, because other disks may hold less. Objects below the log start are deleted
+        first, by the cursor. gc deletes objects left after a kill."""
         partition = self._partition
         manifest, local = partition.manifest, partition.log
         assert manifest is not None
@@ -183,7 +185,7 @@ class ColdExpirer:
         finally:
             partition.verified.forget_all()
         reach("expire.withdrawn")
-        log.info("%s is not tiered any more: %d objects are deleted after the grace", partition.name, len(live))
+        log.info("%s is no longer tiered: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]
         due_s = partition.world.clock.monotonic_s() + partition.limits.gc_grace_ms / 1000
         self._unnamed.extend((due_s, keys[at : at + DELETE_BATCH]) for at in range(0, len(keys), DELETE_BATCH))
@@ -191,9 +193,10 @@ class ColdExpirer:
         self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in live)
 
     async def _delete_replaced(self) -> None:
-        """Delete what compaction replaced, after its grace by the root's own times: they outlive a leader. Only if what
-        took its place was seen whole. What took its place was deleted itself, below the log start: at once, because
-        records that were deleted must not stay for a reader's sake. An object's range lies within one successor's."""
+        """Delete objects that compaction replaced, after the grace by the root's times, which survive a change of
+        leaders. The replacement must have been verified. If the replacement itself was deleted below the log start,
+        delete at once, because deleted records must not stay for readers. The range of a replaced object is within one
+        replacement."""
         partition, self._replaced_due_s = self._partition, None
         manifest = partition.manifest
         if manifest is None or not manifest.replaced:
@@ -262,7 +265,7 @@ def replaced_due(manifest: Manifest, now_ms: int, grace_ms: int) -> list[Replace
 
 class ExpiryVerdict(Enum):
     EXPIRED = "expired"
-    UNDATED = "no timestamp: goes with the next one that expires"  # a segment of declared gaps only
+    UNDATED = "no timestamp: expires together with the next segment"  # a segment of declared gaps only
     KEPT = "kept"
 
 
@@ -278,7 +281,7 @@ class TotalRetention:
     now_ms: int
 
     def deleted(self, segment: RemoteSegment) -> None:
-        """It lies below the log start: it does not count."""
+        """The segment is below the log start and does not count."""
         self.total_bytes -= segment.log_bytes
 
     def judge(self, segment: RemoteSegment) -> ExpiryVerdict:
@@ -297,6 +300,6 @@ class TotalRetention:
 
 
 def bytes_only_local(sealed: Sequence[SegmentInfo], active: SegmentInfo, remote_end_offset: int) -> int:
-    """Bytes of local segments that are not in the bucket. One that straddles the remote end counts as cold: that delays
-    a deletion, and never causes one."""
+    """Bytes of local segments that are not in the bucket. A segment that contains the remote end counts as cold, which
+    can delay a deletion but never cause one."""
     return sum(segment.bytes for segment in (*sealed, active) if segment.base_offset >= remote_end_offset)

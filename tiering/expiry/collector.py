@@ -1,9 +1,9 @@
-"""Garbage collection: deletes a partition's objects that no root names or can name any more.
-The listing is made before root and pages are read, and only objects with a key epoch below the root's are deleted (C2):
-this needs no claim and no clock. Unnamed objects of the root's own epoch stay, because their writer may still commit
-them. So do objects whose records the log lacks (an earlier root was put back): they are the only copies, and a warning
-says so. It runs once after each claim, after the readers' grace, not in a partition's first epoch, and at most every
-six hours. `coldstore.inspection.audit` decides which objects are garbage."""
+"""Garbage collection: deletes a partition's objects that no root names or can name any more. The listing is made before
+root and pages are read, and only objects with a key epoch below the root's are deleted (C2): this needs no claim and no
+clock. Unnamed objects of the root's own epoch stay, because their writer may still commit them. Objects whose records
+the log lacks stay, too, with a warning: after an earlier root was restored, they are the only copies. It runs once
+after each claim, after the readers' grace, not in a partition's first epoch, and at most every six hours.
+`coldstore.inspection.audit` decides which objects are garbage."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 DELETE_KEYS: Final = 500
 AGAIN_S: Final = 6 * 3600.0
-"""Per process; a new process collects again after its claims. It is not recorded on disk because it costs little
-besides the claim's two requests: a LIST for each thousand objects, a minute later. So a process that restarts every
-minute lists nothing."""
+"""Per process; a new process collects again after its claims. The time is not recorded on disk, because a collection
+costs little besides the claim's two requests: one LIST for each thousand objects. It runs a minute after the claim, so
+a process that restarts every minute makes no LIST."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Collector:
         self._inspector = BucketInspector(store, world.workers)
         self._clock = world.clock
         self._deadline_s = deadline_s
-        self._collected_s: dict[tuple[UUID, int], float] = {}  # when it was last collected, within AGAIN_S
+        self._collected_s: dict[tuple[UUID, int], float] = {}  # time of the last collection, within AGAIN_S
         self.counters = GcCounters()
 
     def wait_s(self, topic_id: UUID, partition: int) -> float:
@@ -59,10 +59,8 @@ class Collector:
     async def collect(
         self, topic_id: UUID, partition: int, holds: Holds, may_send: Callable[[], None] = lambda: None
     ) -> GcPlan:
-        """Delete garbage whose records the log `holds`; returns what was found. `may_send` is called before each
-        deletion.
-
-        Raises what it raises, Retryable, Corrupt (then nothing was deleted)."""
+        """Delete garbage whose records the log `holds`; returns the findings. `may_send` is called before each
+        deletion. Raises its errors, Retryable, Corrupt (then no object was deleted)."""
         try:
             plan = await self._inspector.plan_gc(topic_id, partition, piece_deadline_s=self._deadline_s)
             plan = await keep_only_copies(self._store, plan, holds, deadline_s=self._deadline_s)
@@ -98,12 +96,11 @@ async def purge_partition(
     store: ObjectStore, cold: ColdReader, topic_id: UUID, partition: int, may_delete: Callable[[], bool]
 ) -> bool:
     """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. False: `may_delete`, which
-    is called before each deletion, said no. Raises Retryable while some are left.
-
-    The root goes last so that an interrupted deletion leaves a partition that says whose objects these are. Only names
-    that parse as this partition's are deleted."""
+    is called before each deletion, refused. Raises Retryable while objects are left. The root is deleted last, so that
+    after an interruption it still identifies the partition's objects. Only names that parse as this partition's are
+    deleted."""
     prefix = partition_prefix(topic_id, partition)
-    # Twice: the second listing shows late uploads and deletes that the store only pretended.
+    # List twice: the second listing shows late uploads and falsely reported deletions.
     for _ in range(2):
         found = [info.key async for info in store.list(prefix)]
         ours = [(key, parse_key(key)) for key in found]

@@ -1,8 +1,8 @@
-"""Bytes that the chunk cache and each log must free when the local disk is over its limit.
-Pure. The cache yields before the hot log (design 6). Only copied bytes are asked for, oldest first over all logs, whole
-segments. Only segments that this process verified count as freed: after a restart in an outage none are, so appends
-stop at the limit. Brokers that share a file system (`sharers`, this one included) do not talk: each answers for its
-share of the excess (D59)."""
+"""Bytes that the chunk cache and each log must free when the local disk is over its limit. Pure. The cache yields
+before the hot log (design 6). Logs are asked only for copied bytes, in complete segments, oldest first over all logs.
+Only segments that this process verified count as freed: after a restart in an outage none are, so appends stop at the
+limit. Brokers that share a file system (`sharers`, this one included) do not communicate: each frees its share of the
+excess (D59)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ class LocalBytes(NamedTuple, Generic[Owner]):
 
 
 class Shares(NamedTuple, Generic[Owner]):
-    """Bytes that each owner is asked for, and how many of them are sure to be freed."""
+    """Bytes that each owner should free, and the number that is certain to be freed."""
 
     wanted: dict[Owner, int]
     sure_bytes: int
 
 
 def cache_room(cached_bytes: int, space: Space, bytes_max: int, ratio_max: float, sharers: int = 1) -> int:
-    """How large the chunk cache may be: its limit, but not so large that the file system passes `ratio_max`.
-
-    An excess comes out of the cache first, whoever caused it; free space may be used again."""
+    """Allowed size of the chunk cache: its limit, reduced if the file system would exceed `ratio_max`. Any excess
+    shrinks the cache first; free space may be used again."""
     over = space.total - space.free - int(space.total * ratio_max)
     return max(0, min(bytes_max, cached_bytes - _share(over, sharers)))
 
@@ -64,8 +63,8 @@ def _share(size: int, sharers: int) -> int:
 
 
 def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> Shares[Owner]:
-    """Ask the oldest segments for `excess` bytes; then ask for more sure ones in place of those that may turn out not
-    to go."""
+    """Select the oldest segments for `excess` bytes, and further certain ones in place of those that may not be
+    freed."""
     shares: dict[Owner, int] = {}
     asked = sure = 0
     for segment in sorted(held, key=lambda one: one.first_append_ms):

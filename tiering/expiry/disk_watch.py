@@ -1,7 +1,6 @@
-"""Watches the disk of the data directory and frees space under pressure (G12).
-The chunk cache yields first, then copied segments, oldest first; what remains slows producers down
-(`local_excess_ratio`). No partition is checked while the disk is below its limit and has room. A shortage is logged
-when it begins and when it ends."""
+"""Watches the disk of the data directory and frees space under pressure (G12). The chunk cache yields first, then
+copied segments, oldest first; a remaining excess slows producers down (`local_excess_ratio`). No partition is checked
+while the disk is below its limit and has room. A shortage is logged when it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ log = logging.getLogger(__name__)
 
 WATCH_DISK_S: Final = 5.0
 WATCH_FULL_DISK_S: Final = 1.0  # while produces wait for room
-EXCESS_LOGGED_RATIO: Final = 0.02  # below it no producer is slowed down
+EXCESS_LOGGED_RATIO: Final = 0.02  # below this excess no producer is slowed down
 
 
 class DiskView(NamedTuple):
-    """The file system of the data directory, and what local logs may use of it. Bytes."""
+    """The file system of the data directory, and the share for local logs. Bytes."""
 
     total: int
     free: int
@@ -36,7 +35,7 @@ class DiskView(NamedTuple):
 
 
 class DiskWatch:
-    """One broker's. `tiers`: those attached now."""
+    """The disk watch of one broker. `tiers`: the attached tiers."""
 
     def __init__(
         self, logs: LogHost, cold: ColdReader, tiers: Iterable[PartitionTier], workers: Workers, limits: TierLimits
@@ -86,7 +85,7 @@ class DiskWatch:
             tier.expire_soon(asked)
 
     async def check_space(self) -> Space:
-        """Delete or make the ballast file, and log either; returns the space afterwards."""
+        """Delete or create the ballast file, and log it; returns the free space afterwards."""
         ballast, path = self._logs.ballast, self._logs.path
         was_short = ballast.is_short
         space = await self._workers.run(ballast.check_space)
@@ -115,7 +114,7 @@ class DiskWatch:
         ]
 
     async def _fit_cache(self, space: Space) -> Space:
-        """Shrink the chunk cache before any log, or let it grow again; returns the space afterwards."""
+        """Shrink the chunk cache before any log, or let it grow again; returns the free space afterwards."""
         held, configured = self._cold.cached_bytes, self._limits.cache_bytes_max
         limits = self._limits
         room = cache_room(held, space, configured, limits.local_space_ratio_max, limits.brokers_on_disk)

@@ -1,7 +1,7 @@
-"""Retention of one partition: when it runs, and which local segments are deleted.
-Local bytes of a tiered log go only if the committed manifest covers them with objects that this process verified. A log
-that is not tiered follows its own retention, with its start checkpointed first. The cold side (`cold_expirer`) runs
-first; its failure does not stop the local side. Each step may be interrupted; the next run continues."""
+"""Retention of one partition: schedules it, and deletes local segments. Local bytes of a tiered log go only if the
+committed manifest covers them with objects that this process verified. A log that is not tiered follows its own
+retention, with its start checkpointed first. The cold side (`cold_expirer`) runs first; its failure does not stop the
+local side. Each step may be interrupted; the next run continues."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ class Expirer:
         self.cold = ColdExpirer(partition, counters, forget, copier.verify)
         self._checkpointed_start = -1
         self._seen_end = -1  # of the log, at the last check
-        self._is_behind = False  # due segments stayed: not verified, damaged, or their small files are not written yet
+        self._is_behind = False  # due segments were kept: not verified, damaged, or without their small files
         self.pressure_bytes = 0
         """Bytes to free from this log; set from outside, used by the next run."""
         self._is_asked = False  # `verify_for_replica` asked for a verification
-        self._asked_end = 0  # remote end of the last such verification, whatever it found
+        self._asked_end = 0  # remote end of the last such verification, even a failed one
 
     async def run(self) -> float | None:
-        """Do what is due; returns seconds until something may be due again. Raises Retryable, AccessRefused, Fenced,
-        OSError."""
+        """Run due retention; returns seconds until the next check. Raises Retryable, AccessRefused, Fenced, OSError."""
         partition = self._partition
         if partition.fenced:
             return None
@@ -63,8 +62,8 @@ class Expirer:
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 
     def _next_check_s(self) -> float | None:
-        """Seconds in which nothing can become due except graces: one interval after an append or if due segments
-        stayed. Otherwise only time passes, and a check is late by at most a tenth of the limit."""
+        """Seconds until the next check, apart from graces: one interval after an append or if due segments were kept.
+        Otherwise only time makes segments due, and a check is late by at most a tenth of the limit."""
         partition = self._partition
         local, config, end = partition.log, partition.config, partition.log.log_end_offset
         interval_s = partition.limits.retention_check_interval_ms / 1000
@@ -80,7 +79,7 @@ class Expirer:
     def verify_for_replica(self) -> bool:
         """Whether the next run has to verify objects for a replica that lacks them.
 
-        Once for each remote end: what cannot be verified now (an outage, damage) does not make replicas wait."""
+        Only once for each remote end, so that an outage or damage does not make replicas wait."""
         partition = self._partition
         if not partition.claimed:
             return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed
@@ -109,7 +108,7 @@ class Expirer:
             await self._expire_uncopied(partition.config, visible, now_ms)
 
     async def _expire_copied(self, visible: int, now_ms: int, pressure_bytes: int) -> None:
-        """A tiered log: only verified copies, or what lies below the log start."""
+        """A tiered log: only verified copies, or segments below the log start."""
         partition = self._partition
         local = partition.log
         config = replace(
@@ -144,8 +143,8 @@ class Expirer:
             raise refused
 
     async def _verified_end(self, first: int, end: int) -> tuple[int, Retryable | AccessRefused | None]:
-        """How far from `first` verified objects cover the log, and the store's error for the next one. Verifies the
-        others."""
+        """The end of the verified objects that cover the log from `first` on, and the store's error for the next one.
+        Verifies missing ones."""
         partition = self._partition
         covered = first
         try:
@@ -159,30 +158,30 @@ class Expirer:
         except (Corrupt, ObjectMissing) as damaged:
             log.error("%s: local bytes stay: %s", partition.name, damaged)
         except ReplacedMeanwhile:
-            return covered, None  # the next run verifies what took its place
+            return covered, None  # the next run verifies the replacement
         except (Retryable, AccessRefused) as refused:
             return covered, refused
         return covered, None
 
     async def _verify_for_replica(self) -> None:
-        """A new leader has verified nothing: without this a replica would copy every byte of its disk that is in the
-        bucket too."""
+        """A new leader has no verified objects. Without this a replica would copy all its local bytes, even those in
+        the bucket."""
         partition = self._partition
         end = partition.remote_end_offset
         first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
         covered, refused = await self._verified_end(first, end)
         if refused is not None:
-            log.info("%s: replicas copy what lies above %d: %s", partition.name, covered, refused)
+            log.info("%s: replicas copy offsets from %d on: %s", partition.name, covered, refused)
         self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:
-        """A log that is not tiered: plain retention; its start moves first, durably. A rebuilt cluster deletes nothing
-        that is nowhere else, because configs set on all brokers are unknown there (R29)."""
+        """A log that is not tiered: plain retention; its start moves first, durably. A rebuilt cluster does not delete
+        only copies, because configs set on all brokers are unknown there (R29)."""
         partition, local = self._partition, self._partition.log
         config = replace(
             local.config, tiered=False, retention_ms=due_by.retention_ms, retention_bytes=due_by.retention_bytes
         )
-        is_root_asked = not partition.is_alone  # check that this broker still leads before anything goes (R6, R23)
+        is_root_asked = not partition.is_alone  # check that this broker still leads before a deletion (R6, R23)
         if not partition.is_complete() or self._has_older_in_bucket() or (is_root_asked and not partition.claimed):
             self._is_behind = True  # checked again after an interval
             return
@@ -206,7 +205,7 @@ class Expirer:
             await self._start_at(wanted.offset, due_by)
 
     def _has_older_in_bucket(self) -> bool:
-        """Whether only the bucket has older records that retention keeps: the oldest are deleted first."""
+        """Whether only the bucket has the oldest retained records, which must be deleted first."""
         manifest, start = self._partition.manifest, self._partition.log.log_start_offset
         start = start if manifest is None else max(start, manifest.log_start_offset)
         return first_local_offset(self._partition.log) > start

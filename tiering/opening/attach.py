@@ -1,7 +1,6 @@
-"""Attaches an open log's tier for one leader epoch, and detaches it.
-A log has one tier at a time, of the newest epoch it was led in. After `attach` the log may append up to
-`log.reserved_end`; claim, copy and expiry have not begun. Detaching leaves the log open for its next leader; nothing
-can be appended as a leader until then."""
+"""Attaches the tier of an open log for one leader epoch, and detaches it. A log has one tier at a time, for the newest
+epoch in which it led. After `attach` the log may append up to `log.reserved_end`; claim, copy and expiry have not
+begun. After detaching the log stays open for the next leader role; until then it accepts no appends as a leader."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ class AttachedTiers:
         self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
-        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # with leader epoch: of open and opening logs
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # of open and opening logs, with their leader epoch
         self._holes: dict[Key, tuple[int, int]] = {}  # leader epoch and hole end: see `claim_and_reserve`
         self._led: dict[Key, int] = {}  # last leader epoch in this process, while the log stays open
         self._reported: dict[Key, ReportedEnd] = {}  # of logs that followed, or led with followers
@@ -111,7 +110,7 @@ class AttachedTiers:
         self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> OpenLog | None:
         """Open a log whose files begin above its start if the root starts no lower, or if objects hold what lies
-        between. Raises `missing` otherwise: that is lost."""
+        between. Raises `missing` otherwise, because those records are lost."""
         if manifest.log_start_offset >= missing.first:
             self._logs.raise_log_start(place, missing.first)
         elif not is_held_below(missing.first, manifest):
@@ -125,7 +124,7 @@ class AttachedTiers:
         """Move away the directory of an earlier topic with this name (C9): for deletion if that topic is known to be
         deleted, else as a stray (R24).
 
-        Raises `foreign` if the partition has a root: then it was served before and has a log of its own."""
+        Raises `foreign` if the partition has a root, because then it was served before and has its own log."""
         if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
             raise foreign
         before = await self._logs.topic_id_at(place)
@@ -145,11 +144,11 @@ class AttachedTiers:
         if manifest.bucket_end_offset < first:
             raise missing
         if manifest.log_start_offset < first and not is_held_below(first, manifest):
-            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot holds the live state below
+            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot has the state below
         return manifest
 
     async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """Create a lost log that no other broker holds, at the bucket's end as the claim has it. `attach` handles a
+        """Create a lost log that no other broker holds, at the bucket's end according to the claim. `attach` handles a
         missing root."""
         key = topic_id, place.partition
         if (read := self._ahead.take(key)) is not None:
@@ -176,7 +175,7 @@ class AttachedTiers:
         return manifest
 
     def _manifests_of(self, key: Key, lead: Lead) -> ManifestStore:
-        """One manifest store an epoch: `attach` uses what opening the log read."""
+        """One manifest store per epoch, so that `attach` uses the root read by the opening."""
         found = self._manifests.get(key)
         if found is not None and found[0] == lead.leader_epoch:
             return found[1]
@@ -228,7 +227,7 @@ class AttachedTiers:
             await self._reserve_first(partition)
         is_gap_unanswered = False
         if not lead.new:
-            # A gap may lie in a transaction that is open at its beginning, or have taken the beginning.
+            # A gap may be inside an open transaction, or include the beginning of one.
             in_bucket = () if partition.manifest is None else partition.manifest.gaps
             partition.local_gaps, is_gap_unanswered = await lease.call(_look_for_gaps, opened.log, in_bucket)
         tier = self._make_tier(partition)
@@ -246,21 +245,22 @@ class AttachedTiers:
         return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
 
     def has_led(self, topic_id: UUID, partition: int) -> bool:
-        """Whether the open log was led in this process: its tail is not in doubt."""
+        """Whether the open log was led in this process, so that its tail is known."""
         return (topic_id, partition) in self._led
 
     def note_reported_end(self, topic_id: UUID, partition: int, end: ReportedEnd) -> None:
-        """The reserved end that the leader of an open log reported last, while it was copied here."""
+        """The reserved end in the leader's last report, while the log was copied here."""
         self._reported[topic_id, partition] = end
 
     def _reported_in(self, key: Key, lead: Lead) -> ReportedEnd | None:
-        """The reported end, if it is of this broker session."""
+        """The reported end, if it belongs to this broker session."""
         reported = self._reported.get(key)
         is_of_session = reported is not None and reported.broker_epoch == lead.broker_epoch != NO_SESSION
         return reported if is_of_session else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
-        """A log without headroom (a clean stop gave it back) serves reads at once, appends after this."""
+        """Reserve offsets for a log without reserved offsets (a clean stop returned them). It serves reads at once, and
+        appends afterwards."""
         try:
             await partition.reserve()
         except Retryable as unanswered:
@@ -271,15 +271,15 @@ class AttachedTiers:
             log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
 
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
-        """Epochs and producers of a log that continues at `offset`, from the object that holds what lies below (empty
-        if none), and how much the bucket holds from `since` on. Reads the root anew (D35). Raises Retryable,
-        ObjectMissing, Corrupt."""
+        """Epochs and producers of a log that continues at `offset`, from the object below (empty if there is none), and
+        the bytes in the bucket from `since` on. Reads the root again (D35). Raises Retryable, ObjectMissing,
+        Corrupt."""
         manifests, deadline_s = self.manifests_to_read(topic_id, index), self._limits.store_timeout_s
         await manifests.load()
         return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s, since)
 
     def manifests_to_read(self, topic_id: UUID, index: int) -> ManifestStore:
-        """A manifest store of which nothing is read yet."""
+        """A manifest store that has read no root yet."""
         world = self._world
         return ManifestStore(
             self._store,
@@ -312,7 +312,7 @@ class AttachedTiers:
         self._reported.pop((topic_id, partition), None)
 
     def forget(self, topic_id: UUID, partition: int) -> None:
-        """The log is closed: forget what is known of it."""
+        """The log is closed: drop its state."""
         self._led.pop((topic_id, partition), None)
         self._reported.pop((topic_id, partition), None)
         self._manifests.pop((topic_id, partition), None)
@@ -322,10 +322,10 @@ class AttachedTiers:
         try:
             async with asyncio.timeout(GIVE_BACK_S):
                 if partition.is_alone:
-                    await partition.note_reservation()  # even if nothing is released: the next start reads it
+                    await partition.note_reservation()  # even without a release, because the next start reads it
                 await partition.give_back()
         except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
-            # Nothing is lost: the next start continues below the reserved end, or declares the rest a gap.
+            # No record is lost: the next start continues below the reserved end, or declares the rest a gap.
             log.warning("%s keeps its reservation: %s", partition.name, kept)
             # Thousands of partitions must not each wait for a bucket that does not answer.
             self._store_away |= isinstance(kept, Retryable | AccessRefused | TimeoutError)

@@ -1,6 +1,6 @@
-"""Epochs and producers of a log that begins where the bucket ends, and the claim of such a log.
-They come from the footer of the last object: two requests, plus at most one manifest page. They name nothing at or
-above the offset, even if the object reaches further."""
+"""Epochs and producers of a log that begins at the bucket's end, and the claim of such a log. They come from the footer
+of the last object, which takes two requests plus at most one manifest page. They contain only offsets below the end,
+even if the object reaches further."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVES_MAX: Final = 2
 
 
 class ColdStart(NamedTuple):
-    """`held_bytes`: about how many log bytes the bucket holds below the offset, from `since` on."""
+    """`held_bytes`: approximate log bytes in the bucket below the offset, from `since` on."""
 
     epochs: LeaderEpochs
     producers: Iterable[ProducerEntry]
@@ -30,7 +30,7 @@ class ColdStart(NamedTuple):
 
 
 Known: TypeAlias = Mapping[tuple[str, int], ColdStart]
-"""What an object says at an offset, by its key. Objects never change."""
+"""Cache of the state from objects, by key and offset. Objects never change."""
 
 
 async def state_at(
@@ -42,7 +42,7 @@ async def state_at(
     since: int = 0,
     known: Known | None = None,
 ) -> ColdStart:
-    """At `offset`, from what the loaded manifest names below it. `known`: what earlier reads of objects gave.
+    """The state at `offset`, from the objects below it in the loaded manifest. `known`: results of earlier reads.
 
     If an object reaches further, later batches of its producers are left out: the replica copies them anyway. Raises
     Retryable (StoreUnavailable), ObjectMissing, Corrupt."""
@@ -106,8 +106,8 @@ async def claim_and_reserve(
 ) -> tuple[Manifest, int]:
     """Claim in one request, and reserve `block` offsets beyond the earlier reserved end; returns the root and that end.
 
-    The new offsets are used only after the hole up to there is closed. A start that ends in between leaves the next one
-    a longer hole, but no offset is assigned twice. Raises as `ManifestStore.claim`."""
+    The new offsets are used only after the hole below them is closed. If a start ends in between, the next one has a
+    longer hole, but no offset is assigned twice. Raises as `ManifestStore.claim`."""
     hole_end = 0
 
     def reserve(manifest: Manifest) -> Manifest:

@@ -1,6 +1,6 @@
-"""Cold reads of a partition that another broker leads.
-The root is read at the first cold read, and when the known manifest lacks an offset. It only reads, and neither claims
-nor verifies (R6). An old manifest shows nothing wrong: objects are immutable and hold committed records only."""
+"""Cold reads of a partition that another broker leads. The root is read at the first cold read, and when the known
+manifest lacks an offset. It only reads, and neither claims nor verifies (R6). Reads with an old manifest are correct,
+because objects are immutable and hold only committed records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tiering.reading.cold_reader import ColdReader
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdView:
-    """One partition's. `end`: exclusive end below which the bucket is known to hold what the local log does not."""
+    """The cold view of one partition. `end`: exclusive end of the offsets known to be in the bucket but not in the
+    local log."""
 
     topic_id: UUID
     partition: int

@@ -1,7 +1,6 @@
-"""What the bucket says about transactions whose marker a gap may have taken (TX10).
-
-All that lies in the bucket was decided before it was copied (TX5), and readers have seen the outcome: it stands. The
-footer of the last object names every transaction that is open at its end, and how it ended."""
+"""Finds in the bucket the outcome of transactions whose marker may be in a gap (TX10). Every transaction in the bucket
+was decided before its copy (TX5), and readers may have seen the outcome, so it is final. The footer of the last object
+names every transaction that is open at its end, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from tiering.partition_state import TieredPartition
 
 
 async def decided_in_bucket(partition: TieredPartition) -> tuple[DecidedTransaction, ...]:
-    """Those that the last object names; none if nothing is copied. At most two requests. Raises Retryable, Fenced,
-    ObjectMissing, Corrupt."""
+    """The transactions in the last object's footer; none without a copied object. At most two requests. Raises
+    Retryable, Fenced, ObjectMissing, Corrupt."""
     manifest = await partition.claim()
     end_offset = manifest.remote_end_offset
     entry = await partition.manifests.find(end_offset - 1) if end_offset else None

@@ -1,6 +1,6 @@
-"""Starts of attached tiers, deferred while logs are being opened: claims and copies would slow that down.
-A tier starts once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is
-starting. So partitions that fail to open do not keep others from the bucket."""
+"""Starts of attached tiers, deferred while logs are being opened: claims and copies would slow that down. A tier starts
+once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is starting.
+Partitions that fail to open thus do not delay others for long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 DEFER_S_MAX: Final = 10.0
-"""Well below the minute in which a new leader has to claim (R23)."""
+"""Much shorter than the minute in which a new leader must claim (R23)."""
 
 
 class DeferredStart:
@@ -24,7 +24,7 @@ class DeferredStart:
 
     @contextmanager
     def while_opening(self, *, is_start: bool = False) -> Iterator[None]:
-        """Defer starts until the last of these contexts ends; `is_start`: however long that takes."""
+        """Defer starts until the last of these contexts ends; `is_start`: without a time limit."""
         self._opening += 1
         self._starting += is_start
         try:
@@ -45,7 +45,7 @@ class DeferredStart:
             self._timer = asyncio.get_running_loop().call_later(DEFER_S_MAX, self._too_long)
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Make no further starts."""
         self._waiting.clear()
         self._end_timer()
 

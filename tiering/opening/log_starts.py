@@ -1,6 +1,5 @@
-"""Where a log starts, from disk and root.
-A log start never moves back, and never above the log's end. The manifest decides what the bucket holds, whatever the
-topic's configs are now."""
+"""Determines the start of a log, from disk and root. A log start never moves back, and never above the log's end. The
+manifest, not the topic's configs, shows which objects exist."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ def start_at_least(lease: Lease, manifest: Manifest) -> None:
 
 
 def is_held_below(first_local: int, manifest: Manifest) -> bool:
-    """Whether objects reach `first_local`, where the local files begin: then the log lacks nothing."""
+    """Whether objects reach `first_local`, the start of the local files, so that the log is complete."""
     return manifest.live.segments > 0 and manifest.remote_end_offset >= first_local
 
 
 def lacks_segments(local: PartitionLog) -> str | None:
-    """Why a log that rejoins may lack records of its leader, for a topic that is no longer tiered: what lies below its
-    files was in the bucket, and a leader without replicas may have deleted those objects (ADR 26). None: it lacks
-    nothing."""
+    """The reason why a rejoining log of a topic that is no longer tiered may lack records of its leader: the records
+    below its files were in the bucket, and a leader without replicas may have deleted those objects (ADR 26). None: it
+    is complete."""
     first, start = first_local_offset(local), local.log_start_offset
     if local.config.tiered or first <= start:
         return None

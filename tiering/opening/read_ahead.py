@@ -1,9 +1,9 @@
-"""Prefetch of what the bucket holds of lost logs, while this broker waits for the right to lead them.
-It reads each partition's root, and the epochs and producers in its last object's footer. Nothing is led or written from
-this alone, because an earlier leader may commit until a claim fences it. The prefetched root is only where the claim
-starts from: the claim replaces exactly that root (by ETag) or is refused, then reads it again and claims that (C30). A
-footer counts only if the claimed root names its object as the last one; keys are new for each upload and objects never
-change. Errors are left to the opening of the log, which reads again. At most `PARTITIONS_MAX` partitions are read."""
+"""Prefetches the bucket's data of lost logs, while this broker waits to become their leader. It reads each partition's
+root, and the epochs and producers in its last object's footer. Prefetched data alone is not used to lead or write,
+because an earlier leader may commit until a claim fences it. The claim replaces exactly the prefetched root (by ETag).
+If the root has changed, the claim reads it again and replaces the new one (C30). A footer counts only if the claimed
+root names its object as the last one; keys are new for each upload and objects never change. Errors are ignored here;
+the opening of the log reads again. At most `PARTITIONS_MAX` partitions are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tiering.opening.cold_start import ColdStart, state_at
 Key = tuple[UUID, int]
 
 PARTITIONS_MAX: Final = 2_000  # roots of up to 64 KiB each, which stay in memory while they are led
-_READERS: Final = 8  # at once: beside them the lease is watched
+_READERS: Final = 8  # reads at once; the lease is watched at the same time
 
 
 class ReadAhead:
@@ -39,7 +39,8 @@ class ReadAhead:
         self.cold: dict[tuple[str, int], ColdStart] = {}
 
     async def read(self, wanted: Iterable[Key]) -> None:
-        """Read what the bucket has for them. It may be cancelled and started again. Raises no error of the store."""
+        """Read the bucket's data for these partitions. It may be cancelled and started again. Raises no error of the
+        store."""
         left = (key for key in islice(wanted, PARTITIONS_MAX) if key not in self._manifests)
 
         async def reader() -> None:

@@ -1,9 +1,9 @@
-"""Reservation of offsets: a block reserved in the root, and the broker's copy of it on disk.
-An offset is assigned only below an end that was committed to the root and, if there is a local copy, is durable in it.
-Without a copy the next start reads the root first. A clean stop lowers the copy before the root. So no offset below the
-root's reserved end is ever assigned to two records, whatever is lost (C6, C7). The file `thermocline-reservation` has
-version `0` in line 1, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (boot id of the
-machine run that wrote it), one `name value` a line, and `crc` over all lines before."""
+"""Reservation of offsets: a block reserved in the root, and the broker's copy of it on disk. An offset is assigned only
+below an end that was committed to the root and, if there is a local copy, is durable in it. Without a copy the next
+start reads the root first. A clean stop lowers the copy before the root. No offset below the root's reserved end is
+thus ever assigned to two records, after any loss (C6, C7). The file `thermocline-reservation` has version `0` in line
+1, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (boot id of the machine run that wrote
+it), one `name value` a line, and `crc` over all lines before."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class LocalReservation:
         return self.flush_sync or clean or self.boot_id == boot_id
 
     def stands_for(self, *, flush_sync: bool, boot_id: str) -> bool:
-        """Whether it is right for a log that serves in this mode and machine run. With flushes before visibility the
-        machine run does not matter."""
+        """Whether the copy is correct for a log that serves in this mode and machine run. If records are flushed before
+        they are visible, the machine run does not matter."""
         return self.flush_sync == flush_sync and (flush_sync or self.boot_id == boot_id)
 
 
@@ -62,7 +62,7 @@ def encode_reservation(value: LocalReservation) -> bytes:
 
 
 def decode_reservation(data: bytes) -> LocalReservation | None:
-    """None for anything `encode_reservation` did not write: it counts as missing."""
+    """None for bytes that `encode_reservation` did not write; the copy then counts as missing."""
     if len(data) > _BYTES_MAX:
         return None
     try:
@@ -109,7 +109,7 @@ def remove_reservation(directory: Directory) -> None:
 
 
 class AppendRate:
-    """Offsets assigned in the last hour, from samples of the log's end every five minutes."""
+    """Samples the log's end every five minutes, to measure the offsets assigned in the last hour."""
 
     __slots__ = ("_samples",)
 
@@ -127,13 +127,13 @@ class AppendRate:
 
 
 def block_size(block_min: int, last_hour: int) -> int:
-    """Offsets of one reservation: the last hour's appends, but at least `block_min`."""
+    """Size of one reservation: the last hour's offsets, but at least `block_min`."""
     return max(block_min, last_hour)
 
 
 def raise_to(log_end_offset: int, reserved_end: int, block: int, needed_end: int = 0) -> int | None:
-    """The end to reserve now; None while at least half a block is left and `needed_end`, which an append asked for, is
-    below it. One batch may have more records than a block has offsets."""
+    """The end to reserve now; None while at least half a block is left and `needed_end`, the end of a waiting append,
+    is below it. One batch may have more records than a block has offsets."""
     if reserved_end - log_end_offset > block // 2 and needed_end <= reserved_end:
         return None
     return max(log_end_offset + block, needed_end)

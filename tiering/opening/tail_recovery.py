@@ -1,13 +1,11 @@
 """Start of a leadership: closes a possible hole at the log's end, and reserves offsets.
 - A log without a usable reservation, or whose tail may be lost, claims its partition first and uses only the root that
-  this claim returned (C30). So does an unclean start (R20): the log is truncated to what cannot have been overwritten,
-  and then enters its epoch.
+  this claim returned (C30). An unclean start (R20) does the same: it truncates the log to the part that cannot have
+  been overwritten, and then enters its epoch.
 - The hole up to the reserved end is filled with declared gaps, flushed, before a new reservation counts and before the
   first append.
 - Every other log serves at once, without reading the bucket. That includes one whose leader reported the reserved end
-  in
-  this session (R21).
-Each step is durable before the next. The next leader finishes what a crash interrupts."""
+  in this session (R21). Each step is durable before the next. After a crash the next leader finishes the steps."""
 
 from __future__ import annotations
 
@@ -38,15 +36,15 @@ log = logging.getLogger(__name__)
 
 
 class Tail(Enum):
-    """Whether the end of a log that is to be led is complete."""
+    """Whether the tail of a log that will lead is complete."""
 
     NEW = "new"  # the partition is being created: root and reservation first
-    WHOLE = "whole"  # it holds all that a client saw: the claim may come later
-    IN_DOUBT = "in doubt"  # a part may be lost: read the root first
+    WHOLE = "whole"  # it holds all records that a client saw, so the claim may follow later
+    IN_DOUBT = "in doubt"  # records may be lost: read the root first
 
 
 def tail_of(reservation: LocalReservation | None, *, new: bool, boot_id: str, clean: bool) -> Tail:
-    """`clean`: the last process left every log whole. The boot id in the reservation is the machine run that last
+    """`clean`: the last process closed every log cleanly. The boot id in the reservation is the machine run that last
     served the log, so a crash between noticing a machine restart and acting on it changes nothing."""
     if new:
         return Tail.NEW
@@ -59,12 +57,13 @@ def tail_of(reservation: LocalReservation | None, *, new: bool, boot_id: str, cl
 class TailRecovery:
     """One open log in one leader epoch; one use.
 
-    - `was_clean`: the last process left every log whole.
+    - `was_clean`: the last process closed every log cleanly.
     - `followed`: it was in sync with the leader before, so other brokers may hold the log too.
     - `led_before`: the epoch it was led in before it resigned; another broker may have led since.
-    - `reported`: in this session, by the leader before or as that leader, and nothing was lost since.
+    - `reported`: the end reported in this session by the previous leader, or by this broker as leader, with no loss
+      since.
     - `hole_end`: the earlier reserved end, if the claim reserved anew already.
-    - `lost`: what it declared a gap, [first, end).
+    - `lost`: the declared gap, [first, end).
     - `is_own`: as far as its disk shows, only this broker led the log since it holds its records.
     """
 
@@ -133,14 +132,14 @@ class TailRecovery:
     # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _serve_whole(self, reservation: LocalReservation) -> None:
         local = self._log
-        known = self.partition.manifest  # only where opening the log asked the root, or we led it before
+        known = self.partition.manifest  # only if the opening read the root, or this broker led before
         is_behind = known is not None and (
             known.bucket_end_offset > local.log_end_offset
             or (self._may_another_have_led and known.reserved_end_offset > reservation.reserved_end)
         )
         if is_behind or reservation.reserved_end < local.log_end_offset:
             log.error(
-                "%s ends at %d, its reserved end is %d: going on where the bucket says",
+                "%s ends at %d, its reserved end is %d: continuing at the end in the bucket",
                 self.partition.name,
                 local.log_end_offset,
                 reservation.reserved_end,
@@ -166,14 +165,15 @@ class TailRecovery:
 
     @property
     def _may_another_have_led(self) -> bool:
-        """Whether another broker may have led since. In the very next leader epoch it was only this one, and the root's
-        reservation is ours even if the last epoch's commit was interrupted before the local copy was written."""
+        """Whether another broker may have led since. In the directly following leader epoch no other broker has, and
+        the root's reservation is ours even if the last epoch's commit was interrupted before the local copy was
+        written."""
         return self.led_before is not None and self.partition.epoch > self.led_before + 1
 
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
     async def _take_over(self) -> None:
         """A follower has all committed records. Offsets above its end may have been assigned, but no client saw them:
-        there is no hole. It did not hear log start and reserved end in this session, so it reads the root first."""
+        there is no hole. It has no report of log start and reserved end in this session, so it reads the root first."""
         local = self._log
         try:
             manifest = await self._claim()
@@ -182,8 +182,8 @@ class TailRecovery:
             return
         if local.log_end_offset < manifest.bucket_end_offset:
             lost = (
-                f"{self.partition.name} ends at {local.log_end_offset}, the bucket holds all below "
-                f"{manifest.bucket_end_offset}: this replica lost what it had; another one has to lead"
+                f"{self.partition.name} ends at {local.log_end_offset}, the bucket holds all offsets below "
+                f"{manifest.bucket_end_offset}: this replica lost records; another one has to lead"
             )
             self.partition.on_behind(lost)
             raise Corrupt(lost)
@@ -195,29 +195,30 @@ class TailRecovery:
 
     # ── a lost tail ──────────────────────────────────────────────────────────────────────────────────────────────
     async def _claim_first(self, *, may_lack_root: bool, unclean_after: int | None = None) -> None:
-        """`may_lack_root`: nothing here shows that the partition ever had a root."""
+        """`may_lack_root`: no local file shows that the partition ever had a root."""
         try:
             manifest = await self._claim()
         except RootMissing as missing:
             await self._recreate_root(missing, may_lack_root=may_lack_root)
             return
-        # Not before the claim: without the bucket the local log stays unchanged.
+        # After the claim, because without the bucket the local log must not change.
         if not self._opened.is_bare:
             await self._lease.call(remove_reservation, self._log.directory)
         if unclean_after is not None:
             await self._cut_to_kept(unclean_after)
         await self._close_hole(manifest)
-        if unclean_after is not None:  # all that is in the bucket was committed
+        if unclean_after is not None:  # all records in the bucket were committed
             self._lease.move_high_watermark(max(self._opened.high_watermark, manifest.bucket_end_offset))
 
     async def _cut_to_kept(self, served_epoch: int) -> None:
-        """Drop what may have been overwritten since; then enter the epoch, which records that this was done (D72)."""
+        """Truncate records that may have been overwritten since; then enter the epoch, which records the truncation
+        (D72)."""
         opened, local = self._opened, self._log
         keep = kept_end(opened.seen_epoch, opened.high_watermark, local.log_end_offset, served_epoch)
         keep = min(keep, local.sound_end_offset)
         if keep < local.log_end_offset:
             log.warning(
-                "%s is cut from %d to %d: what lies above is damaged, or may be overwritten since (leader epoch %d)",
+                "%s is truncated from %d to %d: higher offsets are damaged or may be overwritten (leader epoch %d)",
                 self.partition.name,
                 local.log_end_offset,
                 keep,
@@ -250,14 +251,14 @@ class TailRecovery:
         return partition_prefix(self.partition.topic_id, self.partition.partition)
 
     async def _nothing_in_bucket(self) -> bool:
-        """Whether creation was interrupted before the root: then nothing else was written either."""
+        """Whether the creation was interrupted before the root, so that no other object was written."""
         async for _ in self.partition.store.list(self._prefix):
             return False
         return True
 
     async def _close_hole(self, manifest: Manifest) -> None:
-        """Before any append: restart at the bucket's end unless the log reaches it, close the hole, reserve unless the
-        claim did."""
+        """Before any append: restart at the bucket's end unless the log reaches it, close the hole, and reserve unless
+        the claim did."""
         local = self._log
         await self._adopt_bucket_end(manifest)
         if is_held_below(first_local_offset(local), manifest):
@@ -271,7 +272,7 @@ class TailRecovery:
             manifest = await self.partition.commit(lambda m: m.reserve(reserve))
         reach("reserve.committed")
         if self._opened.is_bare:
-            # The copy is written once it serves. Without a copy the next start reads the root first.
+            # The local copy is written when the log serves. Without a copy the next start reads the root first.
             self.partition.is_noted = False
             self._lease.reserve(manifest.reserved_end_offset)
         else:
@@ -303,14 +304,14 @@ class TailRecovery:
             await lease.flusher.flush()
             reach("gap.appended")
             if self.partition.config.enabled:
-                # Seal it now: its copy makes the manifest, and so `tier status`, name the gap.
+                # Seal it now, because its upload adds the gap to the manifest and `tier status`.
                 lease.roll()
         except LogFull as full:
-            raise OSError(errno.ENOSPC, str(full)) from full  # temporary: reopen the log, it is not offline
+            raise OSError(errno.ENOSPC, str(full)) from full  # temporary: the log is reopened and not offline
         self.lost = first, reserved_end
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _reserved(self, end: int) -> None:
-        """The root reserves offsets below `end`: write the local copy, then use it."""
+        """The root reserves offsets below `end`: write the local copy, then use the reservation."""
         await self.partition.write_local_reservation(end)
         self._lease.reserve(end)

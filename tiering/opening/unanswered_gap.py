@@ -1,9 +1,10 @@
 """Whether the coordinators may still have to be asked about the newest gap of a log (TX32).
 
-A gap may have taken the beginning of a transaction, of which nothing is left here. Until every coordinator aborted what
-it lists for the partition, its leader lets no transaction begin. So a transaction that began behind the gap proves that
-they answered, to this leader or one before it. Without one the question is open, or asked again: after a restart, and
-by the next leader. Where none began for long they abort at most what was added to the partition and wrote nothing."""
+A gap may include the complete part of a transaction in this log. Until every coordinator aborted the transactions that
+it lists for the partition, the leader lets no transaction begin. A transaction that began after the gap thus proves
+that they answered this leader or an earlier one. Without one the leader asks, or asks again, after a restart or a
+leader change. A needless question aborts at most transactions that were added to the partition without a record in
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _READ_BYTES: Final = 256 << 10
 
 
 def is_unanswered(log: PartitionLog, gaps: Sequence[tuple[int, int]]) -> bool:
-    """`gaps`: [first, end) of those that are known, in any order. Blocking, a few ms at most."""
+    """`gaps`: [first, end) of the known gaps, in any order. Blocking, a few ms at most."""
     if not gaps:
         return False
     behind = max(end for _, end in gaps)
@@ -30,7 +31,7 @@ def is_unanswered(log: PartitionLog, gaps: Sequence[tuple[int, int]]) -> bool:
 
 
 def _any_began(log: PartitionLog, offset: int) -> bool:
-    """Whether a batch of a transaction lies in the first bytes from `offset` on. What cannot be read holds none."""
+    """Whether the first bytes from `offset` on contain a batch of a transaction. Unreadable bytes count as none."""
     left = LOOK_BYTES
     try:
         while left > 0:

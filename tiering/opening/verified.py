@@ -1,5 +1,5 @@
-"""Objects of a partition that this process saw whole in the store after the commits that name them.
-Pure. They may let local bytes be deleted. Bounded: a forgotten object is verified again first."""
+"""Verified objects of a partition: this process checked them completely in the store after the commits that name them.
+Pure. Local bytes that they cover may be deleted. The set is bounded; a dropped object is verified again first."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Verified:
 
     era: int = 0
     _objects: dict[UUID, tuple[int, int]] = field(default_factory=dict)  # [base, end) offsets of the object
-    _covered: tuple[int, int] = (-1, -1)  # last question and answer: every fetch of a replica asks
+    _covered: tuple[int, int] = (-1, -1)  # cache of the last result, because every fetch of a replica asks
 
     def note(self, segment: RemoteSegment, era: int) -> None:
-        """The object was seen whole in the store, in `era`, after the commit that names it."""
+        """The object was verified in the store, in `era`, after the commit that names it."""
         if era != self.era:
             return
         if len(self._objects) >= VERIFIED_MAX:
@@ -34,7 +34,7 @@ class Verified:
         return self._objects.get(segment.uuid) == (segment.base_offset, segment.end_offset)
 
     def covered_from(self, start: int) -> int:
-        """How far objects reach from `start` on, without a hole."""
+        """The end of the objects that cover offsets from `start` on without a hole."""
         if self._covered[0] == start:
             return self._covered[1]
         covered = start
@@ -46,13 +46,13 @@ class Verified:
         return covered
 
     def forget_all(self) -> None:
-        """The root names none of them any more: other objects may hold the same offsets later."""
+        """The root no longer names any of these objects; other objects may hold the same offsets later."""
         self.era += 1
         self._objects.clear()
         self._covered = (-1, -1)
 
     def forget_objects(self, uuids: Iterable[UUID]) -> None:
-        """The root names others in their place."""
+        """The root names replacements of these objects."""
         for uuid in uuids:
             self._objects.pop(uuid, None)
         self._covered = (-1, -1)

@@ -1,7 +1,7 @@
-"""Loaded data of cold reads: open segments, checked chunks, and positions of batches.
-Bounded LRU tables, no I/O. A "pinned" chunk, which a waiting reader was told of, outlives others until it is read or 30
-s pass. A prefetched chunk counts as unread until it is read, dropped, or 30 s pass. An answer being sent keeps its
-file, whatever is dropped here (T23)."""
+"""Loaded data of cold reads: open segments, checked chunks, and positions of batches. Bounded LRU tables, no I/O. A
+"pinned" chunk, announced to a waiting reader, is evicted after others, until it is read or 30 s pass. A prefetched
+chunk counts as unread until it is read, dropped, or 30 s pass. An answer in flight keeps its file even if the chunk is
+dropped here (T23)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiering.reading.batch_slices import HeldChunk, OpenSegment
 
 SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
-# A chunk that found no disk space is in process memory, not in the page cache: eight of them count as 64 others.
+# A chunk without disk space is in process memory, not in the page cache: eight of them count as 64 others.
 _MEMORY_WEIGHT: Final = 8
 CHUNKS_MAX: Final = 256  # each may keep a descriptor
 PINNED_TIMES: Final = 4
@@ -93,7 +93,7 @@ class HeldChunks:
         self._unpin_old(now_s)
         while self._free and self._bytes > self._bytes_max:
             oldest = next(iter(self._free))
-            if oldest == chunk_id:  # the newest stays, whatever it weighs
+            if oldest == chunk_id:  # the newest stays, even if it is too large
                 break
             self.drop(oldest)
         while self._bytes > PINNED_TIMES * self._bytes_max or len(self) > CHUNKS_MAX:
@@ -103,7 +103,7 @@ class HeldChunks:
             self.drop(oldest)
 
     def pin(self, chunk_id: ChunkId, now_s: float) -> None:
-        """A reader was told that it is loaded, and has not read it yet."""
+        """Pin a chunk: a reader was notified that it is loaded, and has not read it yet."""
         found = self.read(chunk_id)
         if found is not None:
             del self._free[chunk_id]
@@ -136,7 +136,7 @@ class HeldChunks:
 
 
 class Unread:
-    """Prefetched chunks that no reader asked for yet: at most `bytes_max`, each for at most `keep_s`."""
+    """Prefetched chunks that no reader requested yet: at most `bytes_max`, each for at most `keep_s`."""
 
     def __init__(self, bytes_max: int, keep_s: float) -> None:
         self._bytes_max = bytes_max
@@ -164,14 +164,15 @@ class Unread:
         self._bytes += length
 
     def read(self, chunk: ChunkId) -> None:
-        """A reader asked for it, or it was dropped."""
+        """A reader requested the chunk, or it was dropped."""
         found = self._chunks.pop(chunk, None)
         if found is not None:
             self._bytes -= found[0]
 
 
 class OpenSegments:
-    """Segments with their footers, by id and by base offset; and until when each object is assumed to exist."""
+    """Segments with their footers, by id and by base offset, and the time until which each object is assumed to
+    exist."""
 
     def __init__(self, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -213,7 +214,7 @@ class OpenSegments:
             del self._bases[_base(opened)]
 
     def seen(self, uuid: SegmentId, until_s: float) -> None:
-        """Its object was found under its name; assume that until `until_s`."""
+        """The segment's object exists under its name; assume that until `until_s`."""
         if uuid in self._segments:
             self._there_until_s[uuid] = until_s
 
@@ -223,7 +224,7 @@ class OpenSegments:
 
 
 class Places:
-    """Positions of batches that were asked for or will be next: (segment, position) by offset."""
+    """Positions of batches that were requested or will be next: (segment, position) by offset."""
 
     def __init__(self, places_max: int = PLACES_MAX) -> None:
         self._places_max = places_max

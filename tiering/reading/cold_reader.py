@@ -1,6 +1,6 @@
-"""Cold reads of a broker: an answer from loaded chunks, or a future to wait for them.
-`read` never blocks or awaits. What it answers was checked and brought into the page cache in this process (C25, G11). A
-future carries no error: the next `read` raises it with topic and offset. A load continues when its reader gave up."""
+"""Cold reads of a broker: an answer from loaded chunks, or a future to wait for them. `read` never blocks or awaits.
+Its bytes were checked and read into the page cache by this process (C25, G11). A future carries no error: the next
+`read` raises it with topic and offset. A load continues even if its reader gave up."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class ColdReader:
     ) -> ColdSlice | asyncio.Future[None]:
         """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; a larger first one if `min_one`.
 
-        A future if data has to be loaded first: ask again when it is done. An empty slice if the first batch is larger
-        than `bytes_max`. Raises what loading met: ObjectMissing, Corrupt, AccessRefused, Retryable (also: queue full,
-        or the offset is no longer cold); asking again tries again."""
+        A future if data must be loaded first: read again when it is done. An empty slice if the first batch is larger
+        than `bytes_max`. Raises the errors of loading: ObjectMissing, Corrupt, AccessRefused, Retryable (also for a
+        full queue, or if the offset is no longer cold). Another read tries again."""
         manifest = manifests.manifest
         if manifest is None:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
@@ -134,7 +134,7 @@ class ColdReader:
             raise _of(manifest, manifest.log_start_offset, failure) from failure
 
     async def forget(self, keys: Collection[SegmentKey]) -> None:
-        """The objects were deleted: drop what is loaded of them, including the disk space of a directory bucket's open
+        """The objects were deleted: drop their loaded data, including the disk space of a directory bucket's open
         files."""
         self._table.forget({key.uuid.int for key in keys})
         await self._cache.drop_segments({str(key) for key in keys})

@@ -1,6 +1,6 @@
-"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets.
-Each is loaded once however many readers want it. A load continues when its reader gave up, up to the first chunk that
-was asked for. A missing object makes the manifest be read again: it may have been expired or replaced (T4)."""
+"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets. Readers of
+the same data share one load. A load continues if its reader gave up, up to the first requested chunk. After a missing
+object the manifest is read again, because the object may have expired or been replaced (T4)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from tiering.reading.source import ChunkSource
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
-MOVES_MAX: Final = 3  # objects replaced one after the other under one read
+MOVES_MAX: Final = 3  # successive replacements of objects during one read
 Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its first chunk, a segment's footer
 
 
 class Moved(Retryable):
-    """The object is gone, and the manifest names another one at its offsets, or none."""
+    """The object does not exist any more, and the manifest names another one at its offsets, or none."""
 
 
 class ManifestView(Protocol):
-    """What a cold read needs of a partition's manifest (`ManifestStore`)."""
+    """Interface of a partition's manifest for cold reads (`ManifestStore`)."""
 
     @property
     def manifest(self) -> Manifest | None: ...
@@ -81,7 +81,7 @@ class Loader:
         self._on_loaded = on_loaded
         self.flights: SingleFlight[Key] = SingleFlight(tasks, clock, rng, limits)
 
-    # ── what readers ask for: a future, done when asking again may answer; raised is the last failure, if untold ──
+    # ── requests of readers: a future, done when another request may answer; raises the last unreported failure ──
     def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
         """A future: `place` is known and its first chunk is loaded."""
         return self.flights.want(place, lambda: self._locate(manifests, place))
@@ -107,7 +107,7 @@ class Loader:
 
     # ── places ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _locate(self, manifests: ManifestView, place: LogPlace) -> None:
-        """Find the batch that holds the offset; again where an object was replaced meanwhile."""
+        """Find the batch that holds the offset; try again if an object was replaced meanwhile."""
         began_s = self._clock.monotonic_s()
         try:
             for _ in range(MOVES_MAX):
@@ -118,8 +118,8 @@ class Loader:
             self._note_time(place, began_s)
 
     async def _locate_once(self, manifests: ManifestView, place: LogPlace) -> None:
-        """By the index, then headers, chunk by chunk, so that a damaged chunk does not fail what lies before it. Raises
-        Moved."""
+        """Find it by the index, then by headers, chunk by chunk, so that a damaged chunk does not affect earlier
+        offsets. Raises Moved."""
         opened = await self._open_at(manifests, place[2])
         footer = opened.footer
         position = index_position(footer, place[2])
@@ -137,7 +137,7 @@ class Loader:
         raise Corrupt(f"{opened.key}: no batch holds offset {place[2]}")
 
     async def read(self, manifests: ManifestView, opened: OpenSegment, position: int, length: int) -> bytes:
-        """Log bytes of a segment, off the loop, loading what is missing. Raises what loading raises."""
+        """Log bytes of a segment, read off the loop; missing chunks are loaded. Raises the errors of loading."""
         parts: list[bytes] = []
         end = position + length
         while position < end:
@@ -216,13 +216,13 @@ class Loader:
         except ObjectMissing:
             self._table.chunks.drop_segments({opened.entry.uuid.int})
             if not await self._is_replaced(manifests, opened.entry):
-                raise  # else whoever waits asks again, and begins at its offset in the other object
+                raise  # else waiting readers try again, at their offset in the other object
         finally:
             self._note_time(chunk_id, began_s)
 
     async def _is_replaced(self, manifests: ManifestView, entry: RemoteSegment) -> bool:
-        """A 404 may mean that the manifest names another object, or none, at its offsets. Then it is forgotten, and
-        the next read starts from the newest manifest."""
+        """A 404 may mean that the manifest names another object, or none, at its offsets. The segment is then dropped,
+        and the next read starts from the newest manifest."""
         try:
             await manifests.reload_if_changed()
             named = await manifests.find(entry.base_offset)

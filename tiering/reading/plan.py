@@ -1,7 +1,7 @@
-"""From an offset to ranges of files, or to what has to be loaded first.
-Pure. An answer begins and ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks
-whose object existed a moment ago. Missing data is reported only if there is no answer at all without it. Hot path: an
-answer of 1 MiB costs about 20 µs."""
+"""Plans a cold read: from an offset to ranges of files, or to the load that is needed first. Pure. An answer begins and
+ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks whose object existed just
+before. Missing data is reported only if no answer is possible without it. Hot path: an answer of 1 MiB costs about 20
+µs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiering.reading.chunk_table import ChunkTable, LogPlace
 
 
 class Missing(NamedTuple):
-    """What has to be loaded: chunk number `chunk` of `opened`; the place itself if `opened` is None."""
+    """The needed load: chunk number `chunk` of `opened`; the place itself if `opened` is None."""
 
     place: LogPlace
     opened: OpenSegment | None
@@ -32,7 +32,7 @@ class Missing(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What to send, empty if the first batch is too large; and the segment and place where it ends."""
+    """The ranges to send, empty if the first batch is too large, and the segment and place of their end."""
 
     found: ColdSlice
     opened: OpenSegment
@@ -48,7 +48,7 @@ class ChunkSpan:
         self._opened = opened
         self._first = index = opened.chunk_at(start)
         self._chunks: list[HeldChunk] = []
-        self.end = start  # log bytes before it are at hand
+        self.end = start  # log bytes before it are loaded
         uuid = opened.entry.uuid.int
         if not table.segments.is_there(uuid, now_s):
             return
@@ -124,8 +124,8 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
 
 
 def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int, end: int) -> None:
-    """Each marker once. Objects may name different beginnings of one transaction, where a leader had lost its
-    producers: a client that pops one name for each marker would take the second for a later transaction."""
+    """Each marker once. Objects may have different beginnings of one transaction if a leader lost its producer state. A
+    client removes one entry per marker, so it would take the second entry for a later transaction."""
     for entry in aborted.overlapping(first, end):
         key = entry.producer_id, entry.last_offset
         found[key] = min(entry.first_offset, found.get(key, entry.first_offset))
@@ -134,7 +134,7 @@ def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int,
 def _part(
     table: ChunkTable, place: LogPlace, opened: OpenSegment, start: int, room: int, force: bool, now_s: float
 ) -> tuple[ChunkSpan, BatchBorder] | Missing | None:
-    """What an answer takes of this segment from `start`, and where that ends. None: the first batch does not fit."""
+    """The answer's part in this segment from `start` on, and its end. None: the first batch does not fit."""
     if room <= 0 and not force:
         return None
     # Read the header even if the batch does not fit: it has the batch's size.

@@ -1,7 +1,7 @@
-"""Sequential readers and prefetching for them, across chunks and segments.
-A reader is known by the offset it will ask for next, so it needs no identity. Its window doubles with every sequential
-read, up to `window_max` chunks. Prefetched unread bytes never exceed their share of the cache, so readers cannot evict
-one another's next chunk. Deciding is pure (`Streams`, `to_load`)."""
+"""Sequential readers and prefetching for them, across chunks and segments. A reader is identified by the offset of its
+next request. Its window doubles with every sequential read, up to `window_max` chunks. Prefetched unread bytes never
+exceed their share of the cache, so readers cannot evict one another's next chunk. Deciding is pure (`Streams`,
+`to_load`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tiering.reading.loader import Loader, ManifestView
 
 WINDOW_FIRST: Final = 1
 STREAMS_MAX: Final = 4096
-# Chunks one reader has under way: the four ranged GETs at once that saturate a loop (measured), and two
-# that were fetched and are being checked and written.
+# Chunks that one reader has in progress: four concurrent ranged GETs, which saturate a loop (measured), and two fetched
+# chunks that are being checked and written.
 LOADING_MAX: Final = 6
-OPEN_AHEAD_MAX: Final = 4  # footers asked for at once, ahead of a reader of small segments
+OPEN_AHEAD_MAX: Final = 4  # concurrent requests for footers ahead of a reader of small segments
 
 
 class ChunkState(Enum):
@@ -29,7 +29,7 @@ class ChunkState(Enum):
     HELD = "held"
     LOADING = "loading"
     ABSENT = "absent"
-    FAILED = "failed"  # its reader gets the error before the next try
+    FAILED = "failed"  # the reader gets the error before the next try
 
 
 class Streams:
@@ -44,11 +44,11 @@ class Streams:
         return len(self._windows)
 
     def window(self, stream: LogPlace) -> int:
-        """Chunks to prefetch for a read; 0 for one that continues none."""
+        """Chunks to prefetch for a read; 0 if it does not continue an earlier read."""
         return self._windows.get(stream, 0)
 
     def served(self, stream: LogPlace, following: LogPlace) -> None:
-        """A read was answered up to `following`: the next read there is the same reader's."""
+        """A read was answered up to `following`; the next read there counts as the same reader."""
         if not self._window_max:
             return
         windows = self._windows
@@ -61,9 +61,8 @@ class Streams:
 
 
 def to_load(ahead: Iterable[tuple[ChunkState, int]], *, room_bytes: int, places: int) -> Sequence[int]:
-    """Indexes of the chunks ahead of a reader, nearest first as (state, bytes), to begin loading now.
-
-    `places`: loads that may begin at all. They are in order and contiguous, so the reader never meets a hole."""
+    """Indexes of the chunks to load now. `ahead`: chunks ahead of a reader, nearest first, as (state, bytes). `places`:
+    number of loads that may begin. They are in order and contiguous, so the reader never meets a hole."""
     started: list[int] = []
     loading = 0
     for index, (state, length) in enumerate(ahead):
@@ -92,7 +91,7 @@ class Prefetcher:
     def served(
         self, manifests: ManifestView, place: LogPlace, following: LogPlace, opened: OpenSegment, position: int
     ) -> None:
-        """A reader got what lies between two places, and will ask for `position` of `opened` next."""
+        """A reader got the bytes between two places, and will read `position` of `opened` next."""
         self._streams.served(place, following)
         self.read_on(manifests, following, opened, opened.chunk_at(min(position, opened.footer.log_bytes - 1)))
 

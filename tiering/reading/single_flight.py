@@ -1,8 +1,7 @@
-"""Loads that run once however many readers wait for them, with bounds, queue and deadline for all cold reads.
-A key has at most one job. A future always becomes done and never carries an error. The failure of a job that a reader
-waited for is raised to the next reader, once, within 30 s; a prefetch's to none. At most `concurrency` pieces of I/O
-run, holding at most `bytes_in_flight_max`, demand before prefetch; at most `queue_max` more wait; each ends by its
-deadline."""
+"""Shared loads: readers of the same key wait for one job, with bounds, queue and deadline for all cold reads. A key has
+at most one job. A future always becomes done and never carries an error. The failure of a job that a reader waited for
+is raised to the next reader, once, within 30 s; a prefetch's to none. At most `concurrency` pieces of I/O run, holding
+at most `bytes_in_flight_max`, demand before prefetch; at most `queue_max` more wait; each ends by its deadline."""
 
 from __future__ import annotations
 
@@ -36,14 +35,14 @@ class SingleFlight(Generic[K]):
     """Running jobs by key, and the slots of their I/O."""
 
     def __init__(self, tasks: Tasks, clock: Clock, rng: Rng, limits: ReadLimits) -> None:
-        self.retries = self.errors = self.queue_full = 0  # what happened so far
-        self.asked: set[K] = set()  # jobs under way that a reader was given a future of
+        self.retries = self.errors = self.queue_full = 0  # counters
+        self.asked: set[K] = set()  # running jobs for which a reader has a future
         self._tasks = tasks
         self._clock = clock
         self._rng = rng
         self._limits = limits
         self._slots = Slots(limits.concurrency, limits.bytes_in_flight_max)
-        self._retry_budget = RetryBudget()  # shared by all readers, so that they do not flood a store that is away
+        self._retry_budget = RetryBudget()  # shared by all readers, so that they do not flood an unavailable store
         self._running: dict[K, asyncio.Future[None]] = {}
         self._failures: OrderedDict[K, _Failure] = OrderedDict()
 
@@ -71,8 +70,8 @@ class SingleFlight(Generic[K]):
         return self.start(key, run, asked=True)
 
     def start(self, key: K, run: Callable[[], Awaitable[None]], *, asked: bool = False) -> asyncio.Future[None]:
-        """Begin the job of `key`, or join it. `asked`: a reader waits for it. Raises Retryable when its owner is
-        closed."""
+        """Begin the job of `key`, or join it. `asked`: a reader waits for the result. Raises Retryable when its owner
+        is closed."""
         waiting = self.future(key)
         if waiting is None:
             waiting = asyncio.get_running_loop().create_future()
@@ -145,8 +144,9 @@ class SingleFlight(Generic[K]):
         self.retries += 1
 
     async def _run(self, key: K, run: Callable[[], Awaitable[None]]) -> None:
-        # Kept unless success or a known failure replaces it, so that no reader waits for ever or retries endlessly.
-        outcome: ThermoclineError | None = Retryable("a cold read broke off; the broker's log says why")
+        # Default failure, replaced by success or a known failure, so that no reader waits for ever or retries
+        # endlessly.
+        outcome: ThermoclineError | None = Retryable("a cold read failed; the broker's log has the reason")
         try:
             await run()
             outcome = None

@@ -1,8 +1,8 @@
-"""Source of cold bytes. Footers come by tail GETs. Chunks come from the chunk cache or the bucket, on a directory
-bucket from the object's file. `load` checks a chunk's length and CRC32C against the segment's footer in a worker, so
-its bytes are in the page cache (C25). On a directory bucket each `load` and `still_there` look up the object's name: an
-object that was moved away is noticed at the next chunk. Its file is never copied into the cache, `sendfile` reads it in
-place (design 6). `loader` has at most one request for a chunk at a time."""
+"""Source of cold bytes. Footers are read by tail GETs; chunks from the chunk cache or the bucket, on a directory bucket
+from the object's file. `load` checks a chunk's length and CRC32C against the segment's footer in a worker, so its bytes
+are in the page cache (C25). On a directory bucket each `load` and `still_there` look up the object's name: the removal
+of an object is detected at the next chunk. Its file is never copied into the cache; `sendfile` reads it in place
+(design 6). `loader` has at most one request for a chunk at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiering.reading.batch_slices import HeldChunk, OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 
 _PAUSES_S: Final = (0.0, 0.02, 0.04, 0.08)
-"""Before each further load of a chunk that came damaged: five loads within remote.fetch.max.wait.ms."""
+"""Pauses before repeated loads of a damaged chunk: five loads within remote.fetch.max.wait.ms."""
 
 _PIECE_BYTES: Final = 1 << 20
 """Read and checked at once. After each piece the worker waits for the GIL, so larger pieces are faster, until they
@@ -51,8 +51,8 @@ class ChunkSource:
     async def load(self, opened: OpenSegment, index: int) -> HeldChunk:
         """The chunk, checked. Raises Corrupt, ObjectMissing, AccessRefused, Retryable, OSError."""
         chunk = chunk_ref(opened.footer, opened.key, index)
-        # A bit that flipped in transit is right another time; one that flipped at rest is not. A proxy that damages
-        # many answers, or caches one, needs more than a second try.
+        # A repeated load recovers from a bit flipped in transit, but not at rest. A proxy that damages many answers, or
+        # caches one, needs more than two tries.
         for pause_s in _PAUSES_S:
             try:
                 return await self._load(chunk, opened.footer.object_bytes)

@@ -1,5 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs: the configs of a topic or of brokers after the changes (KIP-226, KIP-339).
-Pure."""
+"""Applies AlterConfigs and IncrementalAlterConfigs to the configs of a topic or of brokers (KIP-226, KIP-339). Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest
 
 CONFIGS_BYTES_MAX: Final = 4096
-"""Of a topic's explicit configs, as JSON. They are stored in `cluster.json` and in the root of each of its partitions,
-which has 8 KiB of its 64 free for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
+"""Largest size of a topic's explicit configs, as JSON. They are stored in `cluster.json` and in the root of each
+partition, which keeps 8 KiB of its 64 free for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
 _SHOWN_CHARS: Final = 80
 
 
@@ -48,7 +47,7 @@ config."""
 def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list_before: ListBefore) -> dict[str, str]:
     """The texts after the alterations; bounded, but not checked against definitions. Raises InvalidRequest for a
     malformed request, InvalidConfig for one too large."""
-    # First: a request that does not fit must not take the event loop's time.
+    # Must be first, so that a request that does not fit takes no time of the event loop.
     check_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
     names = [alteration.name for alteration in alterations]
     if len(set(names)) != len(names):

@@ -16,7 +16,7 @@ from broker.config.values import ConfigType, Definition
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; numbers as in DescribeConfigs."""
+    """The source of a value; numbers as in DescribeConfigs."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -129,7 +129,7 @@ def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[Confi
     if not defaults:
         return found
     if not found and defaults[0][1] is None:
-        return []  # Kafka leaves out what follows a name without a value
+        return []  # Kafka leaves out the synonyms after a name without a value
     return found + [
         ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None
     ]
@@ -194,7 +194,7 @@ def _names_of(name: str) -> tuple[str, ...]:
 
 
 def _in_effect(broker: BrokerConfig, name: str, explicit: str | None) -> str | None:
-    """The effective value, also when it follows from other configs."""
+    """The effective value, also if it is derived from other configs."""
     match name:
         case "thermocline.bucket":
             return broker.bucket_url

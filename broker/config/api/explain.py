@@ -1,5 +1,4 @@
-"""Definitions in words, for `config explain` and docs/configuration.md: made from the same definitions that
-validate."""
+"""Describes configs for `config explain` and docs/configuration.md, from the definitions that also validate them."""
 
 from __future__ import annotations
 
@@ -39,7 +38,8 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A definition in words. `takes_from`: broker configs that give a topic's default; `gives_to`: the reverse."""
+    """The description of a config. `takes_from`: broker configs that give a topic's default; `gives_to`: the
+    reverse."""
 
     name: str
     scope: Scope

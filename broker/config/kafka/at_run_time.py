@@ -1,5 +1,5 @@
-"""Kafka's configs without effect here that Kafka takes while a broker runs: they are taken here too, kept and shown,
-so that tools which set them in passing work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
+"""Kafka's configs without effect here that Kafka accepts at run time. They are accepted, stored and shown here, too, so
+that tools that also set them work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
 
 Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
 `max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
@@ -31,7 +31,7 @@ remote.log.manager.fetch.max.bytes.per.second remote.log.manager.follower.thread
 share.coordinator.cached.buffer.max.bytes transaction.partition.verification.enable
 """)
 )
-"""Of one broker, or of all."""
+"""Configs of one broker, or of all."""
 
 OF_ONE: Final = frozenset(
     _names("""
@@ -43,7 +43,7 @@ ssl.cipher.suites ssl.enabled.protocols ssl.engine.factory.class
 ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 """)
 )
-"""Of one broker, named by its id: Kafka takes none of them for all brokers."""
+"""Configs of one broker, named by its id; Kafka refuses them for all brokers."""
 
 OF_A_LISTENER: Final = frozenset(
     _names("""
@@ -51,7 +51,7 @@ ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.lo
 ssl.keystore.type ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""Kafka takes them at run time with the prefix of a listener only."""
+"""Kafka accepts these at run time only with the prefix of a listener."""
 
 OF_A_LISTENER_FIXED: Final = frozenset(
     _names("""
@@ -59,4 +59,5 @@ ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.pa
 ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""Of these, refused: secrets, which `cluster.json` would show; certificates inline, too long for it; trust stores."""
+"""Those of them that are refused: secrets, which `cluster.json` would show; inline certificates, which are too long for
+it; trust stores."""

@@ -1,6 +1,6 @@
 """Kafka's configs without effect here, with the reason, and values that are refused.
 
-A config is accepted without effect only when clients and operators lose nothing they rely on. One that promises
+A config is accepted without effect only if clients and operators do not rely on its effect. A config that promises
 protection is refused by name (ADR 12).
 """
 
@@ -24,7 +24,7 @@ TOPIC_REASONS: Mapping[str, str] = {
     "preallocate": "files grow as they are written; what a reader sees is the same.",
     "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",
 }
-"""Topic configs accepted without effect, and why nothing is missing."""
+"""Topic configs accepted without effect, and the reason."""
 
 _SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
 _SASL = "it is of Kerberos, of a Java class, or of how a client gets a token, none of which is run here."
@@ -102,7 +102,7 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
         "own.",
     ),
 )
-"""By the beginning of a broker config's name, the first that fits: why it is accepted without effect."""
+"""Reasons for accepting broker configs without effect, by the beginning of the name; the first match counts."""
 
 IGNORED_BEGINNINGS: Final = ("rsm.config.", "rlmm.config.", "listener.name.", "config.providers.", "metrics.jmx.")
 """Prefixes of names that Kafka passes to plug-ins or to one listener; none has an effect here."""
@@ -115,7 +115,8 @@ REFUSED: Mapping[str, str] = {
     "config.providers": "values are taken as they are written, so ${...} would not be replaced; write the values, or "
     "give them in THERMOCLINE_ variables of the environment",
 }
-"""Broker configs whose promise would be broken, mostly of access control: a start with one of them is refused."""
+"""Broker configs that promise protection that is missing here, mostly access control. A start with one of them is
+refused."""
 
 TAKEN_OUT: Mapping[str, str] = {
     "leader.imbalance.per.broker.percentage": "Kafka 4 took it out; auto.leader.rebalance.enable moves back every "
@@ -123,18 +124,18 @@ TAKEN_OUT: Mapping[str, str] = {
     "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
     "inter.broker.listener.name, so leave it out",
 }
-"""Names that Kafka removed, and only warns of: what to do instead."""
+"""Names that Kafka removed and only warns about, with the alternative."""
 
 _ROLE: Final = "process.roles"
 
 
 def reason_of(name: str) -> str:
-    """Why a broker config has no effect; empty for a refused one."""
+    """The reason why a broker config has no effect; empty for a refused one."""
     return next((reason for beginning, reason in BROKER_REASONS if name.startswith(beginning)), "")
 
 
 def check_refused(configured: Mapping[str, str]) -> None:
-    """Raise InvalidConfig for a value whose promise would be broken."""
+    """Raise InvalidConfig for a value that promises missing protection."""
     for name, why in REFUSED.items():
         if text := configured.get(name, "").strip():
             raise InvalidConfig(f"Invalid value {text} for configuration {name}: {why}")
@@ -146,7 +147,8 @@ def check_refused(configured: Mapping[str, str]) -> None:
 
 
 def check_local_retention(unit: str, local: int, retention: int) -> None:
-    """Local retention is within total retention; `unit` is `ms` or `bytes`, -2 follows, -1 is unlimited."""
+    """Check that local retention is within total retention. `unit` is `ms` or `bytes`; -2 follows the total, -1 is
+    unlimited."""
     if retention < 0 or local == -2:
         return
     if local == -1 or local > retention:

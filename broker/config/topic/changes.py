@@ -1,7 +1,6 @@
-"""CreateTopics, AlterConfigs and IncrementalAlterConfigs: the explicit configs of a topic, checked by Kafka's rules.
-
-The results fit the roots that store them. They always say whether the topic is tiered, so that no later change of
-broker configs moves a topic between the tiers.
+"""Explicit configs of a topic after CreateTopics, AlterConfigs and IncrementalAlterConfigs, checked by Kafka's rules.
+The results fit the roots that store them. They always contain `remote.storage.enable`, so that no later change of
+broker configs switches a topic's tiering.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _TIERED = "remote.storage.enable"
 def configs_at_creation(
     broker: BrokerConfig, requested: Mapping[str, str | None], *, internal: bool = False
 ) -> dict[str, str]:
-    """The explicit configs that a new topic is stored with. Raises InvalidConfig.
+    """The explicit configs of a new topic. Raises InvalidConfig.
 
     A null value is refused as in Kafka. A topic that is tiered by default gets `remote.storage.enable=true`.
     """

@@ -1,7 +1,7 @@
 """The effective configuration of a topic: explicit values over the broker's over defaults.
 
-Only explicit values can contradict each other (`changes` checks them when they are set). A default yields to explicit
-values, so that accepted configs remain valid whatever the broker's configs become.
+Only explicit values can contradict each other (`changes` checks them when they are set). Explicit values override a
+contradicting default, so that accepted configs remain valid after changes of the broker's configs.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def check_topic_name(name: str) -> None:
 
 
 class MessageTimestampType(Enum):
-    """Whose clock a record's timestamp is."""
+    """The source of a record's timestamp."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
 
 
 class Origin(Enum):
-    """Where a topic's value comes from, strongest first."""
+    """The source of a topic's value, strongest first."""
 
     TOPIC = "topic"
     BROKER = "broker"
@@ -244,8 +244,8 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
 
 
 def tiered(broker: BrokerConfig, overrides: Mapping[str, str]) -> bool:
-    """Whether a topic that is not internal is tiered: as it says, else when the broker tiers and cleanup.policy is
-    delete."""
+    """Whether a topic that is not internal is tiered: by its own config, else if the broker enables tiering and
+    cleanup.policy is delete."""
     explicit = overrides.get("remote.storage.enable")
     if explicit is not None:
         return TOPIC["remote.storage.enable"].parse(explicit) is True
@@ -274,8 +274,8 @@ def _compression(read: _Reader) -> Compression | None:
 
 
 def _compaction_lags(read: _Reader) -> tuple[int, int]:
-    """The least and the greatest lag. When a change of the broker's makes them contradict each other, the value that
-    the topic does not set yields; the greatest one when it sets neither or both."""
+    """The minimum and the maximum compaction lag. If a change of the broker's configs makes them contradict each other,
+    the value that the topic does not set is adjusted; the maximum if it sets neither or both."""
     low, high = read.number("min.compaction.lag.ms"), read.number("max.compaction.lag.ms")
     if low <= high:
         return low, high

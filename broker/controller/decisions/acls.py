@@ -1,4 +1,4 @@
-"""Decides ACLs: which bindings come and which go. Pure. A binding that exists already is created without a record. One
+"""Decides which ACL bindings to create and remove. Pure. A binding that exists already is created without a record. One
 request creates or removes at most `RECORDS_MAX` bindings. Source: Kafka 4.3.1's AclControlManager, AclApis."""
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from broker.security.authorizer.kinds import (
 
 RECORDS_MAX: Final = 10_000  # Kafka's MAX_RECORDS_PER_USER_OP
 SCANS_MAX: Final = 20
-"""Filters of one request that may match ACLs of many patterns. Each looks at every ACL: 10 000 take 5 ms."""
+"""Filters of one request that may match ACLs of many patterns. Each is compared with every ACL: 10 000 take 5 ms."""
 
 Created: TypeAlias = ApiError | None
 Deleted: TypeAlias = ApiError | tuple[Acl, ...]
 
 
 def create(image: ClusterImage, wanted: Sequence[Acl], image_bytes: int) -> Decision[list[Created]]:
-    """Add each binding, or say why it is refused."""
+    """Add each binding, or return the reason of its refusal."""
     answer: list[Created] = []
     added: dict[Acl, None] = {}
     for acl in wanted:
@@ -50,7 +50,7 @@ def create(image: ClusterImage, wanted: Sequence[Acl], image_bytes: int) -> Deci
 
 
 def delete(image: ClusterImage, filters: Sequence[AclFilter]) -> Decision[list[Deleted]]:
-    """Remove what each filter matches. A binding that two filters match is in both answers."""
+    """Remove the bindings that each filter matches. A binding that two filters match is in both answers."""
     answer: list[Deleted] = []
     removed: dict[Acl, None] = {}
     if sum(wanted.place is None for wanted in filters) > SCANS_MAX:
@@ -79,7 +79,7 @@ def _too_many(verb: str) -> ApiError:
 
 
 def _refusal(acl: Acl) -> str | None:
-    """Why the binding is invalid, in Kafka's words."""
+    """The reason why the binding is invalid, in Kafka's words."""
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.resource_name:

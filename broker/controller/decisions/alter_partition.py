@@ -20,7 +20,7 @@ def decide(
     image: ClusterImage, asked: ProposalsRequest, told: FitnessByNode | None = None
 ) -> Decision[tuple[ErrorCode, ...]]:
     """One code for each proposal, in order. `told`: see `reassignments.reassign`. ApiError STALE_BROKER_EPOCH: the
-    leader has not this session."""
+    leader does not have this session."""
     if not image.has_session(asked.node_id, asked.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {asked.node_id} has no session of broker epoch {asked.broker_epoch}"
@@ -33,7 +33,7 @@ def decide(
         if topic is None:
             codes.append(ErrorCode.UNKNOWN_TOPIC_ID)
             continue
-        # Named twice: the first proposal changed the row.
+        # The partition is named twice, and the first proposal changed its row.
         again = proposal.place in rows
         code = ErrorCode.INVALID_UPDATE_VERSION if again else _judged(image, topic, asked.node_id, proposal)
         codes.append(code)
@@ -65,8 +65,8 @@ def _judged_set(image: ClusterImage, topic: Topic, row: Row, in_sync: tuple[tupl
     members = {node_id for node_id, _ in in_sync}
     if len(members) < len(in_sync) or not members <= {*row.replicas, *row.target} or row.leader not in members:
         return ErrorCode.INVALID_REQUEST
-    # No member leaves a set below the minimum, not even in exchange. A leader with another minimum learns ours from the
-    # image and proposes again.
+    # No member leaves while the set is below the minimum, not even if another one joins. A leader with another minimum
+    # gets ours with the image and proposes again.
     if set(row.in_sync) - members and len(members) < effective_min(topic, row, image):
         return ErrorCode.INVALID_REQUEST
     for node_id, broker_epoch in in_sync:

@@ -1,4 +1,4 @@
-"""Decides configs of topics and brokers. Pure. Overrides are written whole, with the rows that follow from them. A
+"""Decides configs of topics and brokers. Pure. All overrides are written, with the rows that change because of them. A
 change without effect writes nothing. `change` validates the values."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def set_on_brokers(
 
 
 def _with_rows(image: ClusterImage, changed: ConfigsSet) -> tuple[MetadataRecord, ...]:
-    """Where the change lowers `min.insync.replicas`, members that only the minimum kept leave in the same commit
+    """If the change lowers `min.insync.replicas`, members that were only kept for the minimum leave in the same commit
     (D7)."""
     after = image.with_records([changed])
     return (changed, *(config_changed(after, changed.topic_id) if changed.node_id is None else ()))

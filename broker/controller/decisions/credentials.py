@@ -1,7 +1,7 @@
 """Decides the SCRAM credentials of users, as Kafka's `ScramControlManager` does (KIP-554). Pure.
 
-Every user of a request has an outcome of its own; a user named twice is not changed. The client salts the password, so
-no password ever gets here.
+Every user of a request has a separate outcome; a user named twice is not changed. The client salts the password, so the
+broker never receives a password.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Upsertion(NamedTuple):
     salted_password: bytes
 
     def __repr__(self) -> str:
-        return f"Upsertion({self.user!r}, {self.mechanism})"  # who has the salted password can log in
+        return f"Upsertion({self.user!r}, {self.mechanism})"  # the salted password suffices for a login
 
 
 class Outcome(NamedTuple):

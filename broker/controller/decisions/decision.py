@@ -1,5 +1,5 @@
-"""The shape of the controller's decisions: a pure function of an image returns records and an answer. A decider refuses
-with an ApiError in Kafka's code and words."""
+"""Interface of the controller's deciders: pure functions from an image to records and an answer. A decider refuses with
+an ApiError in Kafka's code and words."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def free(_: int) -> None:
 
 
 class MetadataWriter(Protocol):
-    """Runs deciders: the commit queue, or a refusal where a broker only reads."""
+    """Runs deciders. Implemented by the commit queue; a read-only broker refuses."""
 
     @property
     def epoch(self) -> int:
@@ -47,7 +47,7 @@ class MetadataWriter(Protocol):
 
     @property
     def image_bytes(self) -> int:
-        """About the image's size in the bucket."""
+        """Approximate size of the image in the bucket."""
 
     async def decide(self, decider: Decider[T]) -> T: ...
 
@@ -68,8 +68,8 @@ def not_controller() -> ApiError:
 
 
 class RemoteMetadataWriter:
-    """`MetadataWriter` of a broker that forwarded a request and does not know whether it arrived: it decides nothing
-    itself, even if it is the controller by now."""
+    """`MetadataWriter` of a broker that forwarded a request and does not know whether it arrived: it makes no decision
+    itself, even if it is the controller now."""
 
     epoch = -1
     image_bytes = 0

@@ -1,11 +1,12 @@
 """Fitness to lead: which broker leads instead of an unfit one (R9; D20, D38, D39). Pure.
 
-- A failed log leads nothing where other replicas are assigned. An unfit broker leads only what no fit one can.
-- Leadership moves by a clean election. Only a replica with a failed log leaves the in-sync set for it, down to the
-  minimum, because it reports nothing any more.
-- Without a fitter replica leadership stays, so two unfit brokers do not pass it to and fro.
+- A replica with a failed log does not lead if other replicas are assigned. An unfit broker leads only partitions that
+  no fit broker can lead.
+- Leadership moves by a clean election. Of unfit replicas, only one with a failed log also leaves the in-sync set, down
+  to the minimum, because it sends no reports any more.
+- Without a fitter replica leadership stays, so it does not move back and forth between two unfit brokers.
 - Corrections follow each image. Elections after a session's end ignore fitness; preferred elections respect it. A
-  leaderless partition is led again when a log is fit.
+  leaderless partition gets a leader again when a log is fit.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from broker.metadata.rows import handed_over
 
 
 class Fitness(NamedTuple):
-    """A broker's health report. `unfit_all`: lead only what no other can (it stops, its disk is full, or the bucket
-    does not answer it). `unfit`: failed logs, which do not lead. `lost_logs`: damaged logs (R18)."""
+    """A broker's health report. `unfit_all`: it leads only partitions that no other broker can lead (it stops, its disk
+    is full, or the bucket does not answer it). `unfit`: failed logs, which do not lead. `lost_logs`: damaged logs
+    (R18)."""
 
     unfit_all: bool = False
     unfit: tuple[LogPlace, ...] = ()
@@ -30,14 +32,14 @@ class Fitness(NamedTuple):
 
     @property
     def may_lead_all(self) -> bool:
-        """Whether nothing it leads has to move."""
+        """Whether all its leaderships may stay."""
         return not (self.unfit_all or self.unfit)
 
 
 FIT: Final = Fitness()
 
 Unfit = Mapping[int, Fitness]
-"""Sessions that report that they are not fit to lead everything, by node id."""
+"""Reports of sessions that are not fit to lead every partition, by node id."""
 
 FitnessByNode = Mapping[int, Fitness]
 """Reports of sessions to this controller, by node id. A missing session has not reported yet."""
@@ -61,7 +63,7 @@ def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
 
 
 def judge(told: FitnessByNode | None) -> Callable[[LogPlace], PartitionFitness | None]:
-    """What the reports mean for the replicas of a place; None: reports are ignored."""
+    """The reports about the replicas of one partition; None: reports are ignored."""
     if told is None:
         return lambda _: None
     failed: dict[LogPlace, set[int]] = {}

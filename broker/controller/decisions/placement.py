@@ -41,8 +41,7 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
 
 
 def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
-    """For each of `count` partitions all of these nodes, in order of preference. `domains`: the fault domain of each
-    node."""
+    """For each of `count` partitions, all nodes in order of preference. `domains`: the fault domain of each node."""
     order = _striped(domains)
     return [_replicas(order, domains, turn, len(order)) for turn in range(count)]
 
@@ -53,7 +52,7 @@ def domain(rack: str | None, boot_id: str) -> str:
 
 
 def _striped(domains: Mapping[int, str]) -> list[int]:
-    """Nodes of alternating domains, the largest domains first, so that neighbours are in different ones."""
+    """Nodes ordered so that neighbours are in different domains, starting with the largest domains."""
     members: dict[str, list[int]] = {}
     for node_id in sorted(domains):
         members.setdefault(domains[node_id], []).append(node_id)
@@ -71,8 +70,8 @@ def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row])
 
 
 def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count: int) -> Replicas:
-    """Of the `turn`-th partition: its leader, then nodes of other domains, then the rest. The followers shift by one
-    with every round of leaders, so that a failed broker's partitions are spread over several new leaders."""
+    """Nodes of the `turn`-th partition: its leader, then nodes of other domains, then the rest. The followers shift by
+    one with every round of leaders, so that a failed broker's partitions are spread over several new leaders."""
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]

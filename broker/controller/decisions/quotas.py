@@ -1,7 +1,7 @@
-"""Decides client quotas (KIP-546). Pure. Each entity is validated on its own: the others of a request are set even if
-one is refused. An alteration without effect writes nothing.
+"""Decides client quotas (KIP-546). Pure. Each entity is validated separately; a refused entity does not affect the
+others of the request. An alteration without effect writes nothing.
 
-Source: Kafka's ClientQuotaControlManager, whose words the refusals are. Infinite values and NaN are refused too: the
+Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are refused too: the
 metadata is JSON.
 """
 
@@ -51,11 +51,11 @@ class Alteration:
 
 
 Refusals: TypeAlias = Mapping[QuotaEntity, ApiError]
-"""By entity; one that is missing was altered."""
+"""Refusals by entity; an entity without one was altered."""
 
 
 def sorted_entity(entity: Sequence[tuple[str, str | None]]) -> QuotaEntity:
-    """The entity as records name it. Of a type that comes twice the last name counts, as in Kafka."""
+    """The entity in the form of records. If a type occurs twice, the last name counts, as in Kafka."""
     return tuple(sorted(dict(entity).items()))
 
 
@@ -132,7 +132,7 @@ def _check_value(key: str, value: float, keys: Mapping[str, str]) -> None:
 
 
 def _printed(entity: QuotaEntity) -> str:
-    """As Kafka prints it."""
+    """The number in Kafka's format."""
     names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
     return f"ClientQuotaEntity(entries={{{names}}})"
 

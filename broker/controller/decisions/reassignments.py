@@ -43,7 +43,7 @@ DONE = Outcome(ErrorCode.NONE, None)
 
 
 class OngoingReassignment(NamedTuple):
-    """A partition being moved: all replicas old and new, those that join and those that leave."""
+    """An ongoing move: all old and new replicas, the joining ones and the leaving ones."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -65,7 +65,7 @@ def reassign(
             said = said_of((topic.topic_id, move.partition))
             row = _one(image, topic, move, said, allows_factor_change=allows_factor_change)
         except ApiError as refused:
-            has_words = refused.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS  # Kafka's code says it all
+            has_words = refused.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS  # Kafka sends only the code
             outcomes.append(Outcome(refused.code, str(refused) if has_words else None))
             continue
         place = topic.topic_id, move.partition
@@ -123,7 +123,8 @@ def _one(
 def _check_who_stays(
     image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: PartitionFitness | None
 ) -> None:
-    """Refuse a move that leaves too few replicas in sync: those not in `named` leave before others join (R19)."""
+    """Refuse a move that leaves too few replicas in sync, because replicas not in `named` leave before others join
+    (R19)."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
     if len(stay) == len(row.in_sync):

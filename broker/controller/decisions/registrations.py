@@ -1,9 +1,9 @@
-"""Decides sessions: which process gets one, and which end. Pure.
+"""Decides broker sessions: begins and ends them. Pure.
 
-- A session has a new broker epoch. It begins in one commit with the rows that follow from it and with the end of the
-  node's earlier session.
+- A session has a new broker epoch. One commit contains its beginning, the changed rows, and the end of the node's
+  earlier session.
 - While the process of a session lives, another process is refused. An ended session never resumes.
-- A node named in rows stays in the image.
+- A node that rows refer to stays in the image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SessionId = tuple[int, int]  # node id and broker epoch
 
 
 def session_records(image: ClusterImage, asked: SessionRequest) -> list[MetadataRecord]:
-    """`asked` gets a session. A directory id other than before means that nothing acknowledged is there (C30)."""
+    """Begin the session `asked`. A changed directory id means that the directory has no acknowledged records (C30)."""
     before = image.nodes.get(asked.node_id)
     session = Node(
         asked.node_id,
@@ -43,7 +43,7 @@ def session_records(image: ClusterImage, asked: SessionRequest) -> list[Metadata
 
 
 def end_records(image: ClusterImage, sessions: Iterable[SessionId]) -> list[MetadataRecord]:
-    """Those of `sessions` that still exist end, and other brokers lead their partitions."""
+    """End the sessions that still exist, and elect other brokers for their partitions."""
     gone = [node_id for node_id, broker_epoch in sessions if image.has_session(node_id, broker_epoch)]
     if not gone:
         return []
@@ -57,9 +57,9 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
 
 
 def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | None) -> list[MetadataRecord]:
-    """`asked` takes the controller epoch. The session of the controller it replaces (None: that one released its lease)
-    ends, and its own begins where it has none. Both are in the image before a row is made, so that a directory gets no
-    leadership of a log that it lacks."""
+    """`asked` becomes the controller. The session of the replaced controller ends (None: that controller released its
+    lease), and the new controller's session begins unless it has one. Both changes precede the rows, so that a
+    directory does not become leader of a log that it lacks."""
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
     gone = [] if node is None or not node.active else [node]
     records: list[MetadataRecord] = [replace(node, active=False) for node in gone]
@@ -74,8 +74,8 @@ def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | No
 def register(
     image: ClusterImage, asked: SessionRequest, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
-    """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process that
-    was heard lately. `is_silent`: it has had none for a lease. ApiError as `BrokerRpc.register`."""
+    """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process with
+    a recent heartbeat. `is_silent`: it has had no session for one lease duration. ApiError as `BrokerRpc.register`."""
     if asked.cluster_id != cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -115,8 +115,8 @@ def _takes_the_last_seat(image: ClusterImage, node: Node, asked: SessionRequest)
 
 
 def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[frozenset[LogPlace]]:
-    """The logs that this running session lost (R18) and that got a row. Without another replica that has everything a
-    log keeps its row and is tried again with another image."""
+    """Commit the logs that this running session lost (R18). Returns those with a new row. Without a complete other
+    replica a log keeps its row, and is decided again with a later image."""
     if not image.has_session(*session):
         return Decision((), frozenset())
     rows = tuple(lost(image, session[0], places))
@@ -139,7 +139,7 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
 
 
 def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> Decision[None]:
-    """Everything on the node counts as lost: its directory returns only as an empty one. A node without partitions
+    """All logs on the node count as lost; its directory can return only as an empty one. A node without partitions
     leaves the cluster. `broker_epoch`: of its last session as the operator saw it, or NO_EPOCH. Errors as `unregister`,
     except for assignments; STALE_BROKER_EPOCH if the node had another session since."""
     node = _gone(image, node_id)

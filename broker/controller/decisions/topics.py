@@ -1,5 +1,5 @@
-"""Decides the creation, growth, deletion and removal of topics. Pure. Names are unique, also when '.' and '_' are taken
-as equal. A deleted topic's name is free at once; its id is recorded until its bytes are gone (C9)."""
+"""Decides the creation, growth, deletion and removal of topics. Pure. Names are unique, even if '.' and '_' count as
+equal. A deleted topic's name is free at once; its id is recorded until its files and objects are deleted (C9)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
     InvalidConfig. `broker`: the defaults for its configs."""
     check_topic_name(wanted.name)
     if wanted.name in INTERNAL_TOPICS and not wanted.internal:
-        # A client's topic of that name would be ordinary: tiered and deletable, although groups write to it.
+        # A client would create an ordinary topic of that name: tiered and deletable, although groups write to it.
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it when a group needs it"
         )
@@ -95,11 +95,11 @@ def _check_free(image: ClusterImage, name: str) -> None:
 def add_partitions(
     image: ClusterImage, name: str, count: int, assignments: Sequence[Sequence[int]] | None = None
 ) -> Decision[Topic]:
-    """Grow the topic to `count` partitions; returns it without them. `assignments`: replicas of each new partition.
-    None: the controller chooses the replicas."""
+    """Grow the topic to `count` partitions; returns the topic before the change. `assignments`: replicas of each new
+    partition. None: the controller chooses the replicas."""
     topic = _named(image, name)
     if topic.internal:
-        # Kafka accepts it, and from then on looks for groups in other partitions than it stored them in.
+        # Kafka accepts this, and then searches groups in other partitions than those that hold them.
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{name} is internal: with another number of partitions every group would lose what it stored",
@@ -123,7 +123,7 @@ def add_partitions(
 
 
 def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decision[Topic]:
-    """Free the name. `topic_id`: only the topic of this id, whichever topic has the name now (KIP-516)."""
+    """Free the name. `topic_id`: the topic of this id, even if another topic has the name now (KIP-516)."""
     if topic_id is not None and topic_id not in image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
     topic = _named(image, name)
@@ -133,7 +133,7 @@ def delete(image: ClusterImage, name: str, topic_id: str | None = None) -> Decis
 
 
 def purged(image: ClusterImage, topic_id: str) -> Decision[None]:
-    """Remove the record of a deleted topic, once nothing of it is left on disk or in the bucket."""
+    """Remove the record of a deleted topic after its files and objects are deleted."""
     return Decision((TopicPurged(topic_id),) if topic_id in image.deleted else (), None)
 
 

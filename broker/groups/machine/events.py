@@ -1,5 +1,5 @@
 """Events and effects of the classic group machine. Immutable values. A `token` is opaque: the machine returns it at
-most once. Versions appear only as what they allow."""
+most once. Versions of requests appear only as the features that they allow."""
 
 from __future__ import annotations
 

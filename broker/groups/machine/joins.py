@@ -25,7 +25,7 @@ from broker.groups.machine.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, 
 
 @dataclass(frozen=True, slots=True)
 class StaticStore:
-    """A replaced static member being stored, with what undoes the replacement."""
+    """The pending write of a replaced static member, with the data to undo the replacement."""
 
     generation: int
     new_id: str
@@ -74,7 +74,7 @@ class JoiningGroup(RebalancingGroup):
         return ErrorCode.NONE
 
     def _has_room(self, event: Join) -> bool:
-        """group.max.size. A static member that returns under a new id takes no new place (in Kafka it may)."""
+        """group.max.size. A static member that returns under a new id does not count twice (in Kafka it may)."""
         if self.state is EMPTY:
             return True
         known_id = event.member_id
@@ -82,7 +82,7 @@ class JoiningGroup(RebalancingGroup):
             known_id = self.members.static_id(event.instance_id) or NO_MEMBER
         known = self.members.get(known_id)
         if self.state is PREPARING:
-            # Waiting members count, so that after the limit was lowered the last ones to rejoin are removed.
+            # Waiting members count, so that after a reduction of the limit the last members to rejoin are removed.
             waiting = known is not None and known.join_token is not None
             return waiting or self.members.awaiting_join < self._config.group_size_max
         return known is not None or len(self.members) < self._config.group_size_max
@@ -150,7 +150,7 @@ class JoiningGroup(RebalancingGroup):
         elif self.state is STABLE and unchanged and not leads:
             self._reply(event.token, self._joined(member))
         else:
-            # A leader that joins again wants new assignments, for a reason that its metadata does not show.
+            # A leader that joins again requests new assignments, even if its metadata is unchanged.
             self.members.update(member, event.protocols, event.session_timeout_ms, event.rebalance_timeout_ms)
             self._park_join(member, event.token)
             self._rebalance_or_complete()
@@ -178,7 +178,7 @@ class JoiningGroup(RebalancingGroup):
         self._park_join(member, event.token)
         self._start_session(member)
         if self.state is STABLE and self.members.elect_protocol() == self.protocol_name:
-            # Nothing changes for the others: store the new id, then answer with the current generation.
+            # The other members are not affected: store the new id, then answer with the current generation.
             undo = StaticStore(
                 self.generation, event.new_member_id, old_id, *old, leader_before, event.may_skip_assignment
             )

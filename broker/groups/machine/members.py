@@ -25,7 +25,7 @@ class Member:
     assignment: bytes = b""
     join_token: object | None = None
     sync_token: object | None = None
-    is_new: bool = False  # has never got a JoinGroup response, so its silence means nothing yet
+    is_new: bool = False  # has not received a JoinGroup response, so its silence does not count yet
     subscriptions: dict[str, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Members:
         return self.leader == member_id
 
     def add(self, member: Member) -> None:
-        """The first member leads until another has to."""
+        """The leader; the first member is the leader until it is replaced."""
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._static
@@ -103,7 +103,7 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """The caller answers the tokens that stay on the returned member. The oldest other member leads."""
+        """The caller answers the tokens of the returned member. The oldest other member becomes the leader."""
         member = self._members.pop(member_id)
         self._count(member, -1)
         if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
@@ -167,7 +167,8 @@ class Members:
         return any(self._supporters.get(name, 0) == len(self._members) for name in names)
 
     def elect_protocol(self) -> str:
-        """Each member votes for its first protocol that all support. Most votes win, the earlier vote in a tie."""
+        """Each member votes for its first protocol that all support. The most votes win; in a tie the earlier vote
+        wins."""
         votes: dict[str, int] = {}
         for member in self._members.values():
             choice = next(n for n in member.subscriptions if self._supporters[n] == len(self._members))

@@ -46,7 +46,7 @@ PENDING_OVERHEAD_BYTES: Final = 600  # an id that was handed out, with its timer
 
 
 class RebalancingGroup:
-    """State, members and phases of one group. Effects gather until `_take_effects`."""
+    """State, members and phases of one group. Effects are collected until `_take_effects`."""
 
     def __init__(self, config: GroupConfig, now_ms: int) -> None:
         self.state = EMPTY
@@ -57,13 +57,13 @@ class RebalancingGroup:
         self.state_since_ms = now_ms
         self._config = config
         self._pending: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED, not yet joined
-        self._unsynced: set[str] = set()  # members of this generation whose SyncGroup has not come
+        self._unsynced: set[str] = set()  # members of this generation without a SyncGroup yet
         self._is_initial = False  # preparing from Empty: the delay ends the phase, not the count
         self._initial_left_ms = 0
         self._initial_extends = False
         self._now_ms = now_ms
         self._last_ticket = 0
-        self._stores: dict[int, object] = {}  # by ticket: a record being stored, and what follows from it
+        self._stores: dict[int, object] = {}  # by ticket: a pending record, and its continuation
         self._effects: list[Effect] = []
 
     @property
@@ -132,7 +132,7 @@ class RebalancingGroup:
             if member.join_token is None and member.instance_id is None:
                 self._remove(member.member_id)
         if len(self.members) > 0 and not self.members.elect_joined_leader():
-            # Only static members, all silent: wait for one of them, or for their sessions to end.
+            # Only static members, all silent: wait until one joins, or their sessions end.
             self._effect(StartTimer(JOIN_TIMER, self.members.rebalance_timeout_ms()))
             return
         self._effect(StopTimer(JOIN_TIMER))

@@ -35,7 +35,7 @@ class Timers(Generic[K]):
         self._deadlines.pop(key, None)
 
     def next_s(self) -> float | None:
-        """When to call `due`; it may find nothing then."""
+        """Time of the next call of `due`, which may return no keys."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_s: float, count_max: int) -> list[K]:

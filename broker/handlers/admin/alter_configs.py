@@ -29,8 +29,8 @@ A = TypeVar("A", wire.AlterConfigsResponseResource, wire.IncrementalAlterConfigs
 
 
 class Change(NamedTuple):
-    """A resource's new configs, as functions of the old ones. `own` (second argument): of this broker alone, else of
-    every broker."""
+    """A resource's new configs, as functions of the old ones. `own` (second argument): the configs of this broker
+    alone, else of all brokers."""
 
     of_topic: Callable[[Topic], Mapping[str, str]]
     of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]
@@ -97,8 +97,8 @@ async def _answers(
     *,
     validate_only: bool,
 ) -> list[A]:
-    """One for each resource. Too many resources are refused in one answer, the first resource's: one each would take
-    seconds."""
+    """One answer for each resource. Too many resources get one answer, for the first resource, because one for each
+    would take seconds."""
 
     def refused(resource: R, why: ThermoclineError) -> A:
         return answer_type(code_of(why), str(why), resource.resource_type, resource.resource_name)
@@ -124,7 +124,7 @@ async def _answers(
 
 
 def _audit(context: Context, call: Call, resource: Resource) -> None:
-    """Names of configs, never values: some are secrets."""
+    """Write the audit line, with names of configs but never values, because some are secrets."""
     if resource.resource_type == TOPIC:
         what = f"topic {resource.resource_name}"
     else:

@@ -30,7 +30,7 @@ async def handle_describe_configs(
     """Every config of each resource, or the named ones."""
     response = wire.DescribeConfigsResponse()
     turns = Turns()
-    # Each once: a broker's configs are 200 times as long as its name.
+    # Each resource is described once, because a broker's configs are 200 times as long as its name.
     named = {(each.resource_type, each.resource_name, _keys(each)): each for each in request.resources}
     for resource in named.values():
         result = wire.DescribeConfigsResponseResult(
@@ -73,7 +73,7 @@ def _entries(context: Context, resource: wire.DescribeConfigsRequestResource) ->
 
 
 def is_node_id(name: str) -> bool:
-    """Whether a resource's name is a number, as Kafka reads one."""
+    """Whether a resource's name is a node id, by Kafka's parser."""
     return _NODE_ID.fullmatch(name) is not None
 
 

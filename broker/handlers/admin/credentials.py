@@ -1,5 +1,5 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: users of SCRAM (KIP-554). No key leaves the broker: a
-description has mechanisms and iterations."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials: users of SCRAM (KIP-554). Keys never leave the broker: a
+description has only mechanisms and iterations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOO_MANY: Final = f"At most {USERS_MAX} users are named in one request"
 async def handle_describe_user_scram_credentials(
     context: Context, request: wire.DescribeUserScramCredentialsRequest, call: Call
 ) -> wire.DescribeUserScramCredentialsResponse:
-    """All users for null, and as in Kafka for an empty list."""
+    """Null or, as in Kafka, an empty list requests all users."""
     image = context.metadata.image
     names = [user.name for user in request.users or ()]
     if len(names) > USERS_MAX:

@@ -1,8 +1,8 @@
 """DeleteRecords: moves log starts. On a tiered partition the root holds the new start before the response leaves (C26).
 
-An invalid request gets its error whatever the time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or
-that a replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted.
-Source: KIP-107, KIP-204.
+An invalid request gets its error with any time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or that a
+replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted. Source:
+KIP-107, KIP-204.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from broker.wire.messages import (
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_SETTLE_WAIT_S: Final = 1.0  # as ListOffsets: what was acknowledged counts
+_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets: acknowledged records count
 _WAIT_MIN_S: Final = 1.0
 """A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so a client that does
-not wait learns of the deletion; here it must learn of it too."""
+not wait sees the deletion. It must see it here, too."""
 _AT_ONCE_MAX: Final = 16  # partitions of one request whose roots are written at the same time
 _HIGH_WATERMARK: Final = -1
 
@@ -91,8 +91,8 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
 
 
 async def _delete(context: Context, deletions: list[_Deletion], until_s: float) -> None:
-    """Move the starts, a few at a time. Wait up to the event loop's time `until_s` for that and for the replicas to
-    know them; the rest continues in the background."""
+    """Move the log starts, a few at a time. Wait until the event loop's time `until_s` for the moves and for all
+    replicas to know them; unfinished moves continue in the background."""
     loop = asyncio.get_running_loop()
     left, to_know = iter(deletions), dict[asyncio.Future[None], _Deletion]()
     workers = [

@@ -1,7 +1,7 @@
 """DescribeLogDirs and AlterReplicaLogDirs, as Apache Kafka with one log directory answers them.
 
-They cover the logs of this broker, led or followed. The directory is never cordoned (version 5): there is no other to
-which new logs could go. Source: KIP-113, KIP-827, KIP-1066.
+They cover the logs of this broker, led or followed. The directory is never cordoned (version 5), because there is no
+other one for new logs. Source: KIP-113, KIP-827, KIP-1066.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
 _FUTURE_NAME_CHARS: Final = len(".") + 32 + len("-future")
-"""Kafka adds so much to the partition's name for the directory it copies to; a file name has at most 255 characters."""
+"""Length of the suffix that Kafka adds to the partition's name for a copy's directory; a file name has at most 255
+characters."""
 _NAME_CHARS_MAX: Final = 255
 
 

@@ -1,5 +1,5 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546). The quotas of the image are described, so they take effect no
-later than they are seen. Source: Kafka's ClientQuotasImage.describe."""
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546). The response describes the quotas of the image, so a visible
+quota is already in effect. Source: Kafka's ClientQuotasImage.describe."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _audit(
     context: Context, call: Call, alterations: Sequence[Alteration], refusals: Mapping[QuotaEntity, ThermoclineError]
 ) -> None:
     entities = [sorted_entity(alteration.entity) for alteration in alterations]
-    times = Counter(entities)  # an entity that came twice is refused, and yet its first alteration was made
+    times = Counter(entities)  # an entity that occurs twice is refused, although its first alteration was made
     made = [
         alteration
         for entity, alteration in zip(entities, alterations, strict=True)
@@ -150,7 +150,8 @@ def _shown(alteration: Alteration) -> str:
 
 
 async def _addresses(context: Context, hosts: set[str]) -> set[str]:
-    """Those that are addresses, or names of hosts. A name that is not resolved within 5 s is none. Raises ApiError."""
+    """The names that are addresses or host names. A name that is not resolved within 5 s is not a host name. Raises
+    ApiError."""
     names = [host for host in hosts if not _is_address(host)]
     if len(names) > _NAMES_MAX:
         raise ApiError(

@@ -80,7 +80,7 @@ async def _create(
             configs,
             replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
             assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
-            # Of such a name a client's ordinary topic is refused; brokers have the internal one created.
+            # A client's ordinary topic of an internal name is refused; brokers create the internal topic.
             internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
             validate_only=request.validate_only,
             charge=mutations.charge(),
@@ -113,8 +113,8 @@ def _refuse_two_shapes(wanted: wire.CreateTopicsRequestTopic) -> None:
 async def handle_delete_topics(
     context: Context, request: wire.DeleteTopicsRequest, call: Call
 ) -> wire.DeleteTopicsResponse:
-    """Free each name; the topic's data is deleted in the background. A topic named once by name and once by id is named
-    twice."""
+    """Free each name; the topic's data is deleted in the background. A topic that is named by name and by id counts as
+    named twice."""
     until_s = deadline_s(request.timeout_ms)
     wanted = request.topics or [wire.DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
     named = Counter((topic.name, topic.topic_id) for topic in wanted)

@@ -1,7 +1,7 @@
 """BrokerRegistration, BrokerHeartbeat, AlterPartition, UnregisterBroker.
 
 The authorizer admits the first three on the brokers' listener only. A broker that is not the controller answers
-NOT_CONTROLLER. A heartbeat may be parked: it arrives on a connection of its own. Source: KIP-631, KIP-497.
+NOT_CONTROLLER. A heartbeat has a separate connection, so it may be parked. Source: KIP-631, KIP-497.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.handlers.request_limits import within
 from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
-_DECIDED_S: Final = 30.0  # UnregisterBroker has no time-out of its own
+_DECIDED_S: Final = 30.0  # UnregisterBroker has no time-out field
 
 
 async def handle_broker_registration(
@@ -55,7 +55,8 @@ async def handle_broker_heartbeat(
 async def handle_alter_partition(
     context: Context, request: wire.AlterPartitionRequest, call: Call
 ) -> wire.AlterPartitionResponse:
-    """Decide on a leader's proposals, each partition by itself. The response has no state: the image has it (R17)."""
+    """Decide on a leader's proposals, each partition separately. The state is in the image, not in the response
+    (R17)."""
     try:
         return proposals_response(request, await _controller(context).alter_partition(proposals_request(request)))
     except (ThermoclineError, OSError) as refused:
@@ -65,7 +66,7 @@ async def handle_alter_partition(
 async def handle_unregister_broker(
     context: Context, request: wire.UnregisterBrokerRequest, call: Call
 ) -> wire.UnregisterBrokerResponse:
-    """Remove the node. `is_given_up`: also when partitions are assigned to it (`thermocline cluster forget`), unless it
+    """Remove the node. `is_given_up`: even if partitions are assigned to it (`thermocline cluster forget`), unless it
     had a session after that of `broker_epoch`."""
     controller, node_id = context.controller, request.broker_id
     until_s = asyncio.get_running_loop().time() + _DECIDED_S

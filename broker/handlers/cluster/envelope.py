@@ -1,9 +1,9 @@
 """Envelope: executes on the controller a client's request that another broker forwarded.
 
 It contains only an API that brokers forward, never another envelope. The client inside is authorized as if it had
-connected here, by the principal and host that its broker saw; only a broker sends envelopes (`brokers_only`). A broker
-that is not the controller does not open it. The response carries the position of its image, which includes everything
-decided. Source: KIP-590; docs/formats/broker-requests.md.
+connected here, by the principal and host from the forwarding broker; only brokers may send envelopes (`brokers_only`).
+A broker that is not the controller does not open it. The response carries the position of the controller's image, which
+includes all earlier decisions. Source: KIP-590; docs/formats/broker-requests.md.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ async def opened(
 
 
 def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
-    """The client as its own broker saw it. Without a principal the request is the broker's own. Raises
-    MalformedFrame."""
+    """The client, as described by the broker that it is connected to. Without a principal the request is the broker's
+    own. Raises MalformedFrame."""
     if request.request_principal is None:
         return Peer(broker.connection_id, broker.address, broker.listener, principal=broker.principal)
     try:

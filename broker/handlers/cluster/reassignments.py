@@ -1,6 +1,6 @@
 """AlterPartitionReassignments and ListPartitionReassignments (KIP-455, KIP-860).
 
-Reassignments of one request are one change. The controller lists what moves, as of everything decided before.
+Reassignments of one request are one change. The controller lists ongoing moves after all earlier decisions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPLICAS_MAX: Final = 1_000  # of one partition, registered or not
 async def handle_alter_partition_reassignments(
     context: Context, request: wire.AlterPartitionReassignmentsRequest, call: Call
 ) -> wire.AlterPartitionReassignmentsResponse:
-    """Answered when they are committed; the copies take longer."""
+    """Answered when the reassignments are committed; copying takes longer."""
     allows = request.allow_replication_factor_change
     response = wire.AlterPartitionReassignmentsResponse(allow_replication_factor_change=allows, error_message=None)
     named = sum(max(1, len(topic.partitions)) for topic in request.topics)

@@ -1,5 +1,5 @@
 """SaslHandshake and SaslAuthenticate of a client that needs no login, or has logged in already: refused, in Kafka's
-words. Logins themselves never get here (`broker.security.sasl.login_dispatcher`)."""
+words. Logins are handled by `broker.security.sasl.login_dispatcher`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One pass over the partitions of a fetch: what can be read now from either tier, and what is still loading.
+"""One pass over the partitions of a fetch: reads available bytes from either tier, and starts loads.
 
 Consumers get nothing at or above the high watermark; with isolation.level=read_committed nothing at or above the last
-stable offset, and the aborted transactions among what they get (KIP-98). All partitions together return at most the
+stable offset, and the aborted transactions in the returned range (KIP-98). All partitions together return at most the
 bytes that the request allows, except for the first batch (KIP-74). Record bytes are not read here: the response names
 file ranges, which the socket sends by sendfile.
 
@@ -59,13 +59,13 @@ class FetchAttempt:
         self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: last in the response
         self.open: list[tuple[Target, Readable]] = []  # the partitions of `answers`
         self.size = 0
-        self.ready = 0  # bytes that count for min_bytes: a partition cut by its limit counts with its whole limit
-        self.is_behind = False  # reads older segments or the bucket: more lies there, however little fits
+        self.ready = 0  # bytes that count for min_bytes; a partition cut by its limit counts as the full limit
+        self.is_behind = False  # it reads older segments or the bucket, which have more bytes even if few fit
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
     def read(self, partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-        """Fill `answer`. True when nothing more can be read until the partition moves. Raises ThermoclineError and
+        """Fill `answer`. Returns True if no more can be read until the partition moves. Raises ThermoclineError and
         OSError, which refuse the partition and not the fetch."""
         end_offset = partition.high_watermark
         log_start_offset = partition.log_start_offset
@@ -81,7 +81,7 @@ class FetchAttempt:
             self.failed = True
             return False
         offset = wanted.fetch_offset
-        # The first partition with data gives at least one batch, whatever the limits (KIP-74).
+        # The first partition with data gives at least one batch, even above the limits (KIP-74).
         bytes_max = min(wanted.partition_max_bytes, self._bytes_max - self.size)
         match route(
             offset,
@@ -120,7 +120,7 @@ class FetchAttempt:
     def _read_hot(
         self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
     ) -> None:
-        """Add local bytes. A worker first brings into the page cache what may have to come from the disk (C25). Raises
+        """Add local bytes. A worker first reads bytes into the page cache that may be only on the disk (C25). Raises
         DamagedLog."""
         found = partition.local.read(self._context.residency, offset, bytes_max, end_offset, min_one=self.size == 0)
         if isinstance(found, asyncio.Future):
@@ -129,7 +129,7 @@ class FetchAttempt:
         if found is None:
             return
         if found.cut:
-            # Whole batches rarely fill a limit to the byte: a wait for the rest would never end.
+            # Complete batches rarely fill a limit exactly, so a wait for the rest would never end.
             self.ready += max(bytes_max - found.length, 0)
         if found.length:
             self.is_behind |= found.sealed
@@ -179,8 +179,8 @@ def check_leader_epoch(partition: Readable, epoch: int) -> None:
 def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
     """Whether the reader's last epoch ends below its fetch offset here: it read a log that was truncated (KIP-595).
 
-    Raises OFFSET_OUT_OF_RANGE for an epoch above all that this log knows, which leaves nothing to compare, and for an
-    offset below the log start, whatever its epoch.
+    Raises OFFSET_OUT_OF_RANGE for an epoch above all epochs of this log, because there is nothing to compare, and for
+    an offset below the log start with any epoch.
     """
     epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
     if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:

@@ -1,8 +1,8 @@
-"""Fetch: which partitions a request reads, and when its response may leave.
+"""Fetch: selects the partitions that a request reads, and the time of its response.
 
 Hot partitions are answered at once, while cold ones still load (kafka#20045). A cold read that outlives its fetch
 continues into the cache, where the next poll finds it. An incremental fetch reads only the partitions that moved since
-the last one: with nothing new it costs the same for 5 and for 5 000 partitions (bench/many.py).
+the last one: without new records it costs the same for 5 and for 5 000 partitions (bench/many.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchRe
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_REPORT_DELAY_S: Final = 0.01  # a high watermark waits so long for records that it can be sent with
+_REPORT_DELAY_S: Final = 0.01  # longest wait of a new high watermark for records to be sent with
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
 READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
@@ -68,7 +68,7 @@ class Fetch:
         self.request = request
         self._peer = call.peer
         self._access = call.access if call.access.is_enforced else None
-        self._unknown_count = -1  # of the first attempt; a partition that goes away later ends the wait
+        self._unknown_count = -1  # in the first attempt; a partition that disappears later ends the wait
         self._watched: list[Readable] = []
         self._context = context
         self._version = call.version
@@ -79,9 +79,9 @@ class Fetch:
         self._known: Mapping[tuple[str, int], Readable] = (
             registry.readable if self._replica is None else registry.partitions
         )
-        # Where consumers read from followers, followers learn at once what is committed (KAFKA-9731).
+        # If consumers read from followers, a follower gets a new high watermark at once (KAFKA-9731).
         self._report_delay_s_max = 0.0 if context.config.selects_by_rack else _REPORT_DELAY_S
-        self._reports_all = self._replica is None  # also partitions of which only the high watermark is new
+        self._reports_all = self._replica is None  # also partitions in which only the high watermark is new
         self._quota = fetch_quota(context, call, is_of_replica=self._replica is not None)
         if self._quota is not None:
             self._bytes_max = self._quota.cap(self._bytes_max)
@@ -102,7 +102,7 @@ class Fetch:
         return self._replica is not None
 
     def attempt(self) -> FetchAttempt:
-        """Read every partition that may have something, once, without waiting."""
+        """Read every partition that may have records, once, without waiting."""
         return self._attempt() if self._quota is None else self._quota.timed(self._attempt)
 
     def _attempt(self) -> FetchAttempt:
@@ -123,8 +123,8 @@ class Fetch:
         return self._ending_wait(result)
 
     async def attempt_in_turns(self) -> FetchAttempt:
-        """`attempt`, with other work of the event loop in between when a full fetch has many partitions. A session is
-        small enough (`fetch_sessions.PARTITIONS_MAX`) to be read at once, so that no move in between is lost."""
+        """`attempt` that yields to the event loop when a full fetch has many partitions. A session is read without
+        yielding, so that no move is lost; `fetch_sessions.PARTITIONS_MAX` bounds its size."""
         if self._full is None:
             return self.attempt()
         result = FetchAttempt(self._context, self.request, self._bytes_max)
@@ -136,8 +136,7 @@ class Fetch:
         return self._ending_wait(result)
 
     def report_delay_s(self) -> float | None:
-        """Seconds until a replica has to learn of high watermarks although nothing else is new; None when there are
-        none."""
+        """Seconds until new high watermarks must be sent to a follower even without records; None: there are none."""
         if self._session is None or not self._session.session.unreported:
             return None
         return self._session.session.report_delay_s(self._context.world.clock.monotonic_s(), self._report_delay_s_max)
@@ -150,7 +149,7 @@ class Fetch:
         return result
 
     def _answer(self, target: Target, result: FetchAttempt) -> None:
-        """Add the target's response, unless its session knows it already and nothing is left to read."""
+        """Add the target's response, unless the session already has it and no records can be read."""
         context, wanted = self._context, target.wanted
         answer = FetchResponsePartition(partition_index=target.index, high_watermark=-1, records=NO_RECORDS)
         partition: Readable | None = None
@@ -285,7 +284,7 @@ class Fetch:
                     self._context.metrics.followed_fetch_bytes += len(answer.records)
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
-        """Call `wake` whenever the response may differ from `result`, until `leave`."""
+        """Until `leave`, call `wake` each time the response may differ from `result`."""
         if self._session is not None:
             for target, partition in result.open:
                 target.subscribe(partition)
@@ -296,7 +295,7 @@ class Fetch:
                 partition.watch(wake, at_tail=self._replica is not None)
 
     def has_moved(self, result: FetchAttempt) -> bool:
-        """Whether a partition moved or went between `result` and `park`."""
+        """Whether a partition moved or disappeared between `result` and `park`."""
         registry = self._context.registry
         return any(
             partition.high_watermark != answer.high_watermark

@@ -1,8 +1,8 @@
 """ListOffsets and OffsetForLeaderEpoch: log start and end, and offsets by timestamp or epoch.
 
-A response covers one log over both tiers; consumers see nothing above the high watermark, with
-isolation.level=read_committed nothing above the last stable offset. Source: KIP-79, KIP-320,
-KIP-405, KIP-1005, KIP-1023; docs/design/kafka.md.
+A response covers one log over both tiers; consumers see offsets up to the high watermark, with
+isolation.level=read_committed up to the last stable offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023;
+docs/design/kafka.md.
 """
 
 from __future__ import annotations
@@ -124,11 +124,11 @@ async def _list(
         answer.offset, answer.leader_epoch = _sentinel(partition, timestamp, is_committed=is_committed)
         return
     if answer.offset < 0:
-        _check_end(partition, call)  # the record may be one that the previous leader showed
+        _check_end(partition, call)  # the previous leader may have shown this record
 
 
 def _check_end(partition: Readable, call: Call) -> None:
-    """Refuse while a new leader's high watermark is below the one that its predecessor showed: records would seem lost
+    """Refuse while the high watermark of a new leader is below that of its predecessor: records would seem lost
     (KIP-207)."""
     if not partition.is_end_known:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
@@ -136,7 +136,7 @@ def _check_end(partition: Readable, call: Call) -> None:
 
 
 def _end(partition: Readable, *, is_committed: bool) -> int:
-    """The end of what the client may see."""
+    """The end of the offsets that the client may see."""
     return partition.last_stable_offset if is_committed else partition.high_watermark
 
 
@@ -148,7 +148,7 @@ async def _newest(
     cold_timestamp = partition.tier.max_timestamp_ms
     if cold_timestamp >= 0 and (local is None or cold_timestamp >= local.timestamp):
         await _by_time(context, partition, cold_timestamp, answer, is_committed=is_committed)
-    # The greatest timestamp of the bucket may be that of a batch that compaction left empty.
+    # Compaction may have emptied the batch with the greatest timestamp in the bucket.
     if answer.offset < 0 and local is not None and local.offset < _end(partition, is_committed=is_committed):
         answer.timestamp, answer.offset, answer.leader_epoch = local
 
@@ -173,7 +173,7 @@ def _sentinel(partition: Readable, timestamp: int, *, is_committed: bool) -> tup
         case _:
             last = partition.tier.remote_end_offset - 1
             if last < partition.log_start_offset:
-                return -1, -1  # also where tiering was switched off, once its objects are gone (ADR 26)
+                return -1, -1  # also after tiering was switched off and the objects were deleted (ADR 26)
             return last, _epoch_at(partition, last)
 
 
@@ -202,7 +202,7 @@ async def _by_time(
             local = await partition.local.offset_for_timestamp(timestamp)
             found = None if local is None else (local.timestamp, local.offset)
         if partition.log.local_log_start_offset == seam:
-            break  # else segments left the local log during the search, and neither tier's search saw them
+            break  # else segments left the local log during the search, so that neither search saw them
     else:
         raise Retryable(
             f"{partition.topic}-{partition.index}: local segments are deleted faster than they can be searched"
@@ -215,7 +215,7 @@ async def _by_time(
 async def handle_offset_for_leader_epoch(
     context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call
 ) -> wire.OffsetForLeaderEpochResponse:
-    """The end offset of an epoch, also of one whose records are only in the bucket; or the logs of unclean
+    """The end offset of each epoch, including epochs with records only in the bucket; or the logs of unclean
     candidates."""
     if request.of_candidates:
         return unclean_candidates.answer(context.registry, request)
@@ -232,7 +232,7 @@ async def handle_offset_for_leader_epoch(
 
 
 async def refused(request: wire.OffsetForLeaderEpochRequest, error: ErrorCode) -> wire.OffsetForLeaderEpochResponse:
-    """Every partition with this error: the response has no error of its own."""
+    """A response with this error for every partition; the response has no top-level error field."""
     response = wire.OffsetForLeaderEpochResponse()
     for topic in request.topics:
         answers = [

@@ -1,9 +1,8 @@
 """The quotas on one consumer's fetch. As in Kafka, a throttled fetch gets no records: its response is empty, leaves at
-once and has the throttle time, and its session stays as it was. A client that took nothing for all windows gets the
-records nevertheless and is throttled after, because a batch above the quota could never be read otherwise.
-
-Sizes of responses are estimated before they are encoded, within a third of what their heads take. Request time is that
-of the dispatch, its task, and the attempts of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
+once and has the throttle time, and its session stays as it was. A client without use in all windows gets the records
+and is throttled afterwards, because otherwise a batch above the quota could never be read. The size of a response is
+estimated before it is encoded; the error is below a third of its headers. Request time is that of the dispatch, its
+task, and the attempts of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ class FetchQuota:
         self._time = time
 
     def cap(self, bytes_max: int) -> int:
-        """The bytes that the fetch may ask for: what its client may take in all windows together, at most."""
+        """Largest size of the fetch: the bytes that the quota allows in all windows together."""
         most = self._quotas.fetch.most_at_once(self._user, self._client_id)
         return bytes_max if most is None else min(bytes_max, most)
 
     def timed(self, attempt: Callable[[], FetchAttempt]) -> FetchAttempt:
-        """Count the attempt, also one that a partition's move causes."""
+        """Count the time of an attempt, also of one after a partition's move."""
         starts = self._time.start()
         try:
             return attempt()
@@ -45,7 +44,8 @@ class FetchQuota:
                 self._time.stop()
 
     def throttle(self, result: FetchAttempt) -> tuple[int, bool]:
-        """Throttle the client if it is over a quota. Returns for how long, in ms, and whether it gets the records."""
+        """Throttle the client if it exceeds a quota. Returns the throttle time in ms, and whether it gets the
+        records."""
         quotas, user, client_id = self._quotas, self._user, self._client_id
         now_ms = quotas.now_ms()
         took_ms = fetched_ms = 0
@@ -64,7 +64,7 @@ class FetchQuota:
 
 
 def fetch_quota(context: Context, call: Call, *, is_of_replica: bool) -> FetchQuota | None:
-    """The quotas on a fetch; None: there are none, or it is a broker's."""
+    """The quotas on a fetch; None: no quota is set, or a broker fetches."""
     quotas = context.quotas
     if not quotas.is_set or is_of_replica or quotas.is_free(call.peer):
         return None

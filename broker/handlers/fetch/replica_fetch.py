@@ -1,10 +1,10 @@
-"""The leader's side of a follower's fetch: its session, its records, and what its offset reports (R3, R5, R16).
+"""The leader's side of a follower's fetch: its session, its records, and the report in its offset (R3, R5, R16).
 
 * A replica is served up to the log end, unflushed bytes included: the high watermark also counts the leader's own
   flushed end.
-* A replica's offset counts as its flushed end only after its lineage agreed, and only from the session that the applied
-  image names. A fetch answered with divergence or an error reports nothing; one that is sent to the bucket does.
-* A replica gets no records that it is to take from the bucket (`replication.catch_up`), and no bytes of the bucket.
+* A replica's offset counts as its flushed end only after its lineage agreed, and only in the session of the applied
+  image. A fetch answered with divergence or an error is no report; a fetch that is sent to the bucket is one.
+* A replica gets no records that it should read from the bucket (`replication.catch_up`), and no bytes of the bucket.
 
 The authorizer admits such fetches on the brokers' listener only.
 """
@@ -57,10 +57,9 @@ def read(
     answer: FetchResponsePartition,
     skip_bytes: int,
 ) -> bool:
-    """Fill `answer`. True when nothing more can be read until the partition moves.
-
-    `skip_bytes`: bytes that are copied although the bucket holds them (thermocline.follower.skip.bytes). Raises
-    ThermoclineError and OSError, which refuse the partition and not the fetch.
+    """Fill `answer`. Returns True if no more can be read until the partition moves. `skip_bytes`: bytes that are copied
+    even if the bucket holds them (thermocline.follower.skip.bytes). Raises ThermoclineError and OSError, which refuse
+    the partition and not the fetch.
     """
     _check_session(by, partition, wanted)
     log, log_start_offset = partition.log, partition.log_start_offset
@@ -69,7 +68,8 @@ def read(
     answer.aborted_transactions = None
     state = partition.tier.partition_state
     if state.config.copies:
-        # This process deletes only segments that it verified in the bucket, so all below the local start is verified.
+        # This process deletes only segments that it verified in the bucket, so all offsets below the local start are
+        # verified.
         answer.verified_end = max(log.local_log_start_offset, state.sure_end_offset)
     answer.reserved_end = log.reserved_end
     if wanted.last_fetched_epoch < 0 and not log_start_offset <= offset <= log.log_end_offset:
@@ -113,8 +113,8 @@ def _takes_from_bucket(
 
 
 def _check_session(by: FollowerSession, partition: LeaderReplica, wanted: FetchRequestPartition) -> None:
-    """As in Kafka: a broker that is no replica asks again, since it may become one; a broker of another session than
-    the image's looks for the leader."""
+    """As in Kafka, a broker that is not a replica asks again, because it may become one. A broker in another session
+    than the image's looks for the leader."""
     leader = partition.leader
     session = None if by.node_id == leader.node_id else leader.in_sync.row.sessions.get(by.node_id)
     if session is not None and session == by.broker_epoch:

@@ -44,7 +44,7 @@ def by_topic(answers: Iterable[tuple[Target, wire.FetchResponsePartition]]) -> l
 
 
 def incremental(at: Incremental, result: FetchAttempt) -> wire.FetchResponse:
-    """What changed since the session's last response."""
+    """Changes since the session's last response."""
     session = at.session
     response = wire.FetchResponse(session_id=session.session_id)
     if session.epoch != at.epoch:
@@ -60,7 +60,7 @@ def incremental(at: Incremental, result: FetchAttempt) -> wire.FetchResponse:
 
 
 def throttled(at: Incremental | None, throttle_ms: int) -> wire.FetchResponse:
-    """No records, and the session as it was (Kafka's `getThrottledResponse`)."""
+    """A response without records that does not change the session (Kafka's `getThrottledResponse`)."""
     response = wire.FetchResponse(throttle_time_ms=throttle_ms, session_id=NO_SESSION)
     if at is not None:
         response.session_id = at.session.session_id
@@ -91,7 +91,7 @@ async def refused(request: wire.FetchRequest, code: ErrorCode) -> wire.FetchResp
 
 
 def refuse_partition(registry: Registry, topic: str, answer: wire.FetchResponsePartition) -> bool:
-    """Put the reason why the partition is not led here into `answer`. True when that names the leader."""
+    """Set the error for a partition not led here in `answer`. Returns True if the answer names the leader."""
     answer.error_code = registry.refusal(topic, answer.partition_index)
     if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         answer.aborted_transactions = None
@@ -105,8 +105,7 @@ def refuse_partition(registry: Registry, topic: str, answer: wire.FetchResponseP
 def leaders_of(
     context: Context, listener: str, refused: Iterable[tuple[Target, wire.FetchResponsePartition]]
 ) -> list[wire.FetchResponseNodeEndpoint]:
-    """The addresses of the leaders that these responses name, each once, as far as the client's listener reaches
-    them."""
+    """Addresses of the leaders named in these responses, each once, if the client's listener reaches them."""
     leaders = {
         answer.current_leader.leader_id: None
         for _, answer in refused
@@ -124,7 +123,7 @@ def send_to_nearest(
     wanted: wire.FetchRequestPartition,
     answer: wire.FetchResponsePartition,
 ) -> bool:
-    """Name the replica in the client's rack in `answer` (KIP-392). False when the client should read here.
+    """Name the replica in the client's rack in `answer` (KIP-392). Returns False if the client should read here.
 
     Only a leader redirects, and only to a broker that has a session and that the client's listener reaches.
     """

@@ -74,7 +74,7 @@ def _described(row: DescribedGroup, version: int, asked: bool) -> wire.DescribeG
             )
             for member in row.members
         ],
-        # Where there is an authorizer, its rule of this API puts the client's own in its place.
+        # With an authorizer, its rule of this API replaces this with the client's operations.
         authorized_operations=UNRESTRICTED.operations(ResourceType.GROUP, row.group_id)
         if asked and error is ErrorCode.NONE
         else NOT_REQUESTED,
@@ -99,7 +99,7 @@ async def handle_delete_groups(
 async def handle_offset_delete(
     coordinator: GroupCoordinator, request: wire.OffsetDeleteRequest, version: int, client: ClientInfo
 ) -> wire.OffsetDeleteResponse:
-    """A code a partition, or one error for the whole group. Very many are deleted in turns with other work."""
+    """One code per partition, or one error for the group. Large deletions yield to other work."""
     positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
     codes: list[ErrorCode] = []
     until_s = coordinator.deadline()

@@ -26,10 +26,10 @@ _NO_TRANSACTIONS: Final = "transactions are not served by this broker: remove tr
 
 
 class Locator(typing.Protocol):
-    """Finds the coordinator of a key: of a group, or of a transactional id."""
+    """Finds the coordinator of a key (a group or a transactional id)."""
 
     async def find(self, key: str, /) -> ErrorCode:
-        """Make sure that it has one."""
+        """Ensure that the key has a coordinator."""
 
     def node_of(self, key: str, /) -> int:
         """The broker that is its coordinator; NO_LEADER: none."""
@@ -191,7 +191,7 @@ async def handle_heartbeat(
 async def handle_leave_group(
     coordinator: GroupCoordinator, request: wire.LeaveGroupRequest, version: int, client: ClientInfo
 ) -> wire.LeaveGroupResponse:
-    """v0–2 name one member, whose error is the answer's; v3+ (KIP-345) name several, each with its own."""
+    """v0–2 name one member, and the response has its error; v3+ (KIP-345) name several, each with an error."""
     if version < 3:
         reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
         error = next((row.error for row in reply.members), ErrorCode.NONE)

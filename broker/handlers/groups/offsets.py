@@ -1,7 +1,7 @@
 """OffsetCommit and OffsetFetch: messages to the coordinator and back, by version; from version 10 on topics have ids.
 
-An unknown topic id is UNKNOWN_TOPIC_ID for its own rows. An offset is returned for an id only when it was committed to
-that very topic. Source: Kafka protocol guide; KIP-447, 516, 709, 848.
+An unknown topic id is UNKNOWN_TOPIC_ID for its own rows. An offset is returned for an id only if it was committed to
+the topic of that id. Source: Kafka protocol guide; KIP-447, 516, 709, 848.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOPIC_IDS_SINCE: Final = 10  # of both
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
 _OFFSET_FETCH_GROUPS_SINCE: Final = 8
 _COMMIT_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
-_ANSWER_ROWS_MAX: Final = 100_000  # of one OffsetFetch, over all its groups; what is beyond is INVALID_REQUEST
+_ANSWER_ROWS_MAX: Final = 100_000  # of one OffsetFetch, over all its groups; more are INVALID_REQUEST
 _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 
 
@@ -48,8 +48,8 @@ async def handle_offset_commit(
             rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-    # In turns of one write each. As in Kafka every row has its own answer. Unlike in Kafka, the first rows of a commit
-    # this large may be durable when later ones are not.
+    # One write per turn. As in Kafka every row has its own error. Unlike in Kafka, the first rows of such a large
+    # commit may be durable when later ones are not.
     answered: list[ErrorCode] = []
     until_s = coordinator.deadline()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
@@ -104,9 +104,9 @@ async def handle_offset_fetch(
 ) -> wire.OffsetFetchResponse:
     """v8+ asks for several groups (KIP-709); null topics mean all.
 
-    Commits are visible only when durable. Where an open transaction may change an offset, `require_stable` (v7+) is
-    answered with UNSTABLE_OFFSET_COMMIT. A group or partition named twice is answered once (Kafka: twice), so that a
-    response grows only with what is stored.
+    Commits are visible only when durable. If an open transaction may change an offset, a request with `require_stable`
+    (v7+) gets UNSTABLE_OFFSET_COMMIT. A group or partition named twice is answered once (Kafka: twice), so that stored
+    offsets bound the response.
     """
     room, until_s = _ResponseQuota(), coordinator.deadline()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:
@@ -133,7 +133,7 @@ _Positions = dict[str, dict[int, None]]
 
 @dataclass(slots=True)
 class _GroupQuery:
-    """What is requested of one group; `positions` None: everything. `ids`: the topic id meant by a name."""
+    """The request for one group; `positions` None: all. `ids`: topic ids by name."""
 
     positions: _Positions | None = field(default_factory=dict)
     ids: dict[str, UUID] = field(default_factory=dict)
@@ -222,7 +222,7 @@ def _group_answer(
     asked: _GroupQuery | None,
     topic_id_of: Callable[[str], UUID],
 ) -> wire.OffsetFetchResponseGroup:
-    """`asked`: given when topics are named by id. `topic_id_of`: of the topic that has a name now."""
+    """`asked`: set if topics are named by id. `topic_id_of`: the id of the topic that has a name now."""
     topics = [_named(topic) if asked is None else _identified(topic, asked, topic_id_of) for topic in fetched]
     if asked is not None and error is ErrorCode.NONE:
         topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
@@ -249,8 +249,8 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetch
 def _identified(
     topic: FetchedOffset, asked: _GroupQuery, topic_id_of: Callable[[str], UUID]
 ) -> wire.OffsetFetchResponseGroupTopic:
-    """The rows whose offsets belong to the requested id: a topic of the name may have been created again meanwhile. One
-    that is not named is that of its first offset; an unstable row has none."""
+    """The rows whose offsets belong to the requested id, because a topic of the name may have been created again.
+    Without a requested id, the id of the first offset counts; an unstable row has none."""
     topic_id = asked.ids.get(topic.topic)
     if topic_id is None:
         held = (value.topic_id for _, value in topic.partitions if value is not UNSTABLE)

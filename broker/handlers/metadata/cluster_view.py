@@ -1,4 +1,4 @@
-"""The cluster as clients of one listener see it: brokers, partition leaders, replicas.
+"""View of the cluster for clients of one listener: brokers, partition leaders, replicas.
 
 * A broker is named only while it has a session and such a listener.
 * A partition that this broker should lead has a leader once it serves.
@@ -28,7 +28,7 @@ class BrokerAt(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """`leader_id`: NO_LEADER while clients can reach none; `error` then says why."""
+    """`leader_id`: NO_LEADER while clients can reach no leader; `error` has the reason."""
 
     error: ErrorCode
     leader_id: int
@@ -51,7 +51,7 @@ def fenced_brokers(context: Context, listener: str) -> list[BrokerAt]:
 
 
 def controller_id(context: Context) -> int:
-    """The controller as far as this broker knows."""
+    """The last known controller."""
     controller = context.metadata.controller
     return context.config.node_id if controller is None else controller.node_id
 
@@ -67,7 +67,7 @@ _Key: TypeAlias = tuple[int, int, tuple[int, ...], tuple[int, ...], tuple[int, .
 
 
 def view_stamp(context: Context) -> tuple[int, int]:
-    """A stamp of everything a view shows, except for its listener: views with the same stamp are equal."""
+    """Identifies the content of a view: views of one listener with the same stamp are equal."""
     return context.metadata.swaps, context.registry.changes
 
 
@@ -85,17 +85,17 @@ class ClusterView:
 
     @property
     def is_current(self) -> bool:
-        """Whether the cluster is still the same: to be checked after a wait."""
+        """Whether the view is still current; check it after a wait."""
         return self._image is self._metadata.image
 
     def shows(self, topic: Topic) -> bool:
-        """Whether clients see the topic: another broker leads part of it, or this broker opened a partition of it. So a
-        new topic appears once it serves."""
+        """Whether clients see the topic: another broker leads a partition, or this broker opened one. A new topic thus
+        appears once it serves."""
         return topic.name in self._registry.topics or any(row.leader != self._node_id for row in topic.rows)
 
     def partition(self, topic: Topic, index: int) -> PartitionView:
-        """The partition as in the image; one that this broker should lead but does not serve is offline. Read-only:
-        equal partitions share one view, so that 10 000 take 3 ms."""
+        """The partition as in the image; one that this broker should lead but does not serve is offline. Do not change
+        the result: equal partitions share one view, so that 10 000 take 3 ms."""
         row = topic.rows[index]
         leader, epoch = row.leader, row.leader_epoch
         if leader == self._node_id:
@@ -118,7 +118,7 @@ class ClusterView:
         return PartitionView(error, leader, epoch, *self._sets(row))
 
     def _sets(self, row: Row, lost: int | None = None) -> tuple[list[int], list[int], list[int]]:
-        """Replicas, those in sync, those offline; `lost`: a broker that does not serve the partition."""
+        """Replicas, in-sync replicas, offline replicas; `lost`: a broker that does not serve the partition."""
         assigned = list(row.assigned)
         offline = [each for each in assigned if each not in self.brokers or each == lost]
         alive = (each for each in row.in_sync if (node := self._nodes.get(each)) is not None and node.active)

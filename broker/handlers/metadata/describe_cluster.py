@@ -1,7 +1,7 @@
 """ApiVersions, DescribeCluster.
 
-ApiVersions advertises exactly what is served, except for Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511, KIP-584,
-KIP-700.
+ApiVersions advertises exactly the served APIs and versions, and Produce 0–2 (KAFKA-18659). Source: KIP-35, KIP-511,
+KIP-584, KIP-700.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRANSACTION_VERSION: Final = 2
 _FEATURES_FROM_ZERO_SINCE: Final = 4
 """Java's clients of ApiVersions 3 throw at a feature whose versions begin at 0 (KAFKA-17492)."""
 _BROKERS_ENDPOINT: Final = 1
-_SOFTWARE_CHARS_MAX: Final = 255  # of its name and version; a connection remembers them
+_SOFTWARE_CHARS_MAX: Final = 255  # longest name and version of a client's software; the connection stores them
 _ADVERTISED: Final = [
     wire.ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions: topics and their partitions, a page at a time (KIP-966).
 
-A page has at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, ordered by topic name; a cursor
-says where the next page begins.
+A page has at most `PARTITIONS_PER_PAGE_MAX` partitions and unknown topics together, ordered by topic name; a cursor has
+the start of the next page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def handle_describe_topic_partitions(
         )
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     page = wire.DescribeTopicPartitionsResponse()
-    # Every topic takes at least one row of the page, so only so many names are sorted; one more begins the next page.
+    # Every topic takes at least one row, so only as many names as rows are sorted, and one more for the next page.
     view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
     names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
     names, hidden = await _split(call.access, [name for name in names if name >= first], asked=bool(named))
@@ -71,7 +71,7 @@ async def handle_describe_topic_partitions(
 
 
 async def _split(access: Unrestricted, names: list[str], *, asked: bool) -> tuple[list[str], list[str]]:
-    """The names that the client may describe, and the others if it asked for them."""
+    """The names that the client may describe; also the refused ones if the request named them."""
     if not access.is_enforced:
         return names, []
     allowed, refused = await parted_by(

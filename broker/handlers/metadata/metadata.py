@@ -1,8 +1,8 @@
 """Metadata: brokers, topics and leaders; creates missing topics when both sides allow it.
 
-A topic is shown once however often it is named, and only to who may describe it. A long answer is encoded once for all
-equal requests at one image (`ResponseCache`); where it depends on the client's rights, for one client. Source: KIP-4,
-KIP-430, KIP-516.
+A topic named several times is shown once, and only to clients that may describe it. A long response is encoded once for
+all equal requests at one image (`ResponseCache`); if it depends on permissions, it is shared only with clients of the
+same permissions. Source: KIP-4, KIP-430, KIP-516.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from seams.loop.turns import Turns, next_turn
 
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
-_AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # topics a Metadata request may name and still create what is missing
+_AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # most topics in a Metadata request that creates missing ones
 _CACHED_TOPICS_MAX: Final = 16  # topics that a request may name whose response is cached
 _LISTENER_NOT_FOUND_SINCE: Final = 6
 _BEFORE: Final = 2  # bytes of the error code; the index follows it in every version
 _INDEX: Final = struct.Struct(">i")
-_AUTO_CREATION_S: Final = 5.0  # how long a Metadata request waits for the topics it makes, all together
+_AUTO_CREATION_S: Final = 5.0  # longest wait of a Metadata request for all topics that it creates
 
 
 _Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
@@ -54,7 +54,7 @@ _Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
 
 
 async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> Encoded:
-    """Brokers, and the topics asked for; a missing one is created when both sides allow it."""
+    """Brokers, and the requested topics; a missing topic is created if both sides allow it."""
     named = _named(request, call.version)
     hidden: list[MetadataResponseTopic] = []
     if named is not None and call.access.is_enforced:
@@ -83,8 +83,8 @@ def _named(request: MetadataRequest, version: int) -> _Named | None:
 
 
 async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, list[MetadataResponseTopic]]:
-    """The topics that the client may describe, and the rows of the others. Such a row tells nothing of the topic: it is
-    the same whether there is one; of an id it has no name."""
+    """The topics that the client may describe, and the rows of the others. Such a row is the same for an existing and a
+    missing topic; a row for an id has no name."""
     shown: _Named = {}
     hidden: list[MetadataResponseTopic] = []
     turns = Turns()
@@ -102,9 +102,10 @@ async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, l
 
 
 def _cache_key(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
-    """All that the response depends on besides the stamp; None when the response is not cached. Permission to create
-    topics is not part of it: only responses that found every topic are cached. A client's rights are, where the
-    response shows them: what it may do, or which topics it sees of all."""
+    """The cache key: everything that the response depends on besides the stamp; None if the response is not cached. It
+    does not include the permission to create topics, because only responses that found every topic are cached. It
+    includes the client's permissions if the response shows them: authorized operations, or the visible ones of all
+    topics."""
     if named is not None and len(named) > _CACHED_TOPICS_MAX:
         return None
     shows_rights = (
@@ -171,17 +172,17 @@ class _Query:
         return self._view
 
     def operations(self, name: str) -> int:
-        """What the client may do with the topic, if it asked (KIP-430)."""
+        """The client's authorized operations on the topic, if requested (KIP-430)."""
         return self.access.operations(ResourceType.TOPIC, name) if self._with_operations else NOT_REQUESTED
 
     def may_create(self, name: str) -> bool:
-        """Whether the client may create the topic by asking for it."""
+        """Whether the client's request may create the topic."""
         return self.access.allows_cluster(Operation.CREATE, audited=False) or self.access.allows(
             Operation.CREATE, ResourceType.TOPIC, name
         )
 
     def topic_named(self, name: str) -> Topic | None:
-        """None also while none of its partitions serves."""
+        """The topic's view; None if it does not exist or none of its partitions serves."""
         topic = self.context.metadata.topic_named(name)
         return topic if topic is not None and self.view().shows(topic) else None
 
@@ -223,7 +224,7 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
     try:
         check_topic_name(name)
     except InvalidTopicName:
-        # A final error: after "not available" a client would ask for ever.
+        # A final error, because after "not available" a client would retry for ever.
         missing.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return missing
     if not creates:
@@ -252,7 +253,7 @@ class PartitionEncoder:
     def __init__(self, view: ClusterView, version: int) -> None:
         self._view = view
         self._version = version
-        self._ends: dict[int, tuple[bytes, bytes]] = {}  # by identity of what the view shares and keeps
+        self._ends: dict[int, tuple[bytes, bytes]] = {}  # by identity of the view's shared objects
 
     def of(self, topic: Topic) -> EncodedElements:
         """The topic's partitions, by index."""

@@ -1,7 +1,7 @@
 """Appends checked batches to a partition's log and counts them.
 
-Batches of one partition are appended in the order of arrival. When the log refuses a run as a whole, nothing of it was
-written; each of its batches is then appended or refused separately.
+Batches of one partition are appended in the order of arrival. If the log refuses a run, no batch of it was written;
+each batch is then appended or refused separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from logformat.errors import StorageFailed, ThermoclineError
 from logformat.record_batch import RECORD_COUNT, Fields
 
 Refused = ThermoclineError | OSError
-"""Why a batch was not appended."""
+"""The reason why a batch was not appended."""
 
 
 def append_checked(
@@ -64,7 +64,7 @@ def append_run(
     *,
     ends_refused: bool = False,
 ) -> Appended | list[Appended | Refused]:
-    """Append a run: one Appended when its batches lie one behind the other, else the result of each batch.
+    """Append a run. Returns one Appended if its batches are contiguous, else the result of each batch.
 
     `ends_refused`: stop at the first refused batch; later batches have no result.
     """

@@ -1,13 +1,13 @@
 """Checks of a produced batch before its append: size, codec, timestamps, and records where needed.
 
-Kafka reads every record. This broker trusts a header, with two exceptions: its greatest timestamp is below the first
-record's (Sarama before 2025 writes −1), or it has the mark of KafkaJS, which writes the last record's. Records of such
-batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A forged header harms only its
-producer. `thermocline.validate.records=true` reads the records of every batch. So does a compacted topic: each record
-needs a key, and the cleaner must be able to read it (`logformat.key_check`).
+Kafka reads every record. This broker trusts a header, with two exceptions. The greatest timestamp is below that of the
+first record (Sarama before 2025 writes −1). Or the header is recognised as KafkaJS's, which writes the timestamp of the
+last record. Records of such batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A
+forged header harms only its producer. `thermocline.validate.records=true` reads the records of every batch. So does a
+compacted topic: each record needs a key, and the cleaner must be able to read it (`logformat.key_check`).
 
-A batch that passes is written as it is; the only repair is a maximum timestamp that cannot be right. The event loop
-reads a limited number of uncompressed records, for each batch and for each request or run; a worker reads the rest.
+A valid batch is written unchanged, except that an impossible maximum timestamp is repaired. The event loop reads a
+limited number of uncompressed records, for each batch and for each request or run; a worker reads the rest.
 
 Hot path: one header check with CRC a batch. Limits that depend on the partition and the time are computed once a run.
 """
@@ -53,7 +53,7 @@ RECORDS_BYTES_MAX: Final = 32 << 20  # decompressed (or max.message.bytes): beyo
 _NAMED_MAX: Final = 3  # in the message, as in Kafka
 
 Inspection = RecordsFound | InvalidRequest
-"""What was found in the records, or why the batch is refused."""
+"""Result of an inspection of the records, or the reason of a refusal."""
 
 
 class NeedsWorker(Retryable):
@@ -61,7 +61,7 @@ class NeedsWorker(Retryable):
 
 
 class KeylessRecords(ApiError):
-    """A batch for a compacted topic has records without key: nothing of it is written. In Kafka's words."""
+    """A batch for a compacted topic has records without key, so it is refused. The message is Kafka's."""
 
     def __init__(self, partition: LeaderReplica, found: RecordsFound) -> None:
         self.reason = (
@@ -80,8 +80,8 @@ class KeylessRecords(ApiError):
 
 
 class LoopBudget:
-    """How many more records of batches for compacted topics the event loop may read for one request or run; the fast
-    path sets `records` anew for each run."""
+    """Number of records of compacted topics that the event loop may still read for one request or run; the fast path
+    resets `records` for each run."""
 
     __slots__ = ("records",)
 
@@ -97,13 +97,13 @@ class LoopBudget:
 
 
 def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool, compacts: bool) -> bool:
-    """`validates`: every record is to be checked; `stamps`: the broker's time replaces the producer's; `compacts`: the
-    topic is compacted."""
+    """`validates`: check every record; `stamps`: the broker's time replaces the producer's; `compacts`: the topic is
+    compacted."""
     return validates or compacts or (header.lacks_max_timestamp and not stamps)
 
 
 def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool, compacts: bool) -> bool:
-    """Whether the event loop reads the records, not a worker; counts those of a compacted topic."""
+    """Whether the event loop reads the records instead of a worker; counts those of a compacted topic."""
     if header.attributes & CODEC_MASK:
         return False
     if validates:
@@ -124,7 +124,8 @@ def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compa
     except InvalidRequest as refused:
         return refused
     except Corrupt as unreadable:
-        # The CRC is right, so the client wrote it like this: not "corrupt", after which it would send it again.
+        # The CRC is right, so the client wrote these bytes. The error is not "corrupt", because then the client would
+        # send them again.
         return InvalidRecordBatch(str(unreadable))
 
 
@@ -208,9 +209,9 @@ class BatchChecks:
     ) -> Fields:
         """The header of the batch that fills `view[pos:end]`. Raises ThermoclineError when it may not be appended.
 
-        `seen`: what a worker found in its records; raises NeedsWorker when that is missing, or when the batch has
-        another codec than its topic and is not `recompressed`. A maximum timestamp that
-        cannot be right is repaired in place, with the CRC: checked again, the batch passes.
+        `seen`: a worker's result for its records. Raises NeedsWorker if that is missing, or if the batch has another
+        codec than its topic and is not `recompressed`. An impossible maximum timestamp is repaired in place, together
+        with the CRC, so a second check passes.
         """
         fields = check_fields(
             view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max, allow_transactional
@@ -219,7 +220,7 @@ class BatchChecks:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
         if self._zstd_refused and not recompressed and fields[ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-        # Nearly every batch of a topic that is not compacted has no reason for which `must_inspect` is true.
+        # For nearly every batch of a topic that is not compacted `must_inspect` is false.
         if self._looks_closer or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
             if self._codec is not None and fields[ATTRIBUTES] & CODEC_MASK != self._codec and not recompressed:
                 raise NeedsWorker("a worker recompresses this batch for its topic (compression.type); send it again")

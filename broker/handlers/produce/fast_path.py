@@ -5,15 +5,16 @@
 3. Pack the responses (`responses`).
 
 A request is taken only under three conditions:
-* its bytes before the topics equal those of a request which the general path read, and the same principal at the same
-  host and listener was allowed every topic it names, by the ACLs that are valid now;
+* its bytes before the topics equal those of an earlier request on the general path, in which the same principal, host
+  and listener were allowed every topic, by the current ACLs;
 * each of its batches passed the checks;
 * it need not wait for backpressure, offsets or a worker.
 
-Any other request ends the run before it and takes the general path; nothing of it was written. A request is taken whole
-or not at all. Errors of the log are answered here, because the general path's append is this one with a run of one.
+Any other request ends the run before it and takes the general path, without a write here. A request is never split
+between the paths. Errors of the log are answered here, because the general path appends in the same way, with a run of
+one.
 
-Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for what a request costs.
+Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for the cost of a request.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class FastPath:
         return AlikeRun(pos, share, correlation_ids, route.form)
 
     def _later(self, run: AlikeRun | MixedRun, timeout_ms: int) -> Later | None:
-        """The response that leaves when every batch is committed, failed or timed out; None when all are committed
+        """The response that is sent when every batch is committed, failed or timed out; None if all are committed
         already."""
         pending = PendingAcks()
         until_s = deadline_s(timeout_ms)
@@ -118,7 +119,7 @@ class FastPath:
 
 
 class MixedWalk:
-    """Collects the requests that begin alike, for any partitions, into a share a partition."""
+    """Collects requests with the same head, for any partitions, into one share per partition."""
 
     __slots__ = ("_budget", "_context", "_head", "_now_ms", "_partitions", "_shares")
 
@@ -131,11 +132,11 @@ class MixedWalk:
         self._shares: dict[tuple[str, int], PartitionBatches] = {}
 
     def run(self, route: ProduceRoute, view: memoryview, pos: int, end: int) -> MixedRun | None:
-        """The requests of `view[pos:end]` that begin like the peer's last one; None when there is none."""
+        """The requests of `view[pos:end]` with the head of the peer's last one; None if there is none."""
         head, frame_bytes_max = self._head, self._context.config.request_bytes_max
         requests: list[MixedRequest] = []
         batches = 0
-        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # after a refused request the next is not appended
+        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # requests after a refused one are not appended
         while end - pos >= head.size and len(requests) < requests_max:
             size, start, correlation_id, rest = head.unpack(view, pos)
             stop = pos + 4 + size
@@ -157,8 +158,8 @@ class MixedWalk:
         return MixedRun(pos, [share for share in self._shares.values() if share.batches], head.version, requests)
 
     def _take(self, view: memoryview, found: list[Row]) -> list[BatchIndex] | None:
-        """Add the batch of each row to its partition's share. None when the request has to take the general path: then
-        no share has a batch of it."""
+        """Add the batch of each row to its partition's share. None if the request must take the general path; then no
+        share has a batch of it."""
         shares = self._shares
         checked: list[tuple[PartitionBatches, Fields]] = []
         for topic, index, at, to in found:

@@ -1,9 +1,9 @@
-"""Order of a produce request: wait for backpressure and offsets, inspect its records in a worker, verify that a
-transaction that begins is its coordinator's, recompress in workers, append, wait for acks.
+"""Steps of a produce request, in order: wait for backpressure and offsets, inspect records in a worker, verify new
+transactions with their coordinator, recompress in workers, append, wait for acks.
 
 A request that need not wait is appended while it is dispatched. A request of very many partitions, or with batches to
 recompress, is appended in pieces, in its order; the event loop runs other work in between. The connection's next
-request is dispatched once all of it is appended: it does not wait for the acks.
+request is dispatched once the request is completely appended; it does not wait for the acks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProduceFlow:
         self._recompressor = recompression.Recompressor(context)
 
     def answer(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
-        """Append now unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
+        """Append at once unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
         if recompression.jobs(self._context, request, call.version):
             return self._responder.later(self.answer_wide(header, call, request))
         wait, uninspected = self._wait_for_room(request), produce.uninspected(self._context, request)
@@ -79,8 +79,7 @@ class ProduceFlow:
         verification: Verification | None,
         until_s: float,
     ) -> ProduceResponse:
-        """Append one piece, in the codecs of its topics. A batch that waited for its turn to be recompressed until
-        `until_s` is refused."""
+        """Append one piece, in the codecs of its topics. A batch that is not recompressed by `until_s` is refused."""
         append = partial(
             produce.append_all, self._context, call, piece, pending, inspections, verification=verification
         )
@@ -100,7 +99,7 @@ class ProduceFlow:
             self._recompressor.release(jobs)
 
     def _wait_for_room(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """The backpressure or reservation that the request has to wait for; None when there is none."""
+        """The backpressure or reservation that the request must wait for, or None."""
         wait: Awaitable[object] | None = self._context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self._context, request)):
             # The reservation is used up while the store is slow or away: delay first, then KAFKA_STORAGE_ERROR.
@@ -142,8 +141,8 @@ class ProduceFlow:
                 verification.end()
 
     async def _verified(self, call: Call, request: ProduceRequest) -> Verification | None:
-        """What coordinators say about transactions that begin here; None where nothing is to be asked. A marker
-        before the append voids it."""
+        """The coordinators' answers about transactions that begin here; None if no question is needed. A marker before
+        the append voids them."""
         wanted = unverified(self._context, request)
         return await verify(self._context, call, request, wanted) if wanted else None
 
@@ -152,7 +151,8 @@ class ProduceFlow:
     ) -> produce.Inspections:
         """Wait for backpressure and for the workers that inspect records."""
         if throttled is not None:
-            # One wait only: under lasting pressure the append decides. A log that failed meanwhile refuses it by name.
+            # Wait only once; under lasting pressure the append decides. If the log failed meanwhile, its error refuses
+            # the batch.
             with suppress(StorageFailed):
                 await throttled
         return await produce.inspect_in_worker(self._context, uninspected)
@@ -183,8 +183,8 @@ def pieces(request: ProduceRequest, rows_max: int = ROWS_PER_TURN) -> Iterator[P
 
 
 def join(response: ProduceResponse, answered: ProduceResponse) -> None:
-    """Add the response to the next piece. A topic split between two pieces has one entry: Sarama keeps only the last of
-    two."""
+    """Add the response of the next piece. A topic split between two pieces has one entry, because Sarama reads only the
+    last of two."""
     topics, more = response.responses, answered.responses
     if topics and more and topics[-1].name == more[0].name:
         topics[-1].partition_responses += more[0].partition_responses

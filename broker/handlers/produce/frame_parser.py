@@ -1,9 +1,10 @@
 """Finds the batches of a produce request in its bytes, without decoding a message.
 
-Producers repeat themselves. The bytes before the topics (`Head`) are the same in request after request, except for the
-correlation id. With one partition a request, so are the bytes up to the length of the records (`AlikeHead`). Both are
-compared, not parsed. A parse ends exactly at the end of its request. It returns None for anything unusual (an unknown
-topic name, tagged fields, null records, very many partitions): the general path then reads the request from its start.
+A producer's requests are alike: the bytes before the topics (`Head`) differ only in the correlation id. In requests for
+one partition, the bytes up to the length of the records are also alike (`AlikeHead`). The parser compares these bytes
+instead of decoding them. A parse ends exactly at the end of its request. It returns None for anything unusual (an
+unknown topic name, tagged fields, null records, very many partitions): the general path then reads the request from its
+start.
 
 Hot path: one unpack and two comparisons for a request like the one before it (comparing views takes ten times as long
 as comparing bytes); 0.8 µs a partition otherwise.
@@ -25,7 +26,7 @@ REQUESTS_MAX: Final = 32
 """Requests in one run."""
 
 BATCHES_MAX: Final = 126
-"""Batches in one request and in one run: a count above 126 takes a second byte."""
+"""Most batches in one request and in one run; a count above 126 takes a second byte."""
 
 _START: Final = 4  # API key and version
 _REST_AT: Final = 8  # behind the correlation id
@@ -73,7 +74,7 @@ class Head:
         self.size = 4 + _REST_AT + len(rest)
         """Bytes before the topics, including the length prefix."""
         self.header_size = self.size - _body_before_topics(self.flexible)
-        """Of them, those of the length prefix and the request header."""
+        """Number of those bytes in the length prefix and the request header."""
         self.topics: dict[bytes, str] = {}
         """Encoded names of topics that the principal may produce to."""
 
@@ -112,7 +113,7 @@ def _body_before_topics(flexible: bool) -> int:
 
 
 def alike_head(head: Head, view: memoryview, pos: int, row: Row) -> AlikeHead:
-    """The bytes that the one-partition request at `pos` has in common with the next ones."""
+    """The bytes that the one-partition request at `pos` shares with the next ones."""
     _, _, at, to = row
     length_at = at - (_uvarint_size(to - at + 1) if head.flexible else 4)
     return AlikeHead(head, bytes(view[pos + 4 + _REST_AT : length_at]))
@@ -121,9 +122,8 @@ def alike_head(head: Head, view: memoryview, pos: int, row: Row) -> AlikeHead:
 def walk_alike(
     alike: AlikeHead, check: Check, view: memoryview, pos: int, end: int, frame_bytes_max: int
 ) -> tuple[int, list[int], list[memoryview], list[Fields]]:
-    """The requests in `view[pos:end]` for the partition of `alike`, as far as `check` accepts their batches.
-
-    Returns where the next request begins, and the correlation ids, batches and headers.
+    """The requests in `view[pos:end]` for the partition of `alike`, up to the first batch that `check` refuses. Returns
+    the position of the next request, and the correlation ids, batches and headers.
     """
     correlation_ids: list[int] = []
     batches: list[memoryview] = []

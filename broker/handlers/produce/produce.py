@@ -1,7 +1,7 @@
 """Produce: checks a batch, appends it, and acknowledges it as `acks` demands (design 7).
 
-Nothing is written before the batch passed every check of its header. Batches of one connection are appended in the
-order they arrived, because the append happens while the request is dispatched; only waits overlap.
+A batch is written only after every check of its header passed. Batches of one connection are appended in the order of
+arrival, because the append happens during dispatch; only waits overlap.
 
 Hot path: most requests come as runs (`fast_path`); the others are appended by the same `append_checked`, one write a
 batch.
@@ -75,7 +75,7 @@ class PendingAcks:
             self._waiting += 1
 
     def when_done(self, done: Callable[[], None]) -> None:
-        """Call `done` once none waits. At least one waits now."""
+        """Call `done` when no batch is pending. At least one is pending now."""
         self._done = done
 
     def _acked(self, fail: Callable[[Exception], None], failure: Exception | None) -> None:
@@ -93,12 +93,12 @@ Uninspected = list[tuple[ProduceRequestPartition, int, bool]]
 """Batches to inspect, each with the most bytes it may have decompressed, and whether its topic is compacted."""
 
 RECORD_ERRORS_MAX: Final = 1_000
-"""Refused records that one response names, 0.3 KB each; Kafka names all. The error message has the count."""
+"""Most refused records in one response, 0.3 KB each; Kafka lists all. The error message has the count."""
 
 NO_INSPECTIONS: Final[Inspections] = {}
 
 Recompressions = Mapping[int, Recompressed]
-"""Batches in their topic's codec, by the same ids."""
+"""Batches recompressed to their topic's codec, by the same ids."""
 
 NO_RECOMPRESSIONS: Final[Recompressions] = {}
 
@@ -145,8 +145,8 @@ def append_all(
     recompressions: Recompressions = NO_RECOMPRESSIONS,
     verification: Verification | None = None,
 ) -> ProduceResponse:
-    """Append every batch of the request now; `pending` counts those whose commit the response has to wait for.
-    `verification`: what coordinators said in this turn of the event loop."""
+    """Append every batch of the request now; `pending` counts batches whose commit the response must await.
+    `verification`: the coordinators' answers in this turn of the event loop."""
     refusal = None
     if request.acks not in ACKS:
         refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
@@ -288,7 +288,7 @@ def unsupported_version(request: ProduceRequest) -> ProduceResponse:
 
 
 def later(response: ProduceResponse, pending: PendingAcks, finish: Finish) -> Later:
-    """The response that leaves when every pending batch is committed, failed, or past the request's timeout."""
+    """The response that is sent when every pending batch is committed, failed, or past the request's timeout."""
     answer = Later(blocks=False)
     pending.when_done(partial(finish, answer, response))
     return answer

@@ -1,11 +1,11 @@
-"""Recompresses produced batches whose topic has a codec of its own (`compression.type`), before their append.
+"""Recompresses produced batches to their topic's codec (`compression.type`), before their append.
 
-The work is done in workers and belongs to the leadership under which it began: when that is over before the append, the
-batch is refused, and nothing of it is written later. A request's batches are recompressed in pieces and appended piece
-by piece; meanwhile no later request of its connection is dispatched, so batches keep their order.
+Workers do the work, for the leader epoch in which it began. If that epoch ends before the append, the batch is refused
+and never written. A request's batches are recompressed in pieces and appended piece by piece; meanwhile no later
+request of its connection is dispatched, so batches keep their order.
 
 Memory: `BATCHES_MAX` batches of all requests together are in work or wait for their append, each at most
-max.message.bytes; in each of the two workers one has its decompressed records, at most `RECORDS_BYTES_MAX` or
+max.message.bytes; each of the two workers holds the decompressed records of one batch, at most `RECORDS_BYTES_MAX` or
 max.message.bytes. Source: Kafka's LogValidator (docs/adr/0031-recompression.md).
 """
 
@@ -31,7 +31,7 @@ BATCHES_MAX: Final = 16
 
 
 class Job(NamedTuple):
-    """A batch to recompress, and the leadership for which it is."""
+    """A batch to recompress, with its leader epoch."""
 
     data: ProduceRequestPartition
     batch: memoryview
@@ -42,7 +42,7 @@ class Job(NamedTuple):
 
 
 class Recompressed(NamedTuple):
-    """The result of a job: its batch in the topic's codec, or why there is none."""
+    """The result of a job: the batch in the topic's codec, or an error."""
 
     partition: LeaderReplica
     leader_epoch: int
@@ -82,7 +82,7 @@ def jobs(context: Context, request: ProduceRequest, version: int) -> list[Job]:
 
 
 class Recompressor:
-    """Runs jobs in workers. `release` gives back the slots of a piece once it was appended."""
+    """Runs jobs in workers. `release` returns the slots of a piece after its append."""
 
     def __init__(self, context: Context) -> None:
         self._workers = context.world.workers
@@ -90,7 +90,7 @@ class Recompressor:
 
     async def run(self, piece: Sequence[Job], until_s: float) -> dict[int, Recompressed]:
         """Recompress up to `BATCHES_MAX` batches; waits for slots until the loop's time `until_s`. Results by `id` of
-        the request's `ProduceRequestPartition`. Raises TimeoutError, and holds no slot then."""
+        the request's `ProduceRequestPartition`. Raises TimeoutError after it released its slots."""
         await self._slots.take(len(piece), until_s)
         try:
             batches = await asyncio.gather(*(self._one(job) for job in piece))

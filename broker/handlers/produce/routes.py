@@ -1,8 +1,8 @@
-"""Remembers heads of requests that the general path took, and the partition to which each peer produces.
+"""Remembers heads of requests on the general path, and the partition to which each peer produces.
 
 A head is stored only from a request that was read in full and whose principal was allowed every topic stored here. It
-is used for no other principal, host or listener. Unknown topic names are not stored. When the authorizer's answers
-change, all is forgotten (`Routes.forget`): the next request of each peer takes the general path.
+is used for no other principal, host or listener. Unknown topic names are not stored. When the authorizer's decisions
+change, all heads are dropped (`Routes.forget`), and the next request of each peer takes the general path.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from broker.net.dispatch import Peer
 from broker.wire.messages import ProduceRequest
 
 _TOPICS_MAX: Final = 10_000
-"""Topics of all heads together (1.3 KB each at most). Beyond it the table is emptied: clients with ever new names cost
-time, not memory."""
+"""Topics of all heads together (1.3 KB each at most). Above it the table is cleared, so that clients that always send
+new names cost time, not memory."""
 
 HeadKey = tuple[str, str, str, bytes, bytes]
 """Listener, principal and host of the peer, and the two parts of a head."""
 
 
 class ProduceRoute:
-    """What one peer repeats, for one principal."""
+    """The repeated bytes of one peer, for one principal."""
 
     __slots__ = ("alike", "allowed_at", "checks", "client_id", "form", "head", "key", "principal")
 
@@ -37,7 +37,7 @@ class ProduceRoute:
         self.client_id = client_id  # the head's
         self.allowed_at = allowed_at  # `Routes.forgotten` when it was made
         self.key: tuple[str, int] | None = None  # of its last request for one partition
-        # These three once it was not the first for that partition:
+        # Set after a second request for that partition:
         self.alike: AlikeHead | None = None
         self.form: AlikeAnswer
         self.checks: BatchChecks
@@ -56,8 +56,8 @@ class ProduceRoute:
 
 
 class Routes:
-    """The heads of all connections; each peer has a ProduceRoute (`Peer.produce_route`). `forgotten`: how often all
-    were forgotten; a route of an earlier time is not used."""
+    """The heads of all connections; each peer has a ProduceRoute (`Peer.produce_route`). `forgotten`: number of calls
+    of `forget`; older routes are not used."""
 
     def __init__(self, partitions: Container[tuple[str, int]]) -> None:
         self._partitions = partitions
@@ -90,7 +90,7 @@ class Routes:
             peer.produce_route = ProduceRoute(head, peer.principal, call.client_id, self.forgotten)
 
     def forget(self) -> None:
-        """Forget every head and every route: what was allowed may be so no more."""
+        """Drop every head and route, because permissions may have changed."""
         self.forgotten += 1
         for head in self._heads.values():
             head.topics.clear()  # peers still refer to their heads

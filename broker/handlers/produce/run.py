@@ -1,7 +1,6 @@
-"""A run: produce requests that are answered together.
-
-Batches are appended partition by partition (`PartitionBatches`), each once and in the order of arrival. Responses
-follow the order of the requests; each has the results of its own batches.
+"""A run of produce requests with one joined answer. Batches are appended partition by partition (`PartitionBatches`),
+each once and in the order of arrival. Responses follow the order of the requests; each has the results of its own
+batches.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ BatchIndex = tuple["PartitionBatches", int]
 """A batch: the batches of its partition, and its number among them."""
 
 MixedRequest = tuple[int, Sequence[Row], Sequence[BatchIndex]]
-"""Correlation id, the partitions named, and where the batch of each is."""
+"""Correlation id, the named partitions, and the position of each batch."""
 
 
 class PartitionBatches:
@@ -73,7 +72,8 @@ class PartitionBatches:
         return [one for one in result if not isinstance(one, Appended)]
 
     def fail(self, why: Exception) -> None:
-        """The commit failed with `why`. Batches that were committed by then succeed, as when each had been alone."""
+        """The commit failed with `why`. Batches that were already committed succeed, as if each had been appended
+        alone."""
         appended = self.appended
         if appended is not None:
             ends = zip(self.base_offsets(appended), self.counts, strict=True)
@@ -148,7 +148,7 @@ class AlikeRun:
 
     @property
     def tried(self) -> int:
-        """Requests whose batch was tried: none behind a refused one when that ends the run."""
+        """Requests whose batch was tried: not those after a refused one that ended the run."""
         return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:

@@ -1,10 +1,10 @@
 """Asks the coordinator before the first batch of a transaction is appended (TX4, KIP-890).
 
 From Produce 12 on the partition is added to the transaction; before, the client added it and it is only verified. A
-batch whose transaction is open here is not asked about. What is known is valid for the append that follows in the same
-turn of the event loop: the partition's guard says whether a marker came meanwhile. While the markers of the transaction
-before are under way, the coordinator is asked again for a while: a client would wait for its `retry.backoff.ms`.
-Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
+batch of a transaction that is open here needs no question. The answer is valid for an append in the same turn of the
+event loop; the partition's guard shows whether a marker was written meanwhile. While markers of the previous
+transaction are in flight, the coordinator is asked again for a while, because a client would wait for its
+`retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from logformat.record_batch import HEADER_SIZE, MAGIC, read_header
 
 ADDS_SINCE: Final = 12
 _ABORTABLE_SINCE: Final = 11
-_PAUSE_S: Final = 0.002  # markers take about as long; the next ones are twice as long each, up to the configured one
-# The coordinator is away: clients repeat a produce after this error.
+_PAUSE_S: Final = 0.002  # about the time of a marker; each further pause is twice as long, up to the configured one
+# The coordinator is unavailable: clients repeat a produce after this error.
 _AWAY: Final = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -39,7 +39,7 @@ _Wanted = list[tuple[ProduceRequestPartition, TransactionalPartition]]
 
 
 class Verification:
-    """The guards of one request, and what its coordinator refused; by `id` of the request's partitions. `end` it."""
+    """The guards and refusals of one request, by `id` of its partitions. Call `end` afterwards."""
 
     __slots__ = ("_guards", "_refused")
 
@@ -48,7 +48,7 @@ class Verification:
         self._refused: dict[int, ApiError] = {}
 
     def guard(self, data: ProduceRequestPartition) -> VerificationGuard | None:
-        """Of a batch that was asked about. Raises ApiError if its transaction is not confirmed."""
+        """The guard of a verified batch. Raises ApiError if its transaction is not confirmed."""
         if (refused := self._refused.get(id(data))) is not None:
             raise refused
         found = self._guards.get(id(data))
@@ -58,7 +58,7 @@ class Verification:
         self._guards[id(data)] = partition, guard
 
     def take_again(self, data: ProduceRequestPartition) -> None:
-        """The coordinator is asked once more: markers that came until now end the transaction before."""
+        """The coordinator is asked again: markers until now belong to the previous transaction."""
         partition, guard = self._guards[id(data)]
         partition.guards.end(guard)
         self.take(data, partition, partition.guards.begin(guard.producer_id, guard.producer_epoch, adds=guard.adds))
@@ -90,8 +90,8 @@ def unverified(context: Context, request: ProduceRequest) -> Unverified:
 
 
 async def verify(context: Context, call: Call, request: ProduceRequest, found: Unverified) -> Verification:
-    """Ask about what `unverified` found in this turn, once for each producer. The caller appends in the turn in which
-    this returns, and ends the result."""
+    """Ask about the batches that `unverified` found in this turn, once per producer. The caller appends in the turn in
+    which this returns, and calls `end` on the result."""
     verification = Verification()
     adds = call.version >= ADDS_SINCE
     asked: dict[tuple[int, int], _Wanted] = {}

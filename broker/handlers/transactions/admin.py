@@ -1,8 +1,8 @@
 """DescribeTransactions, ListTransactions (KIP-664, KIP-994, KIP-1152).
 
-Brokers read more of a listed transaction in fields of ours: its epoch, the client's version, whether it has a
-partition, its start, its producer id before, by which they find it too when the end took a new one, and which
-partitions of `__transaction_state` the answer covers."""
+Our additional fields are for brokers: the transaction's epoch, the client's version, whether it has a partition, its
+start, and its previous producer id, which finds it after the end took a new one. The answer also lists the partitions
+of `__transaction_state` that it covers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def handle_describe_transactions(
     for transactional_id in dict.fromkeys(request.transactional_ids):
         error, found = _described_by(coordinator, transactional_id)
         if found is not None and 8 * len(found.partitions) + 500 > room:
-            error, found = ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # ask for fewer at a time
+            error, found = ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # clients should request fewer at a time
         if found is None:
             answer.transaction_states.append(
                 wire.DescribeTransactionsResponseState(error_code=error, transactional_id=transactional_id)
@@ -77,7 +77,7 @@ def _described(found: Transaction) -> wire.DescribeTransactionsResponseState:
 async def handle_list_transactions(
     context: Context, request: wire.ListTransactionsRequest, call: Call
 ) -> wire.ListTransactionsResponse:
-    """State names that do not exist are named in the answer, and match nothing."""
+    """The response lists unknown state names; they match nothing."""
     coordinator = context.transactions
     if coordinator is None:
         return wire.ListTransactionsResponse()

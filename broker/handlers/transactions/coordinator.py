@@ -135,7 +135,8 @@ async def _add(
     *,
     verify_only: bool = False,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """The error of each partition. All are added or none: where one does not exist the others are not attempted."""
+    """The error of each partition. Either all are added or none: if one does not exist, the others get
+    OPERATION_NOT_ATTEMPTED."""
     keys = [(topic.name, index) for topic in topics for index in topic.partitions]
     if len(keys) > PARTITIONS_MAX:
         return dict.fromkeys(keys, ErrorCode.POLICY_VIOLATION)
@@ -166,7 +167,8 @@ async def _add(
 
 
 def _partition(context: Context, name: str, meant: UUID, index: int) -> TransactionalPartition | None:
-    """The partition of the topic that has the name now; None: not there, or the name is another topic's by now."""
+    """The partition of the current topic of the name; None: it does not exist, or the name belongs to another topic
+    now."""
     facts = context.metadata.facts(name)
     if facts is None or not 0 <= index < facts.partitions or meant not in (ZERO_UUID, facts.topic_id):
         return None
@@ -196,7 +198,8 @@ def offsets_partition(context: Context, group_id: str) -> TransactionalPartition
 
 
 async def handle_end_txn(context: Context, request: wire.EndTxnRequest, call: Call) -> wire.EndTxnResponse:
-    """Answered when the decision is durable. From version 5 on each end bumps the epoch, which the answer has."""
+    """Answered when the decision is durable. From version 5 on each end bumps the epoch, and the response has the new
+    one."""
     bumps = call.version >= _EPOCH_BUMP_SINCE
     reply = await _coordinator(context).end(
         request.transactional_id,

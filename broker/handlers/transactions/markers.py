@@ -1,12 +1,12 @@
 """WriteTxnMarkers: a coordinator ends transactions in partitions that are led here (KIP-98, TX15).
 
 All markers of a request for one partition are one append. A partition is answered when its markers are below the high
-watermark, so that no leader change can remove what was answered (TX22). A topic that was deleted and made again under
-its name is another topic: where the request has topic ids, only the one that it means gets the marker (TX39). While a
-producer is undecided behind a gap, its markers have to come again: the bucket may know another outcome, which readers
-saw, than a coordinator that was restored (TX10). Admin
-clients may send it as Kafka's `kafka-transactions.sh abort` does: it needs CLUSTER_ACTION on the cluster, which every
-client has (TX42, `security.authorizer`)."""
+watermark, so that no leader change can remove an answered marker (TX22). A topic that was deleted and created again
+under its name is another topic: a request with topic ids writes no marker to the new one (TX39). While a producer's
+transaction is undecided behind a gap, its markers are refused and must be sent again. Readers may have seen an outcome
+in the bucket that differs from the one of a restored coordinator (TX10). Admin clients may send it as Kafka's
+`kafka-transactions.sh abort` does: it needs CLUSTER_ACTION on the cluster, which every client has (TX42,
+`security.authorizer`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from logformat.errors import ThermoclineError
 from logformat.transaction_marker import TransactionMarker
 from seams.loop.turns import Turns, next_turn
 
-COMMIT_TIMEOUT_S: Final = 10.0  # of a request; its coordinator sends again what is not answered
+COMMIT_TIMEOUT_S: Final = 10.0  # of a request; its coordinator sends unanswered markers again
 ROWS_MAX: Final = 100_000  # partitions of all markers of a request; further ones are refused
 _AT_ONCE_MAX: Final = 1_000  # markers of one append: 10 µs each
 
@@ -68,7 +68,7 @@ async def handle_write_txn_markers(
                     wanted.setdefault(partition, []).append((marker, row))
                 if turns.over():
                     await next_turn()
-            if turns.over():  # a topic without partitions is a row, too
+            if turns.over():  # a topic without partitions is also a row
                 await next_turn()
         if topics:  # a marker for no partition has no answer
             response.markers.append(wire.WriteTxnMarkersResponseMarker(producer_id=marker.producer_id, topics=topics))
@@ -100,7 +100,7 @@ def _append(
     for (_, row), result in zip(markers, results, strict=True):
         if isinstance(result, int):
             appended.append(row)
-            end_offset = max(end_offset, result + 1)  # of one that came before it lies below this append
+            end_offset = max(end_offset, result + 1)  # the offset of a repeated marker is below this append
         else:
             row.error_code = code_of(result)
 

@@ -52,14 +52,14 @@ async def handle_txn_offset_commit(
         )
         return _shown(answers.get(at, ErrorCode.COORDINATOR_NOT_AVAILABLE), call.version)
 
-    # In turns of one write each, as OffsetCommit; a request without rows asks, too.
+    # One write per turn, as in OffsetCommit; a request without rows also asks the coordinator.
     answered: list[ErrorCode] = []
     starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
     if not request.group_id:  # a group that OffsetCommit takes
         answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
     for start in starts:
         if start:
-            await next_turn()  # a refused part waited for nothing
+            await next_turn()  # a refused part did not wait
         answered += await groups.offsets.commit_in_transaction(
             request.group_id, member, rows[start : start + _ROWS_PER_TURN], producer, verify, until_s=until_s
         )
@@ -81,7 +81,7 @@ async def handle_txn_offset_commit(
 
 
 def _shown(error: ErrorCode, version: int) -> ErrorCode:
-    """The answer of the transaction's coordinator, as clients of this API know it."""
+    """The transaction coordinator's answer, as an error that clients of this API know."""
     if error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # which all of them repeat
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_SINCE:

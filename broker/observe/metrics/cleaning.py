@@ -1,4 +1,4 @@
-"""Metrics of compaction. Kafka's names are in the texts."""
+"""Metrics of compaction. The help texts have Kafka's names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Metrics of the cluster: controller, sessions, partitions, replication, commit times.
 
-Figures that Kafka has are Kafka's (KafkaController, ReplicaManager). Each partition is counted by one broker: its
-leader, or the controller when it has none.
+Metrics that Kafka also has are defined as in Kafka (KafkaController, ReplicaManager). One broker counts each partition:
+its leader, or the controller if it has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.replication.catch_up import ReplicationCounters
 
 
 def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateReplica]) -> Iterator[Metric]:
-    """`late`: of partitions that are led here."""
+    """`late`: replicas of partitions led here."""
     yield from _who(sources, seen)
     yield from _partitions(seen)
     yield from _turnover(sources.turnover)
@@ -32,12 +32,12 @@ def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateRepli
 def _who(sources: Sources, seen: ClusterSummary) -> Iterator[Metric]:
     yield gauge(
         "is_controller",
-        "1 on the controller (Kafka's ActiveControllerCount); the sum over brokers is 1, except for seconds",
+        "1 on the controller (Kafka's ActiveControllerCount); the sum over brokers is 1, except during a change",
         seen.decides,
     )
     yield gauge("controller_epoch", "of the controller that this broker knows; it grows with each change of controller",
                 -1 if (controller := sources.context.metadata.controller) is None else controller.epoch)  # fmt: skip
-    yield gauge("cluster_version", "records of cluster.json that this broker obeys; one that stays behind: "
+    yield gauge("cluster_version", "records of cluster.json that this broker has applied; if it falls behind: "
                 "controller_silent", sources.position())  # fmt: skip
     yield gauge(
         "sessions", "brokers with a session, counted by the controller, 0 elsewhere: broker_away", seen.sessions
@@ -67,14 +67,14 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
         "without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
         seen.leaderless,
     )
-    yield gauge("recovering_partitions", "led here, begun without all that was acknowledged, and not done: recovering",
+    yield gauge("recovering_partitions", "led here, after an unclean election, with recovery under way: recovering",
                 seen.starting)  # fmt: skip
 
 
 def _turnover(turnover: Turnover) -> Iterator[Metric]:
     yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
                   turnover.elections)  # fmt: skip
-    yield counter("unclean_elections", "of those, without all that was acknowledged (UncleanLeaderElectionsPerSec)",
+    yield counter("unclean_elections", "of those, the unclean ones (UncleanLeaderElectionsPerSec)",
                   turnover.unclean_elections)  # fmt: skip
     yield counter("isr_shrinks", "in-sync sets of partitions led here that lost a member (IsrShrinksPerSec)",
                   turnover.shrinks)  # fmt: skip
@@ -83,16 +83,16 @@ def _turnover(turnover: Turnover) -> Iterator[Metric]:
 
 
 def _lag(late: list[LateReplica]) -> Iterator[Metric]:
-    yield gauge("late_replicas", "replicas in session of partitions led here that lack what their leader held half a "
+    yield gauge("late_replicas", "replicas in session of partitions led here that lack records their leader had half a "
                 "second ago", len(late))  # fmt: skip
     yield gauge(
         "replica_lag_max_records",
-        "by how many records the latest of them is behind (MaxLag, seen from the leader)",
+        "records that the slowest of them lacks (MaxLag, by its leader)",
         max((one.records for one in late if one.records is not None), default=0),
     )
     yield gauge(
         "replica_lag_max_seconds",
-        "since when it lacks something; above replica.lag.time.max.ms it leaves the in-sync set: under_replicated",
+        "time since which it lacks records; above replica.lag.time.max.ms it leaves the in-sync set: under_replicated",
         max((one.ms for one in late), default=0) / 1000,
     )
 
@@ -104,7 +104,7 @@ def _copied(copied: ReplicationCounters) -> Iterator[Metric]:
                   "bucket holds them", copied.bytes_skipped)  # fmt: skip
     yield counter(
         "replicas_begun_in_bucket",
-        "how often a replica here, empty, damaged or far behind, began where the verified part of the bucket ends",
+        "restarts of empty, damaged or lagging replicas here at the end of the verified part of the bucket",
         copied.begun,
     )
 
@@ -119,7 +119,7 @@ def _times(sources: Sources) -> Iterator[Metric]:
     )
     yield gauge(
         "lease_age_seconds",
-        "since the controller bumped lease.json, 0 elsewhere; another takes over when it stands still for "
+        "since the controller bumped lease.json, 0 elsewhere; another takes over without a bump for "
         "thermocline.lease.ms",
         lease_age_s(sources),
     )

@@ -42,9 +42,8 @@ def exposition(
     seen: PartitionFigures | None = None,
     cluster: ClusterSummary | None = None,
 ) -> bytes:
-    """All metrics; `sources` and `groups` are None while nothing is served yet.
-
-    `seen`, `cluster`: results of walks over all partitions that were done in turns. None: walk here, at once.
+    """All metrics; `sources` and `groups` are None until the broker serves. `seen`, `cluster`: results of earlier walks
+    over all partitions; None: walk now, without yielding.
     """
     if seen is None:
         partitions = None if sources is None else sources.context.registry

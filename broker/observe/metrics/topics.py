@@ -1,8 +1,8 @@
 """Metrics of topics and partitions: bytes produced and fetched, offsets, tiering lag.
 
-The first TOPICS_MAX topics have series of their own, and the first PARTITIONS_MAX of their partitions have offsets. All
-others are summed under an empty label, which Prometheus treats as no label. So sums are right, and clients cannot make
-a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
+The first TOPICS_MAX topics have separate series, and the first PARTITIONS_MAX of their partitions have offsets. All
+others are summed under an empty label, which Prometheus treats as no label. Sums are thus right, and clients cannot
+make a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _GAUGES: Final = {
     "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
     "local_bytes": "log bytes on local disk",
     "cold_bytes": "log bytes in the bucket",
-    "declared_gaps": "ranges of offsets lost with a disk, or reserved and never given; tier status names them",
-    "declared_gap_offsets": "offsets in them; consumers step over them, no record is behind them any more",
+    "declared_gaps": "ranges of offsets lost with a disk, or reserved and never assigned; tier status lists them",
+    "declared_gap_offsets": "offsets in them; consumers skip them, because they have no records",
 }
 _OFFSETS: Final = {
     "log_start_offset": "first readable offset, in either tier",
     "local_log_start_offset": "first offset on local disk; below it reads come from the bucket",
-    "remote_end_offset": "end of what the bucket holds; log end − remote end is what a lost disk would lose",
+    "remote_end_offset": "end of the bucket's part; log end − remote end is what a lost disk would lose",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
-    "log_end_offset": "next offset to be given; far above the high watermark: syncs are slow, see sync_seconds",
+    "log_end_offset": "next offset to be assigned; far above the high watermark: syncs are slow, see sync_seconds",
     "last_stable_offset_lag": "offsets that committed readers wait for; growing: a transaction is open here",
 }
 
@@ -88,7 +88,7 @@ class PartitionFigures:
             offsets[place] = offsets.get(place, 0) + offset
 
     def add_reads(self, reads: FollowerFetch) -> None:
-        """What consumers read of a partition that is followed here."""
+        """Bytes and records that consumers read from a partition followed here."""
         of = (self._shown.topic(reads.topic),)
         for name, value in (
             ("topic_fetched_bytes", reads.fetched_bytes),
@@ -135,7 +135,7 @@ async def collect_figures_in_turns(
 
 
 class _Shown:
-    """Topics and partitions with series of their own."""
+    """Topics and partitions with separate series."""
 
     def __init__(self) -> None:
         self._topics: set[str] = set()
@@ -187,8 +187,8 @@ def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
 
 
 def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
-    """Late replicas with a session, of a partition led here. A replica that has all that the log held half a second ago
-    is not late."""
+    """Late replicas with a session, of a partition led here. A replica with all records that the log had half a second
+    ago is not late."""
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:
         return []

@@ -1,5 +1,5 @@
 """The fetchers of this broker: two for each leader it follows, with shared session, connections and rate. A fetcher
-starts with the first partition followed from its broker; none ends before all do. All share the rate
+starts with the first partition followed from its broker; all fetchers end together. All share the rate
 `follower.replication.throttled.rate`."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from seams.rng import Rng
 
 
 class LeaderFetchers:
-    """The two fetchers from one broker, one a lane. A replica is in one of them. While a fetch with it is in flight,
-    the other does not fetch it, so its leader gets one position at a time. `fetcher` makes one for a lane; `quiet_ms`
-    as in `FetchLane`."""
+    """The two fetchers from one broker, one a lane. A replica is in one of them. While one fetcher has a fetch of the
+    replica in flight, the other does not fetch it, so the leader gets one position at a time. `fetcher` makes one for a
+    lane; `quiet_ms` as in `FetchLane`."""
 
     def __init__(
         self, fetcher: Callable[[FetchLane], Fetcher], is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int]
@@ -43,7 +43,7 @@ class LeaderFetchers:
         first.follow(key, copy, is_throttled=is_throttled)
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """Its role is over: later responses are dropped."""
+        """The replica's role ended: later responses are dropped."""
         for fetcher in self.both:
             fetcher.leave(key, copy)
 
@@ -69,7 +69,7 @@ _ANSWER_S: Final = 10.0
 
 @dataclass(eq=False, repr=False)
 class FetcherManager:
-    """`to`: the connection to a node's session for a purpose; ConnectionError where there is none."""
+    """`to`: the connection to a node's session for a purpose; raises ConnectionError if there is none."""
 
     _config: LiveConfig
     _rng: Rng
@@ -97,7 +97,7 @@ class FetcherManager:
         return known
 
     def _fetcher(self, leader_id: int, lane: FetchLane) -> Fetcher:
-        purpose = "replicas behind" if lane.is_behind else "replicas"  # a connection each: responses are in order
+        purpose = "replicas behind" if lane.is_behind else "replicas"  # two connections: responses are in order
         throttled = ThrottledReplicas(self._rate, self._is_in_sync)
         fetcher = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
         name = f"fetch {purpose} from {leader_id}"
@@ -105,7 +105,7 @@ class FetcherManager:
         return fetcher
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """Fetch nothing more into `copy`, from any leader."""
+        """Stop fetching into `copy`, from any leader."""
         for of in self._from.values():
             of.leave(key, copy)
 

@@ -1,7 +1,7 @@
-"""A followed partition that consumers fetch from (KIP-392): from this disk and cache, without its leader. It serves
-below the follower's own high watermark, min(leader's, own end). `FollowerReplica.readable` makes it after the first
-clean response of the leader epoch (KAFKA-14704). It ends with the role. Offsets below the local log are in the bucket,
-because a follower deletes only segments that its leader saw there whole."""
+"""Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader. The
+partition serves below the follower's own high watermark, min(leader's, own end). `FollowerReplica.readable` makes it
+after the first clean response of the leader epoch (KAFKA-14704). It ends with the role. Offsets below the local log are
+in the bucket, because a follower deletes only segments that its leader found complete in the bucket."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """By its own log up to its own high watermark (TX8). What it deleted was decided (TX27); a marker that is above
-        may end what it holds, also where the bucket has that."""
+        """From the replica's own log, up to its own high watermark (TX8). Deleted segments have no open transaction
+        (TX27). An open transaction here may have its marker above the high watermark, even if the bucket has that
+        marker."""
         high_watermark = self.follower.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:
@@ -72,7 +73,7 @@ class FollowerFetch(Watchable):
 
     @property
     def log_start_offset(self) -> int:
-        """As the leader reported it last."""
+        """The log start that the leader reported last."""
         return self.log.log_start_offset
 
     @property
@@ -80,7 +81,7 @@ class FollowerFetch(Watchable):
         return True
 
     def end_visible(self, wait_s: float) -> None:
-        """A follower does not wait."""
+        """Does nothing: a follower does not wait."""
 
     def lacks(self, offset: int) -> bool:
         """Whether the leader reported `offset` committed before it arrived here."""
@@ -91,14 +92,14 @@ class FollowerFetch(Watchable):
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def advanced(self) -> None:
-        """The replica took a response: wake readers if an offset moved."""
+        """The replica applied a response: wake readers if an offset moved."""
         now = (self.follower.high_watermark, self.log.log_start_offset)
         if now != self._told:
             self._told = now
             self.waiters.wake()
 
     def wake(self) -> None:
-        """It stopped serving: readers retry, and go to the leader."""
+        """This replica stopped serving: readers retry at the leader."""
         self.waiters.wake()
 
     def _damaged(self, damaged: DamagedLog) -> None:

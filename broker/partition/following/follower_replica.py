@@ -3,8 +3,8 @@
 - CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs stay
   the leader's.
 - The next fetch offset follows the flushed end, with `os` the written end.
-- A failed log fetches nothing more and is reported. A log that a failure left half truncated is opened again. The log
-  stays open for the next role.
+- A failed log stops fetching and is reported. A log that a failure left half truncated is reopened. The log stays open
+  for the next role.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OFFSET_MOVED: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO
 
 
 class FollowerReplica:
-    """Made over an open log whose tail is flushed (D65). `moved` is called when its next fetch changed (see
+    """Created for an open log whose tail is flushed (D65). `moved` is called when its next fetch changed (see
     `FetchTarget.next_fetch`), `torn` when its log has to be opened again. Every method runs on the loop."""
 
     def __init__(
@@ -77,7 +77,7 @@ class FollowerReplica:
         self.topic_id = UUID(bytes=local.topic_id)
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
-        self.failure = local.failure  # why nothing is copied any more; else empty
+        self.failure = local.failure  # the reason why copying stopped; else empty
         self.verified_end = -1  # as the leader reported it last
         self._cold = cold
         self._tasks = tasks
@@ -97,7 +97,7 @@ class FollowerReplica:
         self._start_checkpoint: asyncio.Task[None] | None = None
         self.reads: FollowerFetch | None = None  # for consumers; made for the first one
         lease.listen(self)
-        if local.failure:  # perhaps of a sync between two roles
+        if local.failure:  # may come from a sync between two roles
             log_failures.failed(self._place, local.failure)
         else:
             log_failures.works(self._place)
@@ -111,13 +111,13 @@ class FollowerReplica:
         return self.follower.high_watermark
 
     def readable(self) -> FollowerFetch | None:
-        """What consumers may read here (KIP-392). None before the first clean response of the epoch (D24), while the
-        log is truncated or restarted, and after a failure."""
+        """The partition for consumers' fetches (KIP-392). None before the first clean response of the epoch (D24),
+        while the log is truncated or restarted, and after a failure."""
         if self.lease.is_over or self.failure or self.follower.phase is not Phase.FOLLOWING:
             return None
         if self.reads is None:
             log = self.log
-            # An earlier leader may have verified what this follower deleted.
+            # An earlier leader may have verified the segments that this follower deleted.
             tier = self._cold.view(
                 self.topic_id, self.index, lambda: max(self.verified_end, log.local_log_start_offset)
             )
@@ -125,7 +125,7 @@ class FollowerReplica:
         return self.reads
 
     def resign(self) -> None:
-        """End the role: nothing more is written, and waiting readers go to the leader."""
+        """End the role: writes stop, and waiting readers go to the leader."""
         if self.lease.is_over:
             return
         self.lease.move_high_watermark(self.high_watermark)
@@ -158,10 +158,10 @@ class FollowerReplica:
         if not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
-        # Checked before the machine moves: a response that cannot be taken changes nothing.
+        # Checked before the state machine changes, so a refused response changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
-            records = filler_from(records, asked.offset)  # its leader's cleaner got further than its own
+            records = filler_from(records, asked.offset)  # the leader's cleaner is ahead of the follower's
             headers = _checked(records, self._least_offset(asked))
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
@@ -191,7 +191,7 @@ class FollowerReplica:
         return False
 
     def _apply_offsets(self, told: ReportedEnd, log_start: int) -> None:
-        """Apply what a clean response says besides its records. A leader says it once."""
+        """Apply the other fields of a clean response. A leader sends each value once."""
         self._touched.add(self)
         self._cold.note_reported_end(self.topic_id, self.index, told)
         self.lease.saw_epoch(self.leader_epoch)
@@ -222,13 +222,13 @@ class FollowerReplica:
             self._log_failures.works(self._place)
 
     def _least_offset(self, asked: FetchPosition) -> int:
-        """The least base offset that a batch for `asked` may have. An empty log takes a batch below `asked` too: where
-        the log start lies within a batch, the leader sends the whole batch."""
+        """The least base offset that a batch for `asked` may have. An empty log also accepts a batch that begins below
+        `asked`: if the log start is inside a batch, the leader sends the complete batch."""
         return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
         if self.log.ballast.is_short:
-            # Markers find room (TX23): without them nothing is copied, and no space comes back.
+            # Markers may use the ballast's space (TX23): without them no segment is uploaded and no space is freed.
             markers = list(takewhile(may_be_marker, headers))
             if markers:
                 records, headers = records[: sum(header.size for header in markers)], markers
@@ -244,7 +244,7 @@ class FollowerReplica:
 
     def _start_at(self, offset: int) -> None:
         """Apply the leader's log start. The first local segment does not show it: records below it may be in the bucket
-        or deleted (R7). It is reported once it is durable (R26)."""
+        or deleted (R7). The log start is reported once it is durable (R26)."""
         self.lease.advance_log_start(min(offset, self.log.log_end_offset))
         if self.log.log_start_offset != self.follower.log_start_offset and self._start_checkpoint is None:
             self._start_checkpoint = self._tasks.spawn(
@@ -313,7 +313,7 @@ class FollowerReplica:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        if not self.lease.is_over:  # else the next role reports it, or the place is gone
+        if not self.lease.is_over:  # else the next role reports it, or the directory was removed
             self._log_failures.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
         if self.reads is not None:
@@ -326,7 +326,7 @@ class FollowerReplica:
 
     # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, stable_end: int) -> None:
-        """The log is durable up to here: the next fetch reports it."""
+        """The log is durable up to this offset: the next fetch reports it."""
         if self.follower.phase is Phase.FOLLOWING and stable_end > self.follower.end:
             self.follower.flushed(self.log.epochs, stable_end)
             if self.reads is not None:
@@ -345,20 +345,20 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleanable_end(self) -> int:
-        """As the leader's, by its own last stable offset: an undecided record supersedes none (TX17). `verified_end` is
-        what the leader saw in the bucket."""
+        """Like the leader's, but bounded by the own last stable offset, because an undecided record supersedes none
+        (TX17). `verified_end`: the end that the leader verified in the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
         self.opened.flusher.tick(now_ms)
-        self.log.last_stable_offset(self.high_watermark)  # forgets what is committed
+        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
         return self.log.dirty_bytes > 0
 
 
 def _checked(records: memoryview, offset: int) -> list[BatchHeader]:
-    """The headers of a response's batches, each whole. Raises CorruptBatch."""
+    """The headers of a response's batches; each batch must be complete. Raises CorruptBatch."""
     headers, at, end = [], 0, len(records)
     while at < end:
         header = check_stored(records, at, end, offset_min=offset)

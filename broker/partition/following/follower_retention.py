@@ -1,6 +1,6 @@
 """Local retention of followed logs: deletes segments with deleted records only, and those verified in the bucket (R6).
-Below the leader's log start everything may be deleted; above it only committed segments that the leader saw whole in
-the bucket, as local retention allows. The log start is durable before a file is deleted. A follower ignores total
+Below the leader's log start every segment may be deleted. Above it local retention deletes only committed segments that
+the leader found complete in the bucket. The log start is durable before a file is deleted. A follower ignores total
 retention: its leader moves the log start (R7)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hotstore.log.local_retention import expirable
 from seams.loop.turns import Turns, next_turn
 
 _NO_LIMIT = -1
-_COPIES_PER_TURN: Final = 100  # 0.1 ms each where every log has its own topic and segments
+_COPIES_PER_TURN: Final = 100  # 0.1 ms each if every log has another topic and segments to delete
 
 
 async def expire_all(
@@ -24,8 +24,7 @@ async def expire_all(
     topic_config: Callable[[Topic], TopicConfig],
     now_ms: int,
 ) -> None:
-    """Delete what may go of each log, with its topic as the image has it. The loop runs between them. Raises
-    OSError."""
+    """Delete expired segments of each log, by the image's topic. The loop runs between logs. Raises OSError."""
     turns = Turns(_COPIES_PER_TURN)
     known: tuple[Topic, TopicConfig] | None = None  # takes 80 µs; the next log is most often of the same topic
     for followed, topic in copies:
@@ -39,7 +38,7 @@ async def expire_all(
 
 
 async def expire(followed: FollowerReplica, config: TopicConfig, now_ms: int) -> None:
-    """Delete what may go from this disk. Raises OSError."""
+    """Delete the log's expired segments from this disk. Raises OSError."""
     log, lease = followed.log, followed.lease
     is_tiered = config.remote_storage_enable and followed.verified_end >= 0
     wanted = expirable(

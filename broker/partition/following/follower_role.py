@@ -1,9 +1,9 @@
 """One follower role of a partition on this broker in one leader epoch: opens its log and gives it to a fetcher.
 
 - The log's tail is flushed before the first fetch (D65).
-- The reservation of an earlier leadership is deleted before that. It stays where this broker is the only assigned
-  replica, and where there is no leader and it is the only holder.
-- A failed opening is retried while the role lasts, and reported where the disk refused it.
+- The reservation of an earlier leadership is deleted before that. It stays if this broker is the only assigned replica,
+  or if there is no leader and this broker is the only holder.
+- A failed opening is retried while the role lasts, and reported if the disk refused it.
 - `end` takes effect at once; `over` waits for work in flight.
 """
 
@@ -62,7 +62,7 @@ class FollowerRole:
 
     def __init__(self, roles: Roles, topic: Topic, index: int) -> None:
         self.topic = topic
-        """As the image has it now. The row that counts is `row`, of the role's begin."""
+        """The topic in the current image. The role uses `row`, from its beginning."""
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.row = topic.rows[index]
@@ -86,8 +86,9 @@ class FollowerRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the log is not open, failed, or may lack records that its reservation covers: it kept the
-        reservation, and no leadership followed an unclean stop. Only a leader resolves it, with the bucket (C30)."""
+        """Whether the log is closed, failed, or may lack records that its reservation covers. The last holds if the
+        reservation was kept and no leadership followed an unclean stop. Only a leader resolves it, with the bucket
+        (C30)."""
         if self.followed is None or self.followed.failure:
             return True
         roles = self._roles
@@ -103,9 +104,9 @@ class FollowerRole:
         async def attempt_in_place() -> None:
             try:
                 await attempt()
-            except ForeignLog:  # without a slot: other topics do not wait until the foreign log is closed
+            except ForeignLog:  # needs no slot, so other topics do not wait until the foreign log is closed
                 await roles.move_if_stray(self.place)
-                raise  # the next attempt finds the place free
+                raise  # the next attempt finds the directory free
             except (StorageFailed, OSError) as refused:
                 if not may_pass(refused):  # reported, because an unclean recovery would wait for its answer (R20)
                     of = self.topic.topic_id, self.index
@@ -117,7 +118,7 @@ class FollowerRole:
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def end(self) -> None:
-        """Stop following: nothing is written from now on, and waiting consumers go to the leader."""
+        """Stop following: writes stop now, and waiting consumers go to the leader."""
         if self.is_over:
             return
         self.is_over = True
@@ -131,7 +132,7 @@ class FollowerRole:
             self._lease.end()
 
     async def over(self) -> None:
-        """Wait until nothing of this role works on the log."""
+        """Wait until all work of this role on the log has ended."""
         assert self.is_over, self.place
         if self._opening is not None:
             await asyncio.wait([self._opening])
@@ -166,7 +167,7 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
-        """Open the log again in the same epoch. Each pause is longer, because opening reads all of the log."""
+        """Reopen the log in the same epoch. Each pause is longer, because opening reads the complete log."""
         if self.is_over:
             return
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, BACKOFF_S_MAX)
@@ -216,7 +217,7 @@ class FollowerRole:
             fetcher.follow(self._key, followed, is_throttled=self._is_throttled)
 
     async def _open(self, *, is_new: bool) -> OpenLog | None:
-        """None: it is damaged and must stay untouched in this epoch. `is_new`: nothing was reported in this epoch
+        """None: the log is damaged and must not be changed in this epoch. `is_new`: no report was sent in this epoch
         yet."""
         roles, place, topic_id, row = self._roles, self.place, self.topic_id, self.row
         log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
@@ -239,7 +240,7 @@ class FollowerRole:
                 opened = None
             elif row.leader != NO_LEADER:
                 return None
-            elif opened is None:  # nobody leads: what is whole of it counts among the candidates (R20)
+            elif opened is None:  # without a leader its intact part is a candidate (R20)
                 self._refused = RefusedCopy(topic_id, row.leader_epoch, remains)
                 roles.registry.refused[place] = self._refused
                 return None
@@ -250,16 +251,16 @@ class FollowerRole:
         log becomes a stray, and copying restarts in an empty directory."""
         roles, of = self._roles, (self.topic.topic_id, self.index)
 
-        def is_aside() -> None:  # also when this role is cancelled: the next one finds no log and no damage
+        def is_aside() -> None:  # also when this role is cancelled, so that the next role finds no log and no damage
             roles.tiers.forget(self.topic_id, self.index)
             roles.registry.log_failures.over(of)
 
-        log.error("%s is copied anew, its log here becomes a stray: %s", self.place, why)
+        log.error("%s is copied again, its log here becomes a stray: %s", self.place, why)
         await roles.logs.move_stray(self.place, self.topic_id, then=is_aside)
 
     async def _remove_reservation(self, lease: Lease) -> None:
-        """Others gave the offsets of an earlier leadership's reservation since (R21). Without a leader, and with this
-        broker as the only holder, none are given."""
+        """Delete the reservation of an earlier leadership, because later leaders may have assigned its offsets (R21).
+        Not needed without a leader if this broker is the only holder."""
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
         self._keeps_reservation = is_ours and not lease.opened.is_bare

@@ -1,7 +1,7 @@
 """Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset. Nothing is
-fetched meanwhile (`replication.follower`: CUTTING). The follower's machine gets the log's end when it is done. If the
-bucket's answer is unusable twice in a row, the leader's disk has to supply everything. `FollowerReplica` runs one of
-these at a time."""
+fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log end. If
+the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk. `FollowerReplica`
+runs one of these at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = (1.0, 30.0)  # between requests to the bucket: first, and at most
+_AGAIN_S: Final = (1.0, 30.0)  # first and longest pause between requests to the bucket
 
 
 @dataclass(eq=False, repr=False)
@@ -100,8 +100,8 @@ class FollowerTruncation:
             then(local.epochs, local.log_end_offset)
 
     async def _state_at(self, offset: int) -> ColdStart:
-        """The answer may be damaged in transit, or its object gone since the root was read. The second time in a row
-        the object itself may be damaged, and only the leader's disk has the records. Raises Retryable."""
+        """The answer may be damaged in transit, or its object deleted since the root was read. After a second failure
+        the object itself may be damaged, so only the leader's disk has the records. Raises Retryable."""
         local = self._log
         since = max(local.log_end_offset, local.log_start_offset)
         try:
@@ -109,7 +109,7 @@ class FollowerTruncation:
         except (Corrupt, ObjectMissing) as passing:
             self._was_unusable, self._follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
-        except AccessRefused as refused:  # expired credentials are renewed, and no new role would ask again then
+        except AccessRefused as refused:  # expired credentials may be renewed, and no new role would try again then
             raise Retryable(str(refused)) from refused
 
 

@@ -1,9 +1,9 @@
-"""Operations that wait on one partition: acknowledgements for the high watermark, readers for new records,
+"""Delayed operations of one partition: acknowledgements wait for the high watermark, readers for new records,
 DeleteRecords for a log start.
 
-- Acknowledgements are ordered by offset, also that of a resend behind newer ones. Each is called once on the loop, in
-  the turn in which the high watermark passed it.
-- A callback that raises stops no other; the loop's exception handler reports it.
+- Acknowledgements are ordered by offset, also that of a resent batch. Each is called once on the loop, in the turn in
+  which the high watermark passed it.
+- An exception in a callback does not affect the others; the loop's exception handler reports it.
 - A fetch session's reader is called once, then registers again.
 - When the leadership ends all are called at once.
 """
@@ -39,17 +39,17 @@ class DelayedOperations:
         self._acks: deque[tuple[int, float, Acked]] = deque()
         self._high_watermark = -1  # of the last `moved`
         self._is_notifying = False
-        self._watchers: dict[Watcher, None] = {}  # called in the order they came
+        self._watchers: dict[Watcher, None] = {}  # called in the order of registration
         self._readers: dict[Target, None] = {}  # of fetch sessions
         self.at_tail: dict[Target | Watcher, None] = {}
-        """The readers and watchers that read beyond the high watermark: replicas."""
+        """The readers and watchers that read above the high watermark: replicas."""
 
     def ack(self, end_offset: int, deadline_s: float, acked: Acked) -> None:
-        """Call `acked` once everything below `end_offset` is committed, which it is not now. It fails as `fail` says,
-        and with TimeoutError soon after the loop's time `deadline_s`. `expire` checks deadlines once a second, so an
-        acknowledgement needs no timer."""
+        """Call `acked` once everything below `end_offset` is committed; it is not committed now. `acked` gets the error
+        of `fail`, and TimeoutError soon after the loop's time `deadline_s`. `expire` checks deadlines once a second, so
+        an acknowledgement needs no timer."""
         acks = self._acks
-        if acks and end_offset < acks[-1][0]:  # a resend of what is not committed yet
+        if acks and end_offset < acks[-1][0]:  # a resent batch that is not committed yet
             acks.insert(bisect_right([ack[0] for ack in acks], end_offset), (end_offset, deadline_s, acked))
         else:
             acks.append((end_offset, deadline_s, acked))
@@ -72,7 +72,7 @@ class DelayedOperations:
                 tell(acked, TimeoutError(_LATE), _PRODUCER)
 
     def moved(self, high_watermark: int) -> None:
-        """Acknowledge what is committed and wake the readers. Replicas' readers only get the new high watermark."""
+        """Acknowledge committed records and wake the readers. Replicas' readers only get the new high watermark."""
         self._high_watermark = high_watermark
         if self._is_notifying:
             return  # a callback appended, and that is committed: the outer call continues with it
@@ -89,7 +89,7 @@ class DelayedOperations:
             self._is_notifying = False
 
     def fail(self, failure: Exception) -> None:
-        """Nothing that waits will be committed here: every acknowledgement fails now."""
+        """Pending records will not be committed here: every acknowledgement fails now."""
         acks, self._acks = self._acks, deque()  # a callback that registers again waits for the next leadership
         for _, _, acked in acks:
             tell(acked, failure, _PRODUCER)
@@ -118,7 +118,7 @@ class DelayedOperations:
         self.at_tail.pop(reader, None)
 
     def appended(self) -> None:
-        """Call the readers beyond the high watermark only."""
+        """Call only the readers above the high watermark."""
         for one in tuple(self.at_tail):
             if isinstance(one, Target):
                 self.forget(one)
@@ -180,7 +180,8 @@ class DelayedDeleteRecords:
         return bool(self._waiting)
 
     def wait(self, offset: int) -> asyncio.Future[None]:
-        """Done when all replicas know a start at or above `offset`. A caller that no longer waits cancels it."""
+        """A future, done when all replicas know a start at or above `offset`. A caller that no longer waits cancels
+        it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((offset, future))
         return future

@@ -1,6 +1,6 @@
 """Sends leaders' in-sync set proposals to the controller (AlterPartition). A proposal counts for its leader before it
 is sent. Only a new row settles it (R17), not the response. One request is in flight at a time. `isr_policy` decides
-which set to propose; a partition without anything to propose costs nothing."""
+which set to propose; a partition without a proposal costs nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from seams.loop.beats import Beats
 
 log = logging.getLogger(__name__)
 
-_AGAIN_MS: Final = 2_000  # until a proposal whose outcome is not applied is repeated
-_PROPOSALS_MAX: Final = 1_000  # in one request: a row of three is 60 bytes
+_AGAIN_MS: Final = 2_000  # until a proposal without an applied outcome is repeated
+_PROPOSALS_MAX: Final = 1_000  # in one request: a row of three replicas has 60 bytes
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +36,7 @@ class IsrProposals:
     _beats: Beats
 
     def __post_init__(self) -> None:
-        self._behind: dict[LeaderReplica, tuple[int, LagSamples]] = {}  # with the leader epoch it is of
+        self._behind: dict[LeaderReplica, tuple[int, LagSamples]] = {}  # with its leader epoch
         self._proposed_ms: dict[LeaderReplica, int] = {}
 
     async def keep(self) -> None:
@@ -59,7 +59,8 @@ class IsrProposals:
         """The proposals to send now. They count from now on."""
         for gone in [partition for partition in self._behind if not partition.leading]:
             self._forget(gone)
-        # Each proposes itself alone: when that is a row, its unclean start is done and it serves (R20).
+        # Each proposes a set of itself alone. When that becomes a row, its unclean start is complete and it serves
+        # (R20).
         starting = (of for of in self._registry.starting.values() if self._may_propose(of, now_ms))
         found = [
             self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in islice(starting, _PROPOSALS_MAX)

@@ -4,7 +4,7 @@
   cache counts. `replication.leader` derives the high watermark, also for a leader alone.
 - The high watermark never falls within a leader epoch. Waiters are called on the loop after it moved.
 - Nothing is appended while it does not lead.
-- A transaction begins only with a guard that nothing voided since its coordinator confirmed it (`verification`).
+- A transaction begins only with a guard that is still valid since its coordinator's confirmation (`verification`).
 
 Hot path: `append` runs once a batch, `flushed` once a sync, in `os` mode once a batch: 5.6 µs and 0.4 µs besides the
 pwrite (CPython 3.11). `leading` and `high_watermark` are plain attributes for it.
@@ -48,7 +48,7 @@ from logformat.record_batch import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, F
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
 
-_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; only producers that outran it poll
+_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; only producers that are ahead of it poll
 
 
 OnMarker = Callable[[TransactionMarker, int], None]
@@ -121,7 +121,7 @@ class LeaderReplica(Watchable):
         self._isr_pending = isr_pending
         self._log_failures = log_failures
         self._reserve_at = 0
-        # Since it was opened; handlers count, /metrics reads.
+        # Counters since the opening; handlers increment them, /metrics reads them.
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_answers = self.fetched_bytes = 0
         self.lead(lease, tier, row)
@@ -132,11 +132,13 @@ class LeaderReplica(Watchable):
         self.lease = lease
         self.leading = True
         self.on_marker: OnMarker = _told_nobody
-        """Called for each marker with its offset, in the turn in which it is appended. Set for this leader epoch."""
+        """Called for each marker with its offset, in the turn in which the marker is appended. Set for this leader
+        epoch."""
         self.undecided: dict[int, None] = {}
-        """Producers in whose open transaction a declared gap lies: they append nothing before it is ended (TX34)."""
+        """Producers whose open transaction contains a declared gap. They may not append before the transaction ends
+        (TX34)."""
         self.awaits_coordinators = False
-        """Records were lost here: no transaction begins before those that are ongoing are aborted (TX32)."""
+        """Set after a loss of records: no transaction begins before the ongoing ones are aborted (TX32)."""
         self.local = LocalReads(lease, self._damaged)
         self.leader_epoch = row.leader_epoch
         self.tier = tier
@@ -151,7 +153,7 @@ class LeaderReplica(Watchable):
         )
         lease.listen(self)
         lease.saw_epoch(row.leader_epoch)
-        # An unclean start may have truncated the log, or restarted it where the bucket ends.
+        # An unclean start may have truncated the log, or restarted it at the bucket's end.
         self.flusher, self.high_watermark = self.opened.flusher, max(self.high_watermark, self.opened.high_watermark)
         if log.leader_epoch <= row.leader_epoch:  # else it is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
@@ -179,7 +181,7 @@ class LeaderReplica(Watchable):
         self._isr_pending[self] = None
 
     def mark_steady(self) -> None:
-        """Its in-sync set needs no change until its row, log end or log start changes."""
+        """The in-sync set needs no change until the row, log end or log start changes."""
         self.is_isr_steady = True
         self._isr_pending.pop(self, None)
         self.leader.mark_steady()
@@ -218,8 +220,8 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction that began below is decided. What lies in the bucket is (TX5, TX27); but of what the local
-        log holds too only the log itself can say what was aborted."""
+        """Offset below which every transaction is decided. Transactions in the bucket are (TX5, TX27), but for offsets
+        in the local log only the log itself knows the aborted ones."""
         high_watermark = self.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:
@@ -233,8 +235,8 @@ class LeaderReplica(Watchable):
         return self.leader.is_end_known
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """The end of an epoch, up to the log end. A high watermark that came back lower would look like a truncation to
-        a reader."""
+        """The end of an epoch, up to the log end. A lower high watermark after a restart would look like a truncation
+        to a reader."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def _damaged(self, damaged: DamagedLog) -> None:
@@ -242,8 +244,7 @@ class LeaderReplica(Watchable):
             self._log_failures.damaged((str(self.topic_id), self.index), str(damaged))
 
     def append(self, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int) -> Appended:
-        """Append checked batches, stamped in place. They become visible later by themselves. Raises as
-        `PartitionLog`."""
+        """Append checked batches, which are stamped in place. They become visible later. Raises as `PartitionLog`."""
         if not self.leading:
             raise self._is_over()
         try:
@@ -263,10 +264,9 @@ class LeaderReplica(Watchable):
         *,
         is_verified: bool = False,
     ) -> Appended:
-        """Append one checked batch within a transaction. `guard`: of this request, if the transaction was not open; the
-        coordinator confirmed it. `is_verified`: the caller has a guard of its own, or appends again what is open.
-        Raises TransactionNotVerified, OutOfOrderSequence, TooManyTransactions, and as
-        `append`."""
+        """Append one checked batch within a transaction. `guard`: confirmed by the coordinator for this request, if the
+        transaction was not open. `is_verified`: the caller has its own guard, or appends again to an open transaction.
+        Raises TransactionNotVerified, OutOfOrderSequence, TooManyTransactions, and as `append`."""
         if not self.leading:
             raise self._is_over()
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
@@ -294,8 +294,8 @@ class LeaderReplica(Watchable):
         return appended
 
     def found_gaps(self, gaps: Sequence[tuple[int, int]], *, is_unanswered: bool) -> None:
-        """Before it serves: declared gaps of its log, and whether the coordinators have to be asked about the newest
-        (TX32), which its bytes tell, whoever led when it was declared."""
+        """Called before the partition serves, with the declared gaps of its log, and whether to ask the coordinators
+        about the newest gap (TX32). The gap's bytes show that, also for a gap that another leader declared."""
         self.awaits_coordinators = is_unanswered
         if gaps:
             begin = gaps[-1][0]
@@ -307,9 +307,9 @@ class LeaderReplica(Watchable):
         return not self.log.producers.has_open(producer_id, epoch)
 
     def append_markers(self, markers: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
-        """Append the markers of a request; for each its offset, or why it is refused. The caller answers when the
-        high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; those before may be written, and
-        whoever listens is told of them."""
+        """Append the markers of a request. Returns for each its offset or the reason of a refusal. The caller answers
+        when the high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; earlier markers may then be
+        written, and the listener is called for them."""
         if not self.leading:
             raise self._is_over()
         for marker in markers:
@@ -334,7 +334,7 @@ class LeaderReplica(Watchable):
                     self._refused(result)
 
     def _marked(self, written: Sequence[tuple[TransactionMarker, int]]) -> None:
-        """Markers are in the log, at these offsets."""
+        """Call the listener for markers written at these offsets."""
         for marker, offset in written:
             self.undecided.pop(marker.producer_id, None)
             self.on_marker(marker, offset)
@@ -346,7 +346,7 @@ class LeaderReplica(Watchable):
 
     def _refused(self, failed: StorageFailed) -> None:
         if isinstance(failed, ReservationExhausted):
-            self.tier.reserve_soon(failed.end_offset)  # a sealed log gave its offsets back (ADR 13)
+            self.tier.reserve_soon(failed.end_offset)  # a sealed log returned its reserved offsets (ADR 13)
         elif isinstance(failed, LogFailed):
             self._log_failures.failed((str(self.topic_id), self.index), str(failed))
 
@@ -366,11 +366,11 @@ class LeaderReplica(Watchable):
                 if appended.last_offset >= self._reserve_at:
                     self.tier.reserve_soon()
             if appended.base_offset == log.active_segment.base_offset:
-                self.tier.rolled()  # these batches opened a new segment: the one before it is sealed
+                self.tier.rolled()  # these batches opened a new segment, so the previous one is sealed
 
     async def more_offsets(self, end_offset: int, wait_s: float) -> None:
-        """Wait until offsets below `end_offset` are reserved, for `wait_s` at most and while it leads. It slows
-        producers down before they are refused."""
+        """While leading, wait at most `wait_s` until offsets below `end_offset` are reserved. This delays producers
+        before they are refused."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while self.leading and self.log.assignable_end_offset < end_offset and loop.time() < deadline_s:
@@ -384,7 +384,7 @@ class LeaderReplica(Watchable):
         if self.high_watermark >= end_offset:
             return True
         self.waiters.ack(end_offset, deadline_s, acked)
-        self._touched.add(self)  # a resend changed nothing, but ticks check its deadline
+        self._touched.add(self)  # a resent batch changes no state, but ticks check its deadline
         self.flusher.hurry()
         return False
 
@@ -403,21 +403,21 @@ class LeaderReplica(Watchable):
         return None if self.when_visible(end_offset, deadline_s, acked) else future
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """A future that is done when everything appended so far is visible, after `wait_s` at most; None: it is, or
-        never will be. With acks=1 those records were acknowledged already: a later request for the log end counts them,
-        as in Kafka."""
+        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are,
+        or never will be. With acks=1 those records are acknowledged already, so a later request for the log end must
+        count them, as in Kafka."""
         if self.log.state is LogState.FAILED or not self.leading:
-            return None  # nothing more becomes visible
+            return None  # no more records become visible
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 
     # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, stable_end: int) -> None:
-        """The own end is durable up to here, or counts as if it were."""
+        """The own log is durable up to this offset, or counts as durable."""
         if self.leader.flushed(stable_end):
             self._follow_leader()
 
     def _held(self, remote_end_offset: int) -> None:
-        """The bucket holds everything below, by its root in this epoch."""
+        """The bucket holds all records below this offset, by its root in this epoch."""
         if self.leading and self.leader.held(remote_end_offset):
             self._follow_leader()
 
@@ -441,7 +441,7 @@ class LeaderReplica(Watchable):
         self.waiters.wake()
 
     def cleanable_end(self) -> int:
-        """The last stable offset; of a tiered log no more than what the bucket verifiably holds."""
+        """The last stable offset; of a tiered log at most the verified end of the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         if not self.log.config.tiered:
             return stable
@@ -451,7 +451,7 @@ class LeaderReplica(Watchable):
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()
-        self.log.last_stable_offset(self.high_watermark)  # forgets what is committed
+        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
         return self.log.dirty_bytes > 0 or self.waiters.has_acks
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -467,7 +467,7 @@ class LeaderReplica(Watchable):
 
 
 async def all_visible(partitions: Iterable[Readable], wait_s: float) -> None:
-    """Wait until everything appended to the partitions so far is visible, for `wait_s` at most in all."""
+    """Wait until all records appended to the partitions so far are visible, at most `wait_s` for all together."""
     waiting = [end_visible for partition in partitions if (end_visible := partition.end_visible(wait_s)) is not None]
     for end_visible in waiting:
         end_visible.add_done_callback(_retrieve)
@@ -476,6 +476,6 @@ async def all_visible(partitions: Iterable[Readable], wait_s: float) -> None:
 
 
 def _retrieve(end_visible: asyncio.Future[None]) -> None:
-    """Offline or slow: the caller reads the high watermark as it is."""
+    """Offline or slow: the caller reads the current high watermark."""
     if not end_visible.cancelled():
         end_visible.exception()

@@ -1,9 +1,10 @@
-"""One leadership of a partition on this broker: opens its log and tier, serves, and ends.
+"""One leader role of a partition on this broker: opens its log and tier, serves, and ends.
 
 - Opening is retried until it succeeds, stays offline, or the role ends. `publication` publishes an open partition once.
 - `end` takes effect at once: waiters fail, the lease ends, the look-up tables change. `over` waits for work in flight.
-- An attempt that only waits for the bucket leaves the log open for the next one. Any other failed attempt closes it.
-- If another replica may lead instead, a disk that refuses is reported.
+- A failed attempt that only waits for the bucket leaves the log open for the next attempt. Any other failed attempt
+  closes the log.
+- If another replica may lead instead, a refusal by the disk is reported.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 REOPEN_S: Final = 5.0  # until a damaged object is read from the bucket again
 REOPEN_S_MAX: Final = 60.0
-BACKOFF_S_MAX: Final = 10.0  # between attempts at anything else
+BACKOFF_S_MAX: Final = 10.0  # between attempts after any other failure
 
 
 class LeaderRole:
@@ -76,7 +77,7 @@ class LeaderRole:
         self.place = TopicPartition(topic.name, index)
         self.leader_epoch = topic.rows[index].leader_epoch
         self.partition: LeaderReplica | None = None  # open and led in this epoch
-        self.damaged = ""  # why it stays offline; empty while it does not
+        self.damaged = ""  # the reason why it stays offline; empty while it does not
         self.is_over = False
         self.is_visible = False  # published: in the look-up tables
         self._roles = roles
@@ -94,7 +95,7 @@ class LeaderRole:
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """The offsets that opening declared a gap, [first, end)."""
+        """The offsets [first, end) that the opening declared a gap."""
         return None if self.partition is None else self.partition.tier.lost
 
     @property
@@ -127,12 +128,12 @@ class LeaderRole:
     def stop(self, why: Exception) -> None:
         """The broker stops and detached the tier. As `end`, without calling watchers."""
         assert self.partition is not None, self.place
-        if not self.is_over:  # else the image ended it during the flush of the stop
+        if not self.is_over:  # else the image ended the role during the flush of the stop
             self.is_over = True
             self.partition.resign(why)
 
     async def over(self) -> None:
-        """Wait until nothing of this role works on the log."""
+        """Wait until all work of this role on the log has ended."""
         assert self.is_over, self.place
         if self._opening is not None:
             await asyncio.wait([self._opening])
@@ -179,7 +180,7 @@ class LeaderRole:
             self.partition = await self._opened()
         except ForeignLog:
             await self._roles.move_if_stray(self.place)
-            raise  # the next attempt finds the place free, at the latest when that topic is purged (C9)
+            raise  # the next attempt finds the directory free, at the latest after that topic is purged (C9)
         except RootVanished:
             raise  # passes when the purge of a deleted topic is done
         except (Fenced, StorageFailed, Corrupt, OSError) as refused:
@@ -246,7 +247,7 @@ class LeaderRole:
             tier = await roles.tiers.attach(lease, lead)
         except (Retryable, Fenced):
             lease.end()
-            raise  # the log is intact: it waits for the bucket, or for a higher epoch
+            raise  # the log is intact: the attempt waits for the bucket, or for a higher epoch
         except Exception:  # `supervise` tries again, and the next attempt opens the log again
             lease.end()
             await self._close(opened)
@@ -303,7 +304,7 @@ class LeaderRole:
             except DamagedLog as worse:
                 log.error("%s begins without the log here, which is damaged: %s", place, worse)
             else:
-                log.error("%s begins with what is whole of the log here: %s", place, damaged)
+                log.error("%s begins with the intact part of the log here: %s", place, damaged)
                 return opened
         await roles.logs.move_stray(place, topic_id, then=lambda: log_failures.over(of))
         return await roles.tiers.open_log(place, topic_id, config, lead)
@@ -330,6 +331,6 @@ def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
         for watcher in roles.watchers:
             watcher.led(role.partition)
         if role.partition.tier.partition_state.fenced:
-            role._on_fenced("it was led by somebody else before it served")
+            role._on_fenced("another broker led it before it served")
         else:
             role.apply()

@@ -1,7 +1,7 @@
 """Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room. An
 append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to it
 waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it is
-appended, so the order within a connection holds. Refusals are logged when they begin and when they end."""
+appended, so the order within a connection holds. The log has a line when refusals begin and when they end."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from seams.memory import memory_bytes
 
 log = logging.getLogger(__name__)
 
-# The kernel makes writers wait at dirty_ratio (20 % of memory by default) over all files: one log gets half, and
-# at most a few seconds of a fast disk. The kernel's own writeback continues, so most of what a drain syncs is clean.
-# Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget for all logs is no better, and
-# early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
+# The kernel blocks writers when dirty pages of all files exceed dirty_ratio (20 % of memory by default). One log gets
+# half of that, and at most a few seconds of a fast disk. The kernel's own writeback continues, so most pages of a drain
+# are already clean. Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget for all logs
+# is no better, and early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
 DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
 PRESSURE_DELAY_S: Final = 0.1
-PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above what active segments hold
+PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above the size of active segments
 PRESSURE_REFUSES_AT: Final = 0.1
 
-REFUSALS_OVER_S: Final = 5.0  # appends succeed and none was refused for so long: the end is logged
-REFUSALS_END_S: Final = 60.0  # without appends for so long, another refusal is logged again
+REFUSALS_OVER_S: Final = 5.0  # time without a refusal while appends succeed, after which the end is logged
+REFUSALS_END_S: Final = 60.0  # time without appends after which another refusal is logged
 
 
 class AppendRefusal(Enum):
-    """Why local storage takes no append. The value is its label in metrics."""
+    """The reason why local storage refuses appends. The value is its label in metrics."""
 
     DISK_FULL = "disk_full"  # the file system has no space
     LOCAL_LIMIT = "local_limit"  # local logs are too far over their limit
@@ -124,12 +124,12 @@ class ProduceBackpressure:
                 log.info("produces are taken again: none was refused (%s) for %d s", kind.value, now_s - last_s)
 
     def wait(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """None when every log of the request has room, else an awaitable to wait for once. It fails with StorageFailed
-        when one of the logs went offline; the append then fails too."""
+        """None if every log of the request has room, else an awaitable to await once. It fails with StorageFailed when
+        one of the logs went offline; the append then fails too."""
         if not self.is_busy:
             return None
         if self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT:
-            # Over the local limit while the bucket takes nothing: slow down first (G12).
+            # Above the local limit while uploads fail: delay first (G12).
             self.throttled_count += 1
             return self._tasks.spawn("throttled produce", asyncio.sleep(PRESSURE_DELAY_S))
         draining = [

@@ -1,6 +1,6 @@
 """Publishes the partitions of one topic that this broker was asked to lead together. An open partition is published
-within `TOGETHER_S`, whatever the others wait for. Those that open within that time are published together, so clients
-see one change. The topic is published when all are over, though none may have opened."""
+within `TOGETHER_S`, even if others still open. Partitions that open within that time are published together, so clients
+see one change. The topic is published when all attempts ended, even if no partition opened."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Publication:
             self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._publish_ready)
 
     def drop(self, index: int, *, is_given_up: bool = False) -> None:
-        """It is not to be published: it stays offline, or its role is over."""
+        """The partition will not be published: it stays offline, or its role ended."""
         self.was_given_up |= is_given_up
         self._ready.pop(index, None)
         if index in self._missing:
@@ -64,8 +64,7 @@ class Publication:
             self.over.set()
 
     def _log_lost(self, lost: Mapping[int, tuple[int, int]]) -> None:
-        """One log line a topic: the offsets that may be lost. Only the lost disk could say how many records there
-        were."""
+        """Log one line per topic with the offsets that may be lost. Only the lost disk had the number of records."""
         if not lost:
             return
         shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])

@@ -1,6 +1,6 @@
-"""Answers the controller's question what this broker's replicas hold of leaderless partitions (R20). A replica answers
-for the leader epoch of its role; that stays true until a row of a higher epoch. A damaged log is usable up to the first
-damage, also when it was refused at its opening. A replica whose disk fails is no candidate meanwhile."""
+"""Answers the controller's query about this broker's logs of leaderless partitions (R20). A replica answers for the
+leader epoch of its role; the answer is valid until a row of a higher epoch. A damaged log is usable up to the first
+damage, even if its opening was refused. A replica with a failing disk is not a candidate."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from broker.wire.messages import (
 
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """The OffsetForLeaderEpoch response, per partition. Errors: KAFKA_STORAGE_ERROR where the log failed or the disk
-    refuses it; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH where the image here differs; NOT_LEADER_OR_FOLLOWER while
-    the log is not open: retry."""
+    """The OffsetForLeaderEpoch response, per partition. Errors: KAFKA_STORAGE_ERROR if the log failed or the disk
+    refuses it; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the image here differs; NOT_LEADER_OR_FOLLOWER while the
+    log is not open (retry)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponseTopic(

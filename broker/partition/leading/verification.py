@@ -1,15 +1,15 @@
 """Guards of the first batch of a transaction between its verification and its append (TX4, TX40). Pure.
 
-A handler takes a guard, asks the coordinator, and appends with the guard. A marker of that producer, which is how it is
-fenced too, and the end of the leadership void it: what the coordinator said may be about a transaction that is over by
-now. A batch that finds its transaction open needs no guard."""
+A handler takes a guard, asks the coordinator, and appends with the guard. A marker of that producer (a fence also
+writes one) or the end of the leadership voids the guard, because the confirmed transaction may have ended. A batch of
+an open transaction needs no guard."""
 
 from __future__ import annotations
 
 
 class VerificationGuard:
-    """Of one request. `adds`: its partition is added to the transaction (transaction version 2), so a producer that is
-    unknown here begins at sequence 0."""
+    """The guard of one request. `adds`: its partition is added to the transaction (transaction version 2), so a
+    producer that is unknown here begins at sequence 0."""
 
     __slots__ = ("adds", "is_void", "producer_epoch", "producer_id")
 
@@ -21,7 +21,7 @@ class VerificationGuard:
 
 
 class VerificationGuards:
-    """Those of one partition: as many as requests are under way."""
+    """The guards of one partition, one for each request in progress."""
 
     __slots__ = ("_guards",)
 
@@ -32,7 +32,7 @@ class VerificationGuards:
         return sum(map(len, self._guards.values()))
 
     def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> VerificationGuard:
-        """A request asks the coordinator now. It calls `end` whatever comes."""
+        """A request asks the coordinator now. It calls `end` in every case."""
         guard = VerificationGuard(producer_id, producer_epoch, adds=adds)
         self._guards.setdefault(producer_id, []).append(guard)
         return guard

@@ -1,6 +1,6 @@
-"""Closes a broker's logs at its stop: flush, detach, close, checkpoint. One use. A log that cannot be left clean makes
-the stop unclean; later logs are then closed as they are. No log keeps another from its flush. Waiters of a partition
-fail last."""
+"""Closes a broker's logs at its stop: flush, detach, close, checkpoint. One use. A log that cannot be closed cleanly
+makes the stop unclean; later logs are then closed without further work. A failed flush does not prevent the flush of
+another log. Waiters of a partition fail last."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class LogShutdown:
         self._stops_clean = clean
 
     async def close(self, serving: Sequence[LeaderRole], others_end: Awaitable[None]) -> bool:
-        """Flush and close every log. A clean stop gives reservations back, and the logs need no recovery. `serving`:
-        the leader roles; `others_end` awaits every other role and the removal of logs. Returns whether every log was
-        left clean."""
+        """Flush and close every log. A clean stop returns reservations, and the logs need no recovery. `serving`: the
+        leader roles; `others_end` awaits every other role and the removal of logs. Returns whether every log was left
+        clean."""
         await asyncio.gather(*map(self._close_led, serving), others_end)
         await self._logs.settled()
         await asyncio.gather(*map(self._close_log, self._logs.open_logs))
@@ -68,4 +68,4 @@ class LogShutdown:
                 self._report(f"close {opened.place}", failure)
                 is_clean = False
             if not is_clean:
-                self._stops_clean = False  # never true again: other logs close meanwhile
+                self._stops_clean = False  # never true again, because other logs close meanwhile

@@ -1,5 +1,5 @@
-"""Stray logs: on this disk, but not assigned to this broker. Moved away before their places are needed, deleted after a
-week.
+"""Stray logs: on this disk, but not assigned to this broker. They are moved before their directories are needed, and
+deleted after a week.
 
 - Only an image with this broker's session counts (D43).
 - A log of a deleted topic is no stray: the deletion proves that it may be removed (R24).
@@ -42,7 +42,7 @@ def strays(found: Mapping[TopicPartition, UUID], image: ClusterImage, node_id: i
 
 
 def is_assigned(image: ClusterImage, topic_id: str, index: int, node_id: int) -> bool:
-    """Whether `node_id` holds the partition by `image`, or is to."""
+    """Whether `image` assigns the partition to `node_id`, now or after a move."""
     topic = image.topics.get(topic_id)
     if topic is None or index >= topic.partitions:
         return False
@@ -85,7 +85,7 @@ class StrayLogs:
     async def _move(self, place: TopicPartition, topic_id: UUID) -> None:
         try:
             await self._logs.move_stray(place, topic_id)
-        except (Corrupt, OSError) as failure:  # it stays; opening another log in its place fails with the reason
+        except (Corrupt, OSError) as failure:  # the log stays, and blocks others in its directory
             self._report(f"move {place} aside", failure)
 
     async def keep_removing(self) -> None:
@@ -94,6 +94,6 @@ class StrayLogs:
             try:
                 if not is_rebuilt(self._metadata.image):
                     await self._logs.directories.remove_old_strays()
-            except OSError as failure:  # tried again at the next round
+            except OSError as failure:  # retried in the next round
                 self._report("strays", failure)
             await asyncio.sleep(_LOOK_S)

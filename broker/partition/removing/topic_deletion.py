@@ -1,11 +1,11 @@
 """Deletion of topics: every broker removes its files, the controller's broker also the objects (R24).
 
-- Only topics that the image names as deleted are removed. While a rebuild stands nothing is removed, not even a file
-  (R29).
-- Only the controller's broker deletes objects and has the topic forgotten. So the next controller continues the
-  deletions of a dead one.
-- A topic is forgotten after every broker in session had time to learn of the deletion; otherwise its log there would
-  become a stray. Objects of uploads that ended meanwhile are deleted too.
+- Only topics that the image names as deleted are removed. While the rebuild of a cluster is not confirmed, no topic is
+  removed (R29).
+- Only the controller's broker deletes objects and then removes the topic's record. The next controller thus continues
+  deletions after a failure.
+- The record is removed after every broker with a session had time to apply the deletion; otherwise its log would become
+  a stray. Objects of uploads that ended meanwhile are deleted too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from seams.rng import Rng
 from tiering.service import TierService
 
 RETRY_S_MAX: Final = 300.0
-LATER_S: Final = 1.0  # after a session: a broker that did not see the commit by then has no session
-PURGING_MAX: Final = 4  # topics whose objects are deleted at once: a wide request must not starve uploads
+LATER_S: Final = 1.0  # after one session timeout a broker that did not see the commit has no session
+PURGING_MAX: Final = 4  # topics whose objects are deleted concurrently; a large request must not starve uploads
 
 
 @dataclass(eq=False, repr=False)
 class TopicDeletion:
-    """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a deleted topic
-    of which nothing is left; it raises while it cannot. `session_s`: a broker silent for so long has no session."""
+    """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a completely
+    deleted topic; it raises while it cannot. `session_s`: time of silence after which a broker has no session."""
 
     _node_id: int
     _metadata: MetadataCache
@@ -56,8 +56,8 @@ class TopicDeletion:
 
     def purge(self, topic: Topic) -> None:
         """Begin to remove a withdrawn topic's local files. On the controller's broker its objects are deleted next, and
-        the topic is forgotten. Retried until nothing is left. A call during the removal checks again which broker is
-        the controller."""
+        the topic is forgotten. Retried until all is deleted. A call during the removal checks again which broker is the
+        controller."""
         if topic.topic_id in self._in_progress:
             self._in_progress[topic.topic_id] = True
             return
@@ -108,13 +108,13 @@ class TopicDeletion:
             return await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions, self._may_delete)
 
     def _may_delete(self) -> bool:
-        """Asked before each deletion of objects: a topic of many partitions takes minutes."""
+        """Checked before each deletion of objects, because a topic of many partitions takes minutes."""
         self._check_not_rebuilt()
         return self._decides
 
     def _check_not_rebuilt(self) -> None:
         if is_rebuilt(self._metadata.image):
-            raise Retryable("nothing is deleted before the cluster's rebuild is said to be done")
+            raise Retryable("nothing is deleted until the rebuild of the cluster is confirmed")
 
     @property
     def _decides(self) -> bool:

@@ -1,7 +1,6 @@
-"""`Access`: what one client may do, as handlers and rules ask.
-
-`Unrestricted` stands for every client while there is no authorizer: it allows everything, and says so by `is_enforced`.
-A denial that the client asked for is audited; one that only filters an answer is not (`audited=False`), as in Kafka.
+"""`Access`: the permissions of one client, for handlers and rules. Without an authorizer every client has
+`Unrestricted`, which allows everything; its `is_enforced` is False. A denial that the client asked for is audited; one
+that only filters an answer is not (`audited=False`), as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ class Unrestricted:
 
     @property
     def version(self) -> int:
-        """What was allowed is so while this stands."""
+        """Version of the permissions; a decision is valid while this is unchanged."""
         return 0
 
     @property
     def identity(self) -> Hashable:
-        """Equal for two accesses that allow the same."""
+        """Key of the permissions; equal for two accesses that allow the same."""
         return None
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str, *, audited: bool = True) -> bool:
@@ -78,7 +77,7 @@ class Access(Unrestricted):
         return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME, audited=audited)
 
     def allows_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether some resource of the type is allowed, one that exists or not."""
+        """Whether some resource of the type is allowed, existing or not."""
         if self._authorizer.allows_any(self.principal, self.host, operation, resource_type):
             return True
         self._denied(operation, resource_type, "any")

@@ -1,13 +1,13 @@
-"""Index of ACLs: finds those of one resource and one principal without a look at the others.
+"""Index of ACLs: finds the ACLs of one resource and one principal without reading the others.
 
 By resource pattern, then by principal. A resource is named by a literal pattern of its name, by the literal pattern
 `*`, and by every prefixed pattern that its name begins with: one look-up for each length of a prefix that occurs. So a
 decision costs two look-ups and one for each such length, however many ACLs there are.
 
-`follow` takes the ACLs of the next image. ACLs that both images have keep their place, so a change costs what changed,
-besides one comparison by identity for each ACL (10 000: 0.2 ms). Pure.
+`follow` takes the ACLs of the next image. ACLs in both images stay in the index, so the cost is that of the changed
+ACLs, plus one comparison by identity for each ACL (10 000: 0.2 ms). Pure.
 
-An ACL of a host in another form of the same IPv6 address is of that host: names of hosts are normalised.
+Hosts are normalised, so an ACL matches any form of the same IPv6 address.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class AclIndex:
         self._acls = acls
 
     def decide(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> bool | None:
-        """Whether the ACLs allow it: a DENY wins over every ALLOW. None when no ACL names the resource, whosever it
-        is."""
+        """Whether the ACLs allow it: a DENY wins over every ALLOW. None when no ACL of any principal names the
+        resource."""
         names_it, allowed = False, False
         implied_by = _IMPLIED_BY.get(operation, _NOTHING)
         for pattern in self._patterns(resource_type, name):
@@ -84,8 +84,8 @@ class AclIndex:
         return allowed if names_it else None
 
     def decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Whether the ACLs allow it on some resource of the type: one that is allowed and that no DENY covers whole.
-        As Kafka's `authorizeByResourceType`, it looks at patterns, not at resources that exist."""
+        """Whether the ACLs allow the operation on some resource of the type: an allowed one that no DENY covers
+        completely. As Kafka's `authorizeByResourceType`, it looks at patterns, not at resources that exist."""
         allowed: list[tuple[str, int]] = []
         denied: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
         for acl in self._of(principal):
@@ -161,7 +161,7 @@ def _entry(acl: Acl) -> Entry:
 def _is_left(name: str, pattern_type: int, denied: dict[int, set[str]]) -> bool:
     """Whether a DENY of no other pattern covers all of this one."""
     if pattern_type == PatternType.LITERAL and name == WILDCARD:
-        return True  # as in Kafka, whatever else is denied
+        return True  # as in Kafka, even if other patterns deny
     if pattern_type == PatternType.LITERAL and name in denied[PatternType.LITERAL]:
         return False
     prefixes = denied[PatternType.PREFIXED]
@@ -169,7 +169,7 @@ def _is_left(name: str, pattern_type: int, denied: dict[int, set[str]]) -> bool:
 
 
 def _difference(before: tuple[Acl, ...], after: tuple[Acl, ...]) -> tuple[Iterable[Acl], Iterable[Acl]]:
-    """What went and what came. An image that follows from the last one has its ACLs in the same order, new ones at the
+    """Removed and added ACLs. An image that follows from the last one has its ACLs in the same order, new ones at the
     end; of any other the ACLs are compared by value."""
     removed, at = [], 0
     for acl in before:

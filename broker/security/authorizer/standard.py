@@ -1,12 +1,11 @@
-"""`Authorizer`: decides for a principal, and remembers what it decided.
+"""`Authorizer`: decides whether a principal may do an operation, and caches the decisions.
 
-A super user may do everything. For anybody else the ACLs decide; a resource that no ACL names is denied, or allowed
+A super user may do everything. For other principals the ACLs decide; a resource that no ACL names is denied, or allowed
 with `allow.everyone.if.no.acl.found`. Until the first image arrived only super users are allowed.
 
 Decisions are remembered by (principal, host, operation, resource), at most `DECISIONS_MAX` of them. The memory is
-emptied when the image has other ACLs; a very long name is decided each time. So a changed ACL takes effect with
-its image.
-`version` counts these changes: what was concluded from a decision is so while it stands.
+emptied when the image has other ACLs; a very long name is decided each time. A changed ACL thus takes effect with its
+image. `version` counts these changes: a result derived from a decision is valid while `version` is unchanged.
 
 Hot path: a remembered decision is one look-up, 0.2 µs.
 """
@@ -21,13 +20,14 @@ from broker.security.authorizer.acl_index import AclIndex
 
 DECISIONS_MAX: Final = 50_000  # about 15 MB
 _NAME_CHARS_MAX: Final = 255
-"""Of a name whose decision is remembered. Topics have 249 at most; a client can send any number of others of 32 KB."""
+"""Longest resource name whose decision is cached. Topics have 249 at most; a client can send any number of others of 32
+KB."""
 _ANY_NAME: Final = "hardcode"
-"""Kafka's name of a resource that stands for any: who may use it by no ACL at all may use some resource."""
+"""Kafka's name for an arbitrary resource: a principal that may use it without an ACL may use some resource."""
 
 
 class Authorizer:
-    """`allows` by ACLs. `watch` has what to call after each change of `version`."""
+    """`allows` by ACLs. The callables in `watch` are called after each change of `version`."""
 
     def __init__(self, super_users: frozenset[str] = frozenset(), *, allows_without_acls: bool = False) -> None:
         self._super_users = super_users

@@ -1,4 +1,4 @@
-"""Whatever concerns the cluster as a whole: one operation on it allows or refuses all of a request."""
+"""Authorization of requests about the whole cluster: one operation on the cluster allows or refuses the request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS: Final = MESSAGES[CLUSTER]
 
 
 def on_cluster(operation: Operation, refused: Callable[[Any, int], Message]) -> Rule:
-    """`operation` on the cluster; `refused` makes the answer to a request (and version) without it."""
+    """A rule that needs `operation` on the cluster; `refused` makes the response to a refused request (and version)."""
 
     async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
         return ALLOWED if access.allows_cluster(operation) else refused_whole(refused(request, version))

@@ -1,4 +1,5 @@
-"""Records and offsets of logs: Produce, ListOffsets, OffsetForLeaderEpoch, DeleteRecords, DescribeProducers."""
+"""Authorization of records and offsets: Produce, ListOffsets, OffsetForLeaderEpoch, DeleteRecords,
+DescribeProducers."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ async def offset_for_leader_epoch(
 async def describe_producers(
     access: Unrestricted, request: wire.DescribeProducersRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """READ on each topic; an invalid name is invalid to everybody."""
+    """READ on each topic; an invalid name gets the same error for every client."""
     allowed, refused = await parted_by(
         request.topics,
         lambda topic: not _is_valid(topic.name) or access.allows(Operation.READ, ResourceType.TOPIC, topic.name),

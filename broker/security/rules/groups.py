@@ -1,4 +1,4 @@
-"""Groups and their offsets: READ for members, DESCRIBE for what shows a group, DELETE for what removes it."""
+"""Authorization of groups and their offsets: members need READ, descriptions DESCRIBE, deletion DELETE."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def leave_refused(version: int) -> Message:
 async def offset_commit(
     access: Unrestricted, request: wire.OffsetCommitRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """READ on the group and on each topic; a topic of an id that nobody knows is unknown to everybody."""
+    """READ on the group and on each topic; a topic id without a topic is unknown for every client."""
     if not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
         return refused_whole(
             wire.OffsetCommitResponse(topics=[_commit_row(topic, topic.name, GROUP) for topic in request.topics])
@@ -97,7 +97,7 @@ def _commit_row(topic: wire.OffsetCommitRequestTopic, name: str, code: ErrorCode
 
 
 def _name(name: str, topic_id: UUID, topics: KnownTopics) -> str | None:
-    """The topic's name; None for an id that nobody knows."""
+    """The topic's name; None for an id without a topic."""
     return name if topic_id == wire.ZERO_UUID else topics.name_of(topic_id)
 
 
@@ -142,7 +142,8 @@ def _txn_commit_row(topic: wire.TxnOffsetCommitRequestTopic, code: ErrorCode) ->
 async def offset_fetch(
     access: Unrestricted, request: wire.OffsetFetchRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """DESCRIBE on each group and topic; of all topics of a group only those that the client may see."""
+    """DESCRIBE on each group and topic. A request for all topics of a group gets only those that the client may
+    describe."""
     if version < _GROUPS_SINCE:
         return await _offset_fetch_of_one(access, request, version)
     refused_groups: list[wire.OffsetFetchResponseGroup] = []
@@ -196,7 +197,7 @@ def _fetch_row(topic: wire.OffsetFetchRequestGroupTopic, name: str) -> wire.Offs
 
 
 async def _offset_fetch_of_one(access: Unrestricted, request: wire.OffsetFetchRequest, version: int) -> Verdict:
-    """Before version 8: one group; before 2 an error stands at each partition."""
+    """Before version 8: one group; before 2: an error for each partition."""
     wanted = request.topics
     if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         if version >= _GROUP_ERROR_SINCE:
@@ -241,7 +242,7 @@ async def find_coordinator(
     if request.key_type == _OF_TRANSACTION:
         kind, code = ResourceType.TRANSACTIONAL_ID, TRANSACTION
     elif request.key_type != 0:
-        return ALLOWED  # of no coordinator that is served
+        return ALLOWED  # of a coordinator type that is not served
     if version < _COORDINATORS_SINCE:
         if access.allows(Operation.DESCRIBE, kind, request.key):
             return ALLOWED
@@ -276,7 +277,7 @@ async def list_groups(
 async def describe_groups(
     access: Unrestricted, request: wire.DescribeGroupsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """DESCRIBE on each group; the operations of those that are shown (KIP-430)."""
+    """DESCRIBE on each group. The response has the authorized operations of each described group (KIP-430)."""
     allowed, refused = await parted(access, Operation.DESCRIBE, ResourceType.GROUP, request.groups, str)
     rows = [wire.DescribeGroupsResponseGroup(error_code=GROUP, group_id=group_id) for group_id in refused]
 

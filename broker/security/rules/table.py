@@ -1,5 +1,5 @@
-"""`RULES`: the rule of every API. An API without one is refused to whoever has no rights of a broker, so that a new
-API is closed until its rule is written; a test walks `APIS` against the table."""
+"""`RULES`: the rule of every API. An API without a rule is open only to brokers, so that a new API is closed until it
+has a rule. A test compares `APIS` with the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Op = Operation
 
 
 async def _allowed(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
-    """Whatever is asked: it is open to everybody, or its handler asks `Call.access`."""
+    """Allows every request: the API is open to every client, or its handler checks `Call.access`."""
     return ALLOWED
 
 
@@ -27,7 +27,7 @@ _OPEN: Final = Rule((), _allowed)
 
 
 def _in_handler(*needs: tuple[Operation, ResourceType]) -> Rule:
-    """The handler asks `Call.access` for these."""
+    """The handler checks these with `Call.access`."""
     return Rule(needs, _allowed)
 
 
@@ -44,7 +44,7 @@ RULES: Final[Mapping[int, Rule]] = {
     ),
     ApiKey.DELETE_RECORDS: Rule(((_Op.DELETE, _TOPIC),), data.on_topics(_Op.DELETE, data.deletion_refused)),
     ApiKey.DESCRIBE_PRODUCERS: Rule(((_Op.READ, _TOPIC),), data.describe_producers),
-    # what clients learn about the cluster
+    # metadata of the cluster
     ApiKey.METADATA: _in_handler(
         (_Op.DESCRIBE, _TOPIC), (_Op.CREATE, _TOPIC), (_Op.CREATE, _CLUSTER), (_Op.DESCRIBE, _CLUSTER)
     ),

@@ -1,4 +1,5 @@
-"""Producer ids and transactions: WRITE on the transactional id for what changes one, DESCRIBE for what shows it."""
+"""Authorization of producer ids and transactions: changes need WRITE on the transactional id, descriptions need
+DESCRIBE."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ from broker.wire import messages as wire
 
 _CodeOf: TypeAlias = Callable[[wire.AddPartitionsToTxnRequestTopic, int], ErrorCode]
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""A client adds no partition of these, whatever it may write."""
+"""Internal topics that no client may add to a transaction, whatever its permissions."""
 
 
 async def init_producer_id(
     access: Unrestricted, request: wire.InitProducerIdRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """WRITE on the transactional id; without one IDEMPOTENT_WRITE on the cluster, or WRITE on any topic."""
+    """WRITE on the transactional id. Without a transactional id: IDEMPOTENT_WRITE on the cluster, or WRITE on any
+    topic."""
     transactional_id = request.transactional_id
     if transactional_id is None:
         if access.allows_cluster(Operation.IDEMPOTENT_WRITE, audited=False):
@@ -50,8 +52,8 @@ async def init_producer_id(
 async def add_partitions(
     access: Unrestricted, request: wire.AddPartitionsToTxnRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """Of a client: WRITE on its transactional id and on each topic. One partition that is refused or unknown refuses
-    all. Of a broker: CLUSTER_ACTION."""
+    """A client needs WRITE on its transactional id and on each topic. One refused or unknown partition refuses the
+    request. A broker needs CLUSTER_ACTION."""
     if request.transactions:
         if access.allows_cluster(Operation.CLUSTER_ACTION):
             return ALLOWED
@@ -144,7 +146,7 @@ async def write_markers(
 async def describe_transactions(
     access: Unrestricted, request: wire.DescribeTransactionsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """DESCRIBE on each transactional id; of its partitions those whose topic the client may describe."""
+    """DESCRIBE on each transactional id. Partitions of topics that the client may not describe are left out."""
     allowed, refused = await parted(
         access, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, request.transactional_ids, str
     )
@@ -168,7 +170,7 @@ async def describe_transactions(
 async def list_transactions(
     access: Unrestricted, request: wire.ListTransactionsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """Those whose transactional id the client may describe."""
+    """Lists the transactional ids that the client may describe."""
 
     async def only_shown(response: wire.ListTransactionsResponse) -> None:
         every = response.transaction_states

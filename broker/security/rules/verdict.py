@@ -1,4 +1,4 @@
-"""The verdict on a request: all of it is allowed, part of it, or nothing."""
+"""The verdict on a request: allowed, partly allowed, or refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRANSACTION: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class KnownTopics(Protocol):
-    """The topics of the image, as far as rules have to know them."""
+    """The topics of the image, for rules."""
 
     def name_of(self, topic_id: UUID) -> str | None: ...
     def facts(self, name: str) -> TopicFacts | None: ...
@@ -40,9 +40,9 @@ class KnownTopics(Protocol):
 
 @dataclass(slots=True)
 class Verdict:
-    """`request`: what the handler answers; None: nothing is left, and `response` is the whole answer. `merge` makes the
-    response to the client out of the handler's; None: it is that one. `refused`: rows of a produce response, which its
-    flow adds."""
+    """`request`: the allowed part, for the handler; None: nothing is allowed, and `response` is the answer. `merge`
+    makes the client's response from the handler's; None: they are the same. `refused`: rows of a produce response,
+    which the produce flow adds."""
 
     request: Any = None
     response: Message | None = None
@@ -54,8 +54,8 @@ ALLOWED: Final = Verdict()
 """The request as it is."""
 
 Split = Callable[[Unrestricted, Any, int, KnownTopics], Awaitable[Verdict]]
-"""A rule: the client's access, its request, the API version, and the topics that exist. It waits for nothing but its
-turn: a request of very many rows is split between other work of the event loop."""
+"""A rule: the client's access, its request, the API version, and the topics that exist. It only yields to the event
+loop, in requests with very many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def refused_whole(response: Message) -> Verdict:
 
 
 async def parted_by(rows: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """The rows that are allowed, and the others, in turns with other work."""
+    """The allowed rows and the refused ones; yields to other work of the event loop."""
     allowed: list[T] = []
     refused: list[T] = []
     turns = Turns()
@@ -85,7 +85,7 @@ async def parted_by(rows: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple
 async def parted(
     access: Unrestricted, operation: Operation, kind: ResourceType, rows: Iterable[T], name_of: Callable[[T], str]
 ) -> tuple[list[T], list[T]]:
-    """The rows whose resource is allowed, and the others. A name is asked for once."""
+    """The rows whose resource is allowed, and the refused ones. Each name is authorized once."""
     known: dict[str, bool] = {}
 
     def is_allowed(row: T) -> bool:

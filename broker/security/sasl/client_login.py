@@ -1,7 +1,7 @@
-"""The client's side of a login, pure: of brokers' links and of the command line's own client.
+"""The client's side of a login, for connections between brokers and for the command line's client. Pure.
 
-`ClientLogin` gives the tokens. A shell sends SaslHandshake 1, then each token in SaslAuthenticate 2, and hands the
-answers to `check_handshake` and `check_answer`. The server proves with SCRAM that it knows the password too.
+`ClientLogin` gives the tokens. The caller sends SaslHandshake 1, then each token in SaslAuthenticate 2, and passes the
+responses to `check_handshake` and `check_answer`. With SCRAM the server also proves that it knows the password.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _ERROR_CHARS_MAX: Final = 300
 
 
 class LoginFailed(ConnectionError):
-    """The server refused the login, or is not the one that knows the password. The message has no secret."""
+    """The server refused the login, or did not prove that it knows the password. The message has no secret."""
 
 
 @dataclass(slots=True)
 class SaltedPasswords:
-    """Salted passwords of one login, so that the next connection needs no thousands of hashes."""
+    """Cache of the salted passwords of one login, so that the next connection saves thousands of hashes."""
 
     _known: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False)
 
     def of(self, login: PasswordLogin, salt: bytes, iterations: int) -> bytes:
-        """Milliseconds the first time."""
+        """The salted password; takes milliseconds the first time."""
         found = self._known.get((salt, iterations))
         if found is None:
             found = scram.salted_password(login.mechanism, login.password, salt, iterations)
@@ -53,7 +53,7 @@ class ClientLogin:
         self._salted = salted or SaltedPasswords()
         self._is_scram = login.mechanism in scram.HASHES
         self._first = b""
-        self._signature: bytes | None = None  # that the server has to show
+        self._signature: bytes | None = None  # expected from the server
 
     @property
     def mechanism(self) -> str:

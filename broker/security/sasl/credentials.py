@@ -1,8 +1,8 @@
 """SCRAM credentials from passwords, and the first ones of a new cluster.
 
-A cluster whose listeners know SCRAM users only has to begin with one, or nobody could log in to add another. The user
-of each SCRAM `sasl.jaas.config` of the broker that creates the cluster is in the cluster's first commit; afterwards
-these users are changed as all others (Kafka's `kafka-storage format --add-scram`).
+A cluster whose listeners accept only SCRAM needs a first user, or nobody could log in to add another. The user of each
+SCRAM `sasl.jaas.config` of the broker that creates the cluster is in the cluster's first commit; afterwards these users
+are changed as all others (Kafka's `kafka-storage format --add-scram`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Judges the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768). A signature takes tenths of a
-millisecond: runs in a worker.
+"""Verifies the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768). A signature takes tenths of
+a millisecond: runs in a worker.
 
-Only signatures by a private key count; a token that is signed by a shared secret or not at all is refused, whatever its
-header says. Unsecured tokens are a validator of their own, for tests. No message repeats a token.
+Only signatures by a private key are accepted. A token that is unsigned or signed by a shared secret is refused,
+whatever its header says. A separate validator accepts unsecured tokens, for tests. No message repeats a token.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TOKEN_CHARS_MAX: Final = 32 << 10
 _NAME_CHARS_MAX: Final = 1000
 
 Keys = Mapping[str, jwt.PyJWK]
-"""By key id; the key without one is under the empty string."""
+"""Keys by key id; a key without an id has the empty string."""
 
 
 def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
-    """The keys of a JWKS that verify signatures. Raises ValueError, which says what is wrong with it."""
+    """The keys of a JWKS that verify signatures. Raises ValueError with the reason."""
     try:
         rows = json.loads(text)["keys"]
         found = {}
@@ -80,7 +80,7 @@ def _same_key(algorithm: str) -> tuple[str, ...]:
 
 
 def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> TokenVerdict:
-    """Judge an unsigned token (`alg` none), as Kafka's unsecured validator. Anybody can make one."""
+    """Check an unsigned token (`alg` none), like Kafka's unsecured validator. Anybody can make one."""
     parts = token.split(".")
     if len(token) > TOKEN_CHARS_MAX or len(parts) != 3 or parts[2]:
         return NotValid("not an unsecured token")

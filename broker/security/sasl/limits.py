@@ -21,7 +21,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 class LoginRate:
-    """A bucket of tokens as one number: when it will be full again (GCRA)."""
+    """A token bucket stored as one number, the time when it is full again (GCRA)."""
 
     __slots__ = ("_full_s", "_interval_s")
 
@@ -44,7 +44,7 @@ class LoginRate:
 
 
 class LoginLimits:
-    """Of one broker."""
+    """Login limits of one broker."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -71,12 +71,12 @@ class LoginLimits:
                 del self._under_way_of[host]
 
     def wait_s(self, host: str, now_s: float) -> float | None:
-        """How long the next token of `host` waits; None: longer than a login may take."""
+        """Waiting time of the next token of `host`; None: longer than a login may take."""
         rate = self._by_address.pop(host, None)
         if rate is None:
             rate = LoginRate(TOKENS_PER_S_OF_ADDRESS)
             while len(self._by_address) >= _ADDRESSES_MAX:
-                self._by_address.pop(next(iter(self._by_address)))  # the address longest unheard of
+                self._by_address.pop(next(iter(self._by_address)))  # the longest silent address
         self._by_address[host] = rate
         if max(rate.would_wait_s(now_s), self._all.would_wait_s(now_s)) > WAIT_S_MAX:
             return None  # it takes none: what one address is refused is not taken from the others

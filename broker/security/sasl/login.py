@@ -1,4 +1,4 @@
-"""The login of one connection, pure: which frames may come, and what follows each (Kafka's `SaslServerAuthenticator`).
+"""State machine of the login of one connection (Kafka's `SaslServerAuthenticator`). Pure.
 
     HANDSHAKE ──SaslHandshake──► TOKENS ──the mechanism's last token──► DONE
         any frame that may not come, an unknown mechanism, a refused token ──► FAILED
@@ -39,15 +39,16 @@ from broker.wire.messages import (
 )
 
 TOKENS_MAX: Final = 8
-"""Of one login. No mechanism here needs more than three."""
+"""Most tokens of one login. No mechanism here needs more than three."""
 
 MakeMechanism = Callable[[], Mechanism]
 SessionLifetime = Callable[[str, int | None], int | None]
-"""By mechanism and the credential's end (wall clock, ms): how long the session lasts, in ms; None: it does not end."""
+"""Function of the mechanism and the credential's expiry (wall clock, ms): the session's lifetime in ms; None: no
+end."""
 
 
 class Session(NamedTuple):
-    """Who logged in, and how. `lifetime_ms`: from the login on; None: it does not end."""
+    """The principal and mechanism of a login. `lifetime_ms`: from the login on; None: no end."""
 
     principal: str
     mechanism: str
@@ -76,7 +77,7 @@ class Refusal(NamedTuple):
 
 
 class Check(NamedTuple):
-    """`token` has to be verified in a worker, then `verified` to be called with the verdict."""
+    """Verify `token` in a worker, then call `verified` with the verdict."""
 
     token: str
 
@@ -116,7 +117,7 @@ class ServerLogin:
         self._then: Callable[[TokenVerdict], Challenge | Authenticated]
 
     def receive(self, frame: memoryview) -> Outcome:
-        """What follows the next frame (without its length prefix)."""
+        """The step for the next frame (without its length prefix)."""
         if len(frame) > self._token_bytes_max:
             return self._fail(None, f"{len(frame)} bytes before the login; at most {self._token_bytes_max} are read")
         if self._state in (_State.OVER, _State.VERIFYING):
@@ -132,7 +133,7 @@ class ServerLogin:
             return self._fail(None, f"no Kafka request, or one of another security protocol: {malformed}")
 
     def verified(self, verdict: TokenVerdict) -> Outcome:
-        """What follows the verdict that a `Check` asked for."""
+        """The step for the verdict of a `Check`."""
         assert self._state is _State.VERIFYING
         self._state = _State.TOKENS
         try:

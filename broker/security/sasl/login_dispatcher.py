@@ -1,9 +1,9 @@
-"""The dispatcher of one peer on a SASL listener: nothing but its login is answered before it logged in.
+"""The dispatcher of one peer on a SASL listener: until the peer logged in, only its login is answered.
 
-It owns the timers of a login: its deadline, the delay of a refusal (the loop is not held), the end of a session. Once a
-peer is logged in for good, the connection calls the broker's dispatcher itself and this object is gone. A session that
-ends keeps it: a request then costs one comparison more, and closes the connection after the end, unless the client
-logged in again before (KIP-368).
+It owns the timers of a login: its deadline, the delay of a refusal (the loop is not held), the end of a session. If the
+session has no end, the connection then calls the broker's dispatcher directly and drops this object. Otherwise this
+object stays and compares the time of each request with the session's end; a later request closes the connection, unless
+the client logged in again before (KIP-368).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from seams.loop.tasks import Tasks
 LOGIN_S: Final = 10.0
 """From admission to the end of the login, as for a TLS handshake (S2)."""
 TOKENS_BYTES_MAX: Final = 40 << 10
-"""Of a frame before the login, where it may hold a JWT: `jwt_verifier.TOKEN_CHARS_MAX` and some. All logins under way
-together leave room in the budget of frames; Kafka's 512 KiB would let 500 strangers stop all who are logged in. Other
-mechanisms' tokens fit the bytes that every connection has."""
+"""Largest frame before the login if it may hold a JWT: `jwt_verifier.TOKEN_CHARS_MAX` plus a margin. All running logins
+together leave room in the frame budget; with Kafka's 512 KiB, 500 clients without a login could block all others.
+Tokens of other mechanisms fit the bytes that every connection has."""
 _RENEWALS_APART_S: Final = 1.0
 """A client that logs in again more often gets ILLEGAL_SASL_STATE, as in Kafka."""
 _USER_CHARS_MAX: Final = 100  # of a name in the audit log
@@ -40,7 +40,7 @@ class VerifyToken(Protocol):
 
 
 class ListenerLogins:
-    """What all logins of one listener share. `broker` answers those who are logged in."""
+    """State shared by all logins of one listener. `broker` answers peers that are logged in."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ListenerLogins:
         return ServerLogin(self.mechanisms, self.frame_bytes_max, self._lifetime_ms, renews)
 
     def _lifetime_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
-        """As Kafka: the shorter one of the credential's rest and connections.max.reauth.ms."""
+        """As in Kafka, the shorter of the credential's remaining time and connections.max.reauth.ms."""
         reauth_ms = self.config.reauth_ms.get(mechanism, 0)
         rest_ms = None if expires_ms is None else max(0, expires_ms - self.clock.wall_ms())
         if reauth_ms <= 0:
@@ -175,7 +175,7 @@ class LoginDispatcher:
             self._over()
 
     def _refuse(self, peer: Peer, refusal: Refusal) -> Later:
-        # The user is a claim: as a principal of the audit it would give every name a log line of its own.
+        # The user is only claimed. As the principal of an audit line, every claimed name would get its own log lines.
         claimed = f" as User:{refusal.user[:_USER_CHARS_MAX]}" if refusal.user else ""
         what = f"log in{claimed} by {refusal.mechanism or 'no mechanism'} on listener {self._shared.name}"
         self._shared.audit.note(AuditEvent.LOGIN_FAILED, peer.principal, peer.address, what, refusal.why)

@@ -1,8 +1,8 @@
 """SASL of one broker: the logins of its listeners, with the mechanisms that its configuration enables.
 
-Listeners are bound before the cluster's image is known and accept after it: `serve` gives the image before the first
-login. SCRAM credentials are looked up in the newest image at each login, so a deleted user cannot log in any more; its
-connections last until their sessions end.
+Listeners are bound before the cluster's image is known, and accept connections afterwards: `serve` sets the image
+before the first login. SCRAM credentials are looked up in the newest image at each login, so a deleted user cannot log
+in any more; its connections last until their sessions end.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class Metadata(Protocol):
-    """Of `broker.following.metadata_cache.MetadataCache`."""
+    """Part of `broker.following.metadata_cache.MetadataCache`."""
 
     cluster_id: str
     image: ClusterImage
 
 
 class Logins:
-    """Of one broker. `broker` answers the requests of those who are logged in. The `brokers_listener` has limits of its
-    own, so that a storm of logins elsewhere does not keep brokers out."""
+    """The logins of one broker. `broker` answers requests of peers that are logged in. The `brokers_listener` has
+    separate limits, so that a login storm elsewhere does not block brokers."""
 
     def __init__(
         self,

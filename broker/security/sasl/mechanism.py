@@ -1,7 +1,6 @@
-"""What a SASL mechanism of the server is: tokens in, and what became of the login out. No I/O, no clock.
-
-A mechanism judges one login and is dropped after it. Whatever bytes come, in whatever order, it ends by returning
-`Authenticated` or by raising `LoginRefused`, after at most a few tokens.
+"""Interface of the server's SASL mechanisms: they take tokens and return the result of a login. No I/O, no clock. A
+mechanism object serves one login. For any input it returns `Authenticated` or raises `LoginRefused` after at most a few
+tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 
 class LoginRefused(Exception):
-    """The login failed. `says` is for the client; it is the same whether the user or the password was wrong. None:
-    nothing but the mechanism's name. `user` is who it claimed to be, for the audit line."""
+    """The login failed. `says` is the message for the client, the same for a wrong user and a wrong password; None:
+    only the mechanism's name. `user` is the claimed user, for the audit line."""
 
     def __init__(self, says: str | None, user: str = "", why: str = "") -> None:
         super().__init__(why or says or "invalid credentials")
@@ -28,7 +27,7 @@ class Challenge(NamedTuple):
 
 
 class Authenticated(NamedTuple):
-    """The client is `name`; `token` is the server's last one. `expires_ms`: wall clock, when its credential does."""
+    """The client is `name`; `token` is the server's last token. `expires_ms`: expiry of the credential, wall clock."""
 
     name: str
     token: bytes = b""
@@ -55,7 +54,8 @@ TokenVerdict = Verified | NotValid
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A step that takes milliseconds, to be done in a worker: the token to verify, and what follows its verdict."""
+    """A step that takes milliseconds and runs in a worker: the token to verify, and the continuation for the
+    verdict."""
 
     token: str
     then: Callable[[TokenVerdict], Challenge | Authenticated]

@@ -1,7 +1,7 @@
 """OAUTHBEARER: a token of an identity provider in place of a password (RFC 7628, KIP-255, KIP-768).
 
-The mechanism reads the message; who verifies the token is a parameter. A refused token is answered with the RFC's JSON,
-and the login fails at the client's next message, which has to be one byte 0x01.
+The mechanism parses the message; the verifier of the token is a parameter. A refused token is answered with the RFC's
+JSON, and the login fails at the client's next message, which has to be one byte 0x01.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OAuthBearerServer:
         self._why = ""
 
     def evaluate(self, token: bytes) -> Step:
-        """Judge the client's message, or its farewell after a refusal."""
+        """Check the client's message, or its last message after a refusal."""
         if self._is_refused:
             raise LoginRefused(_REFUSED, why=self._why)
         acts_as, bearer = _read(token)

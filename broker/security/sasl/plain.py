@@ -1,6 +1,6 @@
 """PLAIN: user and password in one token (RFC 4616). The client has them in the clear, so its listener should use TLS.
 
-An unknown user costs what a wrong password does: both are compared in constant time, and the answer is the same.
+An unknown user takes the same time and gets the same response as a wrong password.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ NUMBERS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
 MECHANISM_OF: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
 """Mechanisms by their number in requests (KIP-554)."""
 ITERATIONS_MIN: Final = 4096
-"""What Kafka's tools and ours take, and what unknown users seem to have: another number tells that a user exists."""
+"""Iterations used by Kafka's tools and ours. Unknown users appear to have them, too; another number would reveal that a
+user exists."""
 ITERATIONS_MAX: Final = 16_384
 _CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server that our client logs in to
 SALT_BYTES: Final = 20
@@ -35,7 +36,7 @@ class ScramSyntax(Exception):
 
 
 class Keys(NamedTuple):
-    """What a server stores in place of a password."""
+    """The credential that a server stores in place of a password."""
 
     stored_key: bytes
     server_key: bytes
@@ -58,7 +59,7 @@ def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
 
 
 def is_proof(mechanism: str, stored_key: bytes, auth_message: bytes, proof: bytes) -> bool:
-    """Whether `proof` was made with the password of `stored_key`. Its time does not depend on how wrong it is."""
+    """Whether `proof` was made with the password of `stored_key`, in constant time."""
     signature = _hmac(mechanism, stored_key, auth_message)
     if len(proof) != len(signature):
         proof = bytes(len(signature))
@@ -86,7 +87,8 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 class ClientFirst(NamedTuple):
-    """`n,[a=authorization id],n=user,r=nonce[,extensions]`; `bare` is what the signature covers, `gs2` the rest."""
+    """`n,[a=authorization id],n=user,r=nonce[,extensions]`; `bare` is the part covered by the signature, `gs2` the
+    rest."""
 
     gs2: str
     acts_as: str
@@ -96,7 +98,7 @@ class ClientFirst(NamedTuple):
 
 
 class ClientFinal(NamedTuple):
-    """`c=channel binding,r=nonce[,extensions],p=proof`; `without_proof` is what the signature covers."""
+    """`c=channel binding,r=nonce[,extensions],p=proof`; `without_proof` is the part covered by the signature."""
 
     binding: bytes
     nonce: str

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512, the server's side (RFC 5802, KIP-84).
 
-A user without a credential gets a salt that is made of the name and a secret, the same each time, and fails at the end
-like a user with a wrong password: neither the messages nor their number tell the two apart (S4).
+A user without a credential gets a salt derived from the name and a secret, the same each time, and fails at the end
+like a user with a wrong password. The messages thus do not reveal whether a user exists (S4).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FindCredential = Callable[[str, str], ScramCredential | None]
 
 
 class ScramServer:
-    """One login. `nonce`: the server's, never used before. `secret`: of the salts of unknown users."""
+    """One login. `nonce`: the server's nonce, never used before. `secret`: derives the salts of unknown users."""
 
     def __init__(self, mechanism: str, find: FindCredential, nonce: str, secret: bytes) -> None:
         self._mechanism = mechanism
@@ -71,7 +71,7 @@ class ScramServer:
         return Authenticated(first.user, b"v=" + b64encode(signature))
 
     def _decoy(self, user: str) -> ScramCredential:
-        """A credential that nobody has a password for."""
+        """A credential that no password matches."""
         key = hmac.digest(self._secret, f"{self._mechanism}:{user}".encode(), "sha512")
         digest_bytes = 64 if scram.HASHES[self._mechanism] == "sha512" else 32
         return ScramCredential(

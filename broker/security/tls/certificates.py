@@ -1,4 +1,5 @@
-"""Certificates of one broker, by listener, and the secrets of its HTTP port: read at the start, watched for changes.
+"""Certificates of one broker's listeners, and the secrets of its HTTP port: read at the start, reloaded when they
+change.
 
 Files are read again every ten seconds and compared by content, or by a reload at once; so does a changed config.
 """
@@ -32,8 +33,8 @@ EXPIRES_SOON: Final = timedelta(days=14)
 
 
 def listener_values(values: Explicit, listener: str, protocol: SecurityProtocol) -> Explicit:
-    """The configs of one listener. As in Kafka, clients that log in are asked for a certificate only where the listener
-    itself says so."""
+    """The configs of one listener. As in Kafka, SASL_SSL clients are asked for a certificate only if the listener's own
+    config requires it."""
     if protocol is SecurityProtocol.SASL_SSL:
         values = Explicit({name: text for name, text in values.configured.items() if name != "ssl.client.auth"})
     return values.of_listener(listener)
@@ -97,7 +98,7 @@ class Certificates:
         live.subscribe(changed)
 
     async def keep(self, workers: Workers) -> None:
-        """Reload what changed, as long as this runs."""
+        """Reload changed files, until cancelled."""
         while watched := self._watched():
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_S):
@@ -114,7 +115,7 @@ class Certificates:
         return found if self.http_secrets is None else [*found, self.http_secrets]
 
     def expiring(self) -> tuple[str, ...]:
-        """Those that expire soon or did."""
+        """Certificates that expire soon or have expired."""
         now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
         return tuple(
             f"{tls.where}: {tls.expires:%Y-%m-%d %H:%M} UTC"

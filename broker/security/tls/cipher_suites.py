@@ -50,7 +50,7 @@ class Suites:
         return not self.tls_1_2 and not self.tls_1_3
 
     def versions_of(self, versions: Sequence[str], where: str) -> tuple[str, ...]:
-        """Those of `versions` that have a suite, as in Java. Raises InvalidConfig when none has."""
+        """The protocol versions that have an allowed suite, as in Java. Raises InvalidConfig when none has."""
         if self.are_default:
             return tuple(versions)
         having = {"TLSv1.2": self.tls_1_2, "TLSv1.3": self.tls_1_3}

@@ -29,8 +29,8 @@ _VERIFY = {
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Of one listener: for those who connect to it, and for this broker's connections to others on the same listener.
-    `expires`: when the first of its certificates does."""
+    """TLS contexts of one listener: for accepted connections, and for this broker's connections to other brokers.
+    `expires`: the earliest expiry of its certificates."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -39,7 +39,7 @@ class Contexts:
 
 
 def make_contexts(settings: TlsSettings, read: ReadFile, now_ms: int) -> Contexts:
-    """Raises InvalidConfig for what is missing, BadStore for files that cannot be used."""
+    """Raises InvalidConfig for missing configs, BadStore for files that cannot be used."""
     if settings.keys is None:
         raise InvalidConfig(
             f"{settings.where} speaks TLS and has no certificate: set ssl.keystore.location (one PEM file with private "
@@ -70,7 +70,8 @@ def _server(settings: TlsSettings, keys: KeyPair, trust: tuple[x509.Certificate,
 def client_context(
     settings: TlsSettings, keys: KeyPair | None, trust: tuple[x509.Certificate, ...] | None
 ) -> ssl.SSLContext:
-    """Verifies the server always, its name if `settings` says so; without a trust store by the system's CAs."""
+    """A client context. It always verifies the server's certificate, its name if `settings` require that; without a
+    trust store it uses the system's CAs."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _limit(made, settings)
     made.check_hostname = settings.checks_names

@@ -1,7 +1,6 @@
-"""The current TLS contexts of one listener: made at the start, made anew when files or configs change.
-
-New sessions use the newest contexts; present ones keep theirs, and tickets of older contexts are not taken. When new
-files cannot be used, the old contexts stay.
+"""The current TLS contexts of one listener: created at the start and again when files or configs change. New sessions
+use the newest contexts; open sessions keep theirs. Tickets of older contexts are refused. When new files cannot be
+used, the old contexts stay.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What one reading of configs and files gave; `digests`: of the files, by path."""
+    """Contexts from one reading of configs and files; `digests`: digests of the files, by path."""
 
     settings: TlsSettings
     mapping: PrincipalMapping
@@ -51,7 +50,7 @@ class ListenerTls:
 
     @property
     def expires(self) -> datetime:
-        """When the first certificate of the chain does."""
+        """Earliest expiry of the certificates in the chain."""
         return self._made.contexts.expires
 
     @property
@@ -78,8 +77,8 @@ class ListenerTls:
             raise PeerRefused(str(refused)) from refused
 
     def reload(self) -> bool:
-        """Make contexts anew if configs or files changed; whether they did. Blocking. Raises InvalidConfig; then the
-        old contexts stay."""
+        """Create new contexts if configs or files changed. Returns whether they did. Blocking. Raises InvalidConfig;
+        then the old contexts stay."""
         old, made = self._made, self._make()
         if (made.settings, made.rules, made.digests) == (old.settings, old.rules, old.digests):
             return False
@@ -103,7 +102,7 @@ class ListenerTls:
 
 
 def _check_same_name(values: Explicit, old: KeyPair, new: KeyPair, where: str) -> None:
-    """As in Kafka (KIP-978): a certificate for another name is rather a mistake. Raises BadStore."""
+    """Refuse a certificate for another name, which is probably a mistake, as in Kafka (KIP-978). Raises BadStore."""
     before, after = old.chain[0], new.chain[0]
     if before.subject != after.subject and not values.flag("ssl.allow.dn.changes"):
         raise BadStore(

@@ -1,8 +1,8 @@
-"""`ssl.principal.mapping.rules`: which name a certificate's subject becomes, as Kafka's `SslPrincipalMapper` decides.
-
-Rules are tried in order; the first that matches the whole name counts: `DEFAULT` leaves it as it is,
+"""`ssl.principal.mapping.rules`: maps a certificate's subject to a principal's name, like Kafka's `SslPrincipalMapper`.
+Rules are tried in order; the first rule that matches the complete name applies: `DEFAULT` leaves it as it is,
 `RULE:pattern/replacement/[LU]` replaces and changes its case. A subject that no rule matches has no name, and its
-connection is closed. Patterns are Java's; what Python's `re` reads otherwise is translated or refused. Pure.
+connection is closed. Patterns have Java's syntax; syntax that Python's `re` reads differently is translated or refused.
+Pure.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _split(rules: str) -> list[str]:
 def _parsed(text: str) -> _Rule | None:
     """The rule of `text`; None for an empty one."""
     match = _PARSE.match(text)
-    assert match is not None  # it matches nothing, too
+    assert match is not None  # an empty text also matches
     if match.end() != len(text):
         raise InvalidConfig(f"{_CONFIG}: Invalid rule: `{text}`, unmatched substring: `{text[match.end() :]}`")
     if match[1] is not None:
@@ -80,7 +80,7 @@ def _parsed(text: str) -> _Rule | None:
 
 
 def _python_pattern(java: str) -> str:
-    """The same pattern for Python's `re`. Raises `re.error` for what it has not."""
+    """The same pattern for Python's `re`. Raises `re.error` for unsupported syntax."""
     if "&&" in java or re.search(r"\[[^\]\\]*\[", java):
         raise re.error("sets within sets are Java's only; write one set")
     named = re.sub(r"(?<!\\)\(\?<(?![=!])", "(?P<", java)

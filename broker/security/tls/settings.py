@@ -1,4 +1,4 @@
-"""Kafka's `ssl.*` configs of one listener as typed values, with what is refused of them. Pure: no file is read."""
+"""Kafka's `ssl.*` configs of one listener as validated, typed values. Pure: no file is read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_settings(values: Explicit, where: str) -> TlsSettings:
     protocol = values.text("ssl.protocol")
     if protocol not in ("TLS", *_VERSIONS):
         raise InvalidConfig(f"Invalid value {protocol} for configuration ssl.protocol ({where}): TLSv1.3 or TLSv1.2")
-    if protocol == "TLSv1.2":  # as Java: a context of TLSv1.2 has nothing newer
+    if protocol == "TLSv1.2":  # as in Java, a context of TLSv1.2 has no newer version
         versions = tuple(version for version in versions if version == protocol)
     suites = suites_of(values.texts("ssl.cipher.suites"), where)
     algorithm = values.text("ssl.endpoint.identification.algorithm").strip().lower()

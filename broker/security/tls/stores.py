@@ -1,6 +1,6 @@
 """Reads key stores and trust stores: PEM and PKCS12, from files or inline. Blocking.
 
-What is wrong with a file is said with its name and what to do (`BadStore`); passwords and keys never appear.
+`BadStore` names the file, the fault and the remedy; it never contains passwords or keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KeyPair:
 
     @property
     def expires(self) -> datetime:
-        """When the first certificate of the chain does."""
+        """Earliest expiry of the certificates in the chain."""
         return min(certificate.not_valid_after_utc for certificate in self.chain)
 
 
@@ -172,7 +172,7 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _in_order(own: x509.Certificate, others: list[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-    """The chain from `own` upwards, as far as `others` has it."""
+    """The chain from `own` upwards, with the certificates in `others`."""
     chain, left = [own], list(others)
     while left and chain[-1].issuer != chain[-1].subject:
         above = next((one for one in left if one.subject == chain[-1].issuer), None)

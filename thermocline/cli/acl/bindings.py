@@ -1,4 +1,4 @@
-"""ACLs as the command line names them: resources, principals and the shortcuts of a producer and a consumer. Pure.
+"""Translates flags to ACLs: resources, principals, and the shortcuts for a producer and a consumer. Pure.
 
 The shortcuts are those of `kafka-acls.sh`. A producer may WRITE, DESCRIBE and CREATE its topics; WRITE and DESCRIBE its
 transactional ids; with `--idempotent` IDEMPOTENT_WRITE on the cluster. A consumer may READ and DESCRIBE its topics and
@@ -44,7 +44,7 @@ class Resource(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What `acl add` and `acl delete` are asked for. No operations and no shortcut: all of them."""
+    """Arguments of `acl add` and `acl delete`. No operations and no shortcut: all operations."""
 
     resources: tuple[Resource, ...]
     prefixed: bool
@@ -58,7 +58,8 @@ class Wanted(NamedTuple):
 
 
 def parse_operation(text: str) -> Operation:
-    """As Kafka's tools write it, in any case: `Read`, `DescribeConfigs`, `describe_configs`. Raises ValueError."""
+    """Parse an operation in the form of Kafka's tools, in upper or lower case: `Read`, `DescribeConfigs`,
+    `describe_configs`. Raises ValueError."""
     found = OPERATIONS.get(text.replace("_", "").replace("-", "").lower())
     if found is None:
         names = ", ".join(shown(operation.name) for operation in OPERATIONS.values())
@@ -111,7 +112,7 @@ def _operations(wanted: Wanted) -> list[tuple[Resource, Sequence[Operation]]]:
 
 
 def filters(resources: Sequence[Resource], pattern: PatternType, principals: Sequence[str]) -> list[AclFilter]:
-    """What `acl list` asks for: of each resource (none: any), of each principal (none: any)."""
+    """Filters of `acl list`: for each resource (none: any) and each principal (none: any)."""
     return [
         AclFilter(
             ResourceType.ANY if resource is None else resource.kind,
@@ -125,7 +126,7 @@ def filters(resources: Sequence[Resource], pattern: PatternType, principals: Seq
 
 
 def deletions(wanted: Wanted) -> list[AclFilter]:
-    """What `acl delete` deletes: the named ACLs; without a principal, host or operation, of any."""
+    """Filters of `acl delete`: the named ACLs; without a principal, host or operation they match any."""
     if wanted.produces or wanted.consumes:
         found = [AclFilter(*astuple(acl)) for acl in bindings(wanted)]
         return found if wanted.hosts else [each._replace(host=None) for each in found]

@@ -1,5 +1,5 @@
-"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls. A refusal is CommandFailed, and says what to
-do. They work with Apache Kafka too."""
+"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls. A refusal raises CommandFailed with the
+remedy. They work with Apache Kafka too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def described(bootstrap: str, filters: Sequence[AclFilter]) -> list[Acl]:
 
 
 def create(bootstrap: str, acls: Sequence[Acl]) -> None:
-    """All, or those before the first that is refused."""
+    """Create all ACLs, or those before the first refused one."""
     rows = [wire.CreateAclsRequestCreation(*astuple(acl)) for acl in acls]
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.CREATE_ACLS, wire.CreateAclsRequest(creations=rows), wire.CreateAclsResponse)
@@ -40,7 +40,7 @@ def create(bootstrap: str, acls: Sequence[Acl]) -> None:
 
 
 def delete(bootstrap: str, filters: Sequence[AclFilter]) -> int:
-    """How many ACLs were deleted."""
+    """Returns the number of deleted ACLs."""
     rows = [wire.DeleteAclsRequestFilter(*wanted) for wanted in filters]
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.DELETE_ACLS, wire.DeleteAclsRequest(filters=rows), wire.DeleteAclsResponse)

@@ -1,6 +1,5 @@
-"""`bucket rewrap`: bring a bucket's objects under the active key, and say which keys are still needed.
-
-Exit 5 when an object could not be brought under it.
+"""`bucket rewrap`: encrypt the data keys of a bucket's objects with the active key, and list the keys that are still
+needed. Exit 5 when an object could not be rewrapped.
 """
 
 from __future__ import annotations

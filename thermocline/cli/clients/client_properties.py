@@ -1,9 +1,8 @@
 """The configuration of a client: `--command-config FILE`, `-X K=V`, by librdkafka's names or by Java's (S14).
 
 One result serves both clients of the command line: librdkafka gets all of it by its own names, our own client the
-protocol, the login and the PEM files. Java's names of what librdkafka has no config for are left out, unless they are
-about security: those are refused, because a connection without them would be another one than was asked for. No error
-shows a value.
+protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored, except for
+security: those are refused, because the connection would be less secure than requested. No error shows a value.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ HTTP_TOKEN: Final = "thermocline.http.token"
 _BOOTSTRAP: Final = ("bootstrap.servers", "metadata.broker.list")
 _SECURE: Final = ("ssl.", "sasl.", "security.", "https.")
 _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
-# Java's configs of TLS that change nothing where PEM files are used, or that OpenSSL decides by itself.
+# Java's TLS configs without an effect on PEM files, or that OpenSSL decides itself.
 _NEEDLESS: Final = (
     *_STORE_TYPES,
     "ssl.truststore.password",
@@ -80,7 +79,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """How this command's clients connect. `librdkafka`: everything, by its names."""
+    """Client configuration of this command. `librdkafka`: all configs, by its names."""
 
     librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
@@ -144,7 +143,7 @@ def _in_librdkafka(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:
             where = source if source.startswith("-X") else f"{source}, {name}"
             raise CommandFailed(f"{where}: {says}", Exit.USAGE)
         elif source.startswith("-X") and name not in _NEEDLESS:
-            found[name] = value  # librdkafka says whether it knows it
+            found[name] = value  # librdkafka reports unknown names
     return found
 
 

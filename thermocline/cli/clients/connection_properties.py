@@ -1,7 +1,6 @@
 """The client configuration of this command: one process runs one command, so it is set once, before the command runs.
 
-It is not passed through every function between the command line and a socket: a command that forgot it somewhere would
-work on every cluster but a secured one.
+It is not passed as a parameter, because a command that forgot to pass it would fail only on a secured cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _current = ClientProperties()
 
 
 def current() -> ClientProperties:
-    """How this command's clients connect."""
+    """The client configuration of this command."""
     return _current
 
 

@@ -1,7 +1,7 @@
 """Connects to the first bootstrap address that answers, and finds and queries brokers' HTTP ports.
 
-A broker names its HTTP port as a config. One that is not ours, or whose port cannot be reached, costs a response, never
-the command.
+A broker names its HTTP port as a config. If a broker is not ours, or its port cannot be reached, its response is
+missing but the command continues.
 """
 
 from __future__ import annotations

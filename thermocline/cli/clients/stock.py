@@ -1,6 +1,6 @@
 """confluent-kafka behind `topic`, `produce`, `consume` and `group`, with its errors in plain words.
 
-librdkafka's own log is never printed; its errors are rewritten as what happened, to what, and what to do.
+librdkafka's own log is never printed; its errors are rewritten with the failure, its object and the remedy.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def client_config(bootstrap: str) -> ClientConfig:
 
 
 def _token(path: str, _: str) -> tuple[str, float]:
-    """The token of a file, for librdkafka, which asks again when the time is over."""
+    """The token of a file, for librdkafka, which asks again after its expiry."""
     with open(path, encoding="ascii") as file:
         return file.read().strip(), time.time() + _TOKEN_FILE_S
 
@@ -132,7 +132,7 @@ def _shown(extra: list[tuple[str, str]]) -> str:
 
 
 def plainly(what: str, error: KafkaError) -> str:
-    """One line: what was done, what went wrong, and what to do about it."""
+    """One line: the operation, the error, and the remedy."""
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
         advice = None  # the broker's own message may be about something else
@@ -141,7 +141,7 @@ def plainly(what: str, error: KafkaError) -> str:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Turn the client's exceptions into CommandFailed; `what` says what was being done.
+    """Turn the client's exceptions into CommandFailed; `what` names the operation.
 
     For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
     carry.

@@ -1,8 +1,8 @@
 """Reads the state of a cluster: asks every broker in parallel, and takes the newest image; sizes for plans of moves.
 
-One broker that answers is enough; what the others would report is unknown. An HTTP response counts for the broker that
-it names. A cluster without our HTTP port (Apache Kafka) is described by Metadata alone; its hot bytes are the logs on
-its leaders' disks.
+One broker that answers is enough; the reports of the others are then unknown. An HTTP response counts for the broker
+that it names. A cluster without our HTTP port (Apache Kafka) is described by Metadata alone; its hot bytes are the logs
+on its leaders' disks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Sizes of a partition, None if unknown: what a new replica copies, and what is in the bucket."""
+    """Sizes of a partition, None if unknown: bytes that a new replica copies, and bytes in the bucket."""
 
     hot: int | None = None
     cold: int | None = None
@@ -221,7 +221,7 @@ def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[
 
 
 def _with_own(seen: ClusterState, answers: list[_Answer]) -> ClusterState:
-    """Mark read-only brokers. They have no controller, whatever Metadata names."""
+    """Mark read-only brokers. They have no controller, even if Metadata names one."""
     own = {one.node: one.own for one in answers if one.own is not None}
     read_only = {node: status.read_only for node, status in own.items() if status.read_only is not None}
     if not read_only:

@@ -187,7 +187,7 @@ def _broker_state(seen: ClusterState, broker: BrokerRow) -> str:
 
 
 def _heard(standing: InCluster | None) -> str:
-    """Time since it heard the controller. A parked heartbeat is answered within 1.5 s, so below 4 s is "now"."""
+    """Time since the controller's last answer. A parked heartbeat is answered within 1.5 s, so below 4 s is "now"."""
     if standing is None:
         return "-"
     seconds = standing.heartbeat_age_ms // 1000

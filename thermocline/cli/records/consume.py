@@ -169,7 +169,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
 
 
 def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int, int]) -> None:
-    """Commit what was printed. A partition that moved to another member meanwhile is only noted."""
+    """Commit the positions of printed records. A partition that moved to another member meanwhile is only noted."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     from thermocline.cli.clients.stock import plainly
@@ -206,8 +206,8 @@ def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) 
 
 
 class _Undecided:
-    """Notes once, after ten seconds without a record or at the end, that records are there and not shown, because a
-    transaction is open."""
+    """Prints once, after ten seconds without a record or at the end, that records are hidden because a transaction is
+    open."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -216,14 +216,14 @@ class _Undecided:
         self._noted = False
 
     def reached(self, partition: int, last_stable_offset: int, high_watermark: int) -> None:
-        """All that is decided was read."""
+        """All decided records were read."""
         if last_stable_offset < high_watermark:
             self._above[partition] = last_stable_offset
         else:
             self._above.pop(partition, None)
 
     def go_on(self, printed: Mapping[int, int]) -> None:
-        """`printed`: the partitions from which records came just now."""
+        """`printed`: partitions with newly printed records."""
         if printed:
             self._since_s, self._noted = time.monotonic(), False
             for partition in printed:
@@ -244,7 +244,7 @@ class _Undecided:
 
 
 class _Silence:
-    """Notes once, after ten seconds, that partitions with unread records give nothing, and why.
+    """Prints once, after ten seconds, that partitions with unread records deliver none, and the reason.
 
     librdkafka retries silently.
     """
@@ -260,7 +260,7 @@ class _Silence:
         self._since_s, self._noted = time.monotonic(), False
 
     def go_on(self, partitions: Collection[int]) -> None:
-        """Nothing arrived from these partitions, which have records or whose end is unknown."""
+        """No record arrived from these partitions, which have records or an unknown end."""
         if self._noted or time.monotonic() - self._since_s < SILENCE_NOTED_S:
             return
         self._noted = True

@@ -20,7 +20,7 @@ from thermocline.cli.serve.brokers_found import directory_of
 
 _TAKE_OVER: Final = "--take-over"
 _PORT_MAX: Final = 65_535
-_COLD_FETCH_BYTES_MIN: Final = 1 << 20  # what one broker may not go below
+_COLD_FETCH_BYTES_MIN: Final = 1 << 20  # minimum for one broker
 
 
 class ListenAt(NamedTuple):

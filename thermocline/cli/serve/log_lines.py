@@ -1,7 +1,7 @@
 """Log lines on stderr: text for people, JSON for collectors, with a rate limit. Times are UTC, in milliseconds.
 
 With several brokers each line names its broker. One line of code logs at most `LINES_MAX` lines a minute; the next line
-says how many were left out. Audit lines have a limit of their own (`broker.security.audit`).
+says how many were left out. Audit lines have a separate limit (`broker.security.audit`).
 """
 
 from __future__ import annotations

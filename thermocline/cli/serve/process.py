@@ -170,7 +170,7 @@ def configured(arguments: argparse.Namespace, configuration: Configuration) -> B
 
 
 def check_certificates(config: BrokerConfig) -> None:
-    """Certificates that cannot be used are a wrong configuration. Raises InvalidConfig."""
+    """Check the certificates, which are part of the configuration. Raises InvalidConfig."""
     from broker.security.tls.certificates import Certificates
     from seams.clock import SystemClock
     from seams.files.posix_disk import PosixDisk
@@ -179,7 +179,7 @@ def check_certificates(config: BrokerConfig) -> None:
 
 
 def _refuse_unsecured(config: BrokerConfig) -> None:
-    """A directory that --secure made is not served openly because a flag was forgotten."""
+    """Refuse to serve a directory of --secure without authentication after a forgotten flag."""
     from pathlib import Path
 
     from thermocline.cli.serve.secure.directory import SecuredDirectory

@@ -95,7 +95,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
-    """How a broker is reached: `-b HOST:PORT`, `--command-config FILE`, `-X K=V`, the first two also from the
+    """Adds the flags of a connection: `-b HOST:PORT`, `--command-config FILE`, `-X K=V`; the first two also from the
     environment."""
     parser.add_argument(
         "-b",
@@ -108,7 +108,7 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client_config(parser: argparse.ArgumentParser) -> None:
-    """How clients of this command connect and log in, wherever its brokers' addresses come from."""
+    """Adds the flags of the client configuration, without `-b`."""
     parser.add_argument(
         "--command-config",
         metavar="FILE",

@@ -1,4 +1,4 @@
-"""Confirmation questions. Without a terminal nothing is asked, and nothing counts as a yes."""
+"""Confirmation questions. Without a terminal there is no question, and the answer counts as no."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def can_ask() -> bool:
 
 
 def require_terminal() -> None:
-    """CommandFailed (usage) where nobody can be asked."""
+    """CommandFailed (usage) without a terminal."""
     if not can_ask():
         raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
 

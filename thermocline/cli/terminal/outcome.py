@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 
 class CommandFailed(Exception):
-    """Ends a command. The message says what happened, to what, and what to do."""
+    """Ends a command. The message has the failure, its object and the remedy."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)

@@ -1,6 +1,5 @@
-"""Why records do not move, as the broker and the topic's configs tell, when a client only reports a timeout.
-
-A question that cannot be asked costs the sentence, never the command.
+"""Explains a client's timeout by the state of the broker and the topic's configs. If the broker cannot be asked, the
+explanation is left out and the command continues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reads what `tier status` shows: brokers over the Kafka protocol and HTTP, manifests in a bucket.
+"""Reads the input of `tier status`: brokers over the Kafka protocol and HTTP, manifests in a bucket.
 
-A broker that is not ours, or whose HTTP port cannot be reached, costs fields, never the command. Only a bootstrap
-address without a Kafka broker fails it.
+If a broker is not ours, or its HTTP port cannot be reached, some fields are unknown. The command fails only if no
+bootstrap address has a Kafka broker.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
 
 
 def _post(address: HttpAddress, topic: str | None, *, wait: bool) -> bool:
-    """Ask one broker to seal; whether everything it leads is in the bucket."""
+    """Ask one broker to seal. Returns whether all its partitions are in the bucket."""
     progress = ProgressLine()
     progress.show("sealing and copying…" if wait else "sealing…")
     waiting = _SealProgress(address, topic, progress).poll if wait else None

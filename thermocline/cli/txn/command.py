@@ -115,7 +115,8 @@ def _brokers(bootstrap: str) -> Iterator[tuple[int, WireClient]]:
 def listed(
     bootstrap: str, states: list[str], producer_ids: list[int], longer_than_s: int | None = None
 ) -> list[TransactionRow]:
-    """Of all coordinators, by id. CommandFailed when one is loading: half a list would look whole."""
+    """Transactions of all coordinators, by id. CommandFailed while one is loading, because an incomplete list would
+    look complete."""
     from broker.error_codes import ErrorCode
     from broker.wire.apis import ApiKey
     from broker.wire.messages import ListTransactionsRequest, ListTransactionsResponse
@@ -227,7 +228,7 @@ def abort_transaction(arguments: argparse.Namespace) -> int:
 
 
 def _known(row: TransactionRow) -> str:
-    """Why a transaction that a coordinator knows is not aborted, and how it ends sooner."""
+    """Explains why a transaction known to a coordinator is not aborted, and how to end it sooner."""
     ends = (
         "it ends by itself, at its time-out at the latest. To end it now, start a producer with that transactional "
         "id: its init_transactions aborts it"

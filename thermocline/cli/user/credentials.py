@@ -1,4 +1,4 @@
-"""The requests behind `thermocline user`: changes by the stock client, which salts passwords, questions by our own."""
+"""Requests of `thermocline user`: changes with the stock client, which salts passwords, queries with our own client."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ Described = dict[str, list[tuple[str, int]]]
 
 
 def described(bootstrap: str, user: str | None = None) -> Described:
-    """All users, or one. CommandFailed when that one has no credential.
-
-    By our own client: a refusal of the whole request ends librdkafka 2.16's process (SIGSEGV).
+    """All users, or one. CommandFailed if that user has no credential. Uses our own client, because a refusal of the
+    complete request crashes librdkafka 2.16 (SIGSEGV).
     """
     asked = None if user is None else [DescribeUserScramCredentialsRequestUser(name=user)]
     with connect(bootstrap) as client:

@@ -59,8 +59,7 @@ class Output:
     def begin(self, record_bytes: int, rows: int, *, bytes_min: int = 0, headers_min: int = 0) -> None:
         """Fresh buffers for an empty output.
 
-        `record_bytes` and `rows`: what is left to decode, as a bound. `bytes_min`, `headers_min`: what the next record
-        needs.
+        `record_bytes` and `rows`: bounds of the remaining data. `bytes_min`, `headers_min`: needs of the next record.
         """
         width = self._row_width
         rows_max = max(1, min(_ROWS_MAX, self._target_bytes // max(1, width), rows))

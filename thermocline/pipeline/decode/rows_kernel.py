@@ -130,7 +130,8 @@ _forget: Final = inlined(_roll_back)
 
 
 def _stop_at(state: int, at: int, done: int, delta_before: int, cost: int, headers: int) -> None:
-    """The output is full: note where the next call resumes in this batch, and what its first record needs."""
+    """The output is full: store the position at which the next call resumes, and the space that its first record
+    needs."""
     put(state, at_.AT, at)
     put(state, at_.DONE, done)
     put(state, at_.DELTA_BEFORE, delta_before)

@@ -141,7 +141,7 @@ def check_archive(
     values: ValueSpec | None = None,
     by_day: bool = False,
 ) -> None:
-    """Raise what an archive with these arguments would refuse, before Spark is started. Creates nothing.
+    """Raise the errors of an archive with these arguments, before Spark is started. Creates nothing.
 
     Raises InvalidRequest, Corrupt, StoreError, CatalogUnavailable.
     """
@@ -334,8 +334,8 @@ class _Archiver:
         return any(one.outcome is TransactionOutcome.ABORTED for footer in footers for one in footer.transactions)
 
     def _any_replaced(self, step: ArchiveStep) -> bool:
-        """Whether compaction replaced an object of the step since the run read the manifests: records that it dropped
-        are in their counts, and maybe in no object any more. The next step is planned with what is there now."""
+        """Whether compaction replaced an object of the step since the run read the manifests. The manifests' counts
+        then include removed records. The next step is planned with the current objects."""
         parts = self._parts()
         for partition, segments in self._planned(step).items():
             part, (first, end) = parts[self._topic.topic, partition], step.ranges[partition]
@@ -346,14 +346,15 @@ class _Archiver:
         return False
 
     def _planned(self, step: ArchiveStep) -> dict[int, list[RemoteSegment]]:
-        """The objects of the step as it was planned."""
+        """The objects of the planned step."""
         return {
             partition: [s for s in self._segments[partition] if s.base_offset < end and s.end_offset > first]
             for partition, (first, end) in step.ranges.items()
         }
 
     def _report_unread(self, step: ArchiveStep, count: int, loss: Loss) -> None:
-        """Records of the step that the manifests count, no transaction aborted, and no task read."""
+        """Records of the step in the manifests' counts that neither belong to an aborted transaction nor were read by a
+        task."""
         line = (
             f"{self._topic.topic} {offset_ranges.encode(step.offsets)}: {count} of {step.records} records were not read"
         )

@@ -78,7 +78,8 @@ class TaskDone:
 
 
 def run_task(task: ArchiveTask) -> TaskDone:
-    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; files written by then have no owner."""
+    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; no table refers to the files written
+    until then."""
     require("read", "an archive's worker", "numpy", "numba")
     done = TaskDone(log_bytes=task.split.log_bytes)
     store = open_arrow_store(task.bucket)

@@ -1,6 +1,6 @@
 """Iceberg catalogs: from the name on the command line to an open catalog, and the errors of their clients.
 
-No credentials need stand in a configuration (the usual chain supplies them), and no message repeats one.
+A configuration needs no credentials, because the usual chain supplies them. No message contains credentials.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ TYPES: Final[dict[str, _Kind]] = {
     "timestamp": _Kind(_ZONED, _TIMESTAMP),  # RFC 3339 with a zone
     "timestamp_ms": _Kind(_MILLIS, _TIMESTAMP, lambda ms: ms * 1000),  # a number of ms since 1970
     "date": _Kind(datetime.date, pa.date32()),
-    "json": _Kind(msgspec.Raw, pa.string(), _text),  # whatever is there, as JSON text
+    "json": _Kind(msgspec.Raw, pa.string(), _text),  # any JSON value, as text
 }
 _ALIASES: Final = {"long": "bigint", "integer": "int", "bool": "boolean", "str": "string", "float": "double"}
 _COLUMN: Final = re.compile(r"\s*(\w+)\s+(\w+)(?:\s+from\s+(\S+))?\s*", re.ASCII)

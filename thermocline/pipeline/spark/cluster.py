@@ -1,7 +1,7 @@
 """The running cluster as the driver sees it: topics, first and last offsets. Used only with `kafka.bootstrap.servers`.
 
-An end offset is the last stable offset, so that planned rows read the same later. A partition whose leader is being
-elected is waited for, not taken for empty.
+An end offset is the last stable offset, so that planned rows read the same later. During an election of a partition's
+leader the query waits; the partition does not count as empty.
 """
 
 from __future__ import annotations

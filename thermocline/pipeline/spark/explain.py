@@ -1,4 +1,4 @@
-"""`explain(df)`: what the reads of a query fetch, and what their filters prune.
+"""`explain(df)`: prints the amounts that a query reads, and that its filters prune.
 
 Spark's own `explain` shows only the name and columns of a Python source (4.3). The plan's summary travels with its
 first input partition and is read from there; only Spark's planning runs. Needs Spark's driver in this process; over

@@ -98,7 +98,7 @@ class ConsumerSettings:
         return ConsumerSettings(tuple(sorted(settings.items())), poll_timeout_ms, read_committed)
 
     def consumer(self) -> Consumer:
-        """A consumer that reads what it is assigned, joins no group and commits nothing."""
+        """A consumer with assigned partitions, without a group or commits."""
         fixed = {
             "enable.auto.commit": "false",
             "enable.auto.offset.store": "false",

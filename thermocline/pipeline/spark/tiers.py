@@ -193,7 +193,7 @@ class Tiers:
                 {place: piece}, min_timestamp_ms=time_ms, target_bytes=LOOKUP_BYTES, parts={place: cold}
             )
             for split in splits:
-                # Else the rows of an aborted transaction before the first committed one would be left out, or taken.
+                # Otherwise rows of an aborted transaction before the first committed one would be treated wrongly.
                 rows = scan(self.history.store, split, ("offset",), loss=Loss(), read_committed=self._read_committed)
                 for batch in rows:
                     if batch.num_rows:

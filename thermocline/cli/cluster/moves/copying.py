@@ -1,4 +1,4 @@
-"""Replicas that are being copied, in `cluster status`: bytes that move, and bytes that stay in the bucket. Pure.
+"""Progress of replica copies in `cluster status`: bytes that move, and bytes that stay in the bucket. Pure.
 
 A copy counts for its leader's hot bytes at most. A finished copy counts as complete.
 """

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _POLL_S: Final = 0.5
 _SILENCE_MAX_S: Final = 60.0  # without an answer from a controller
-_STANDSTILL_S: Final = 30.0  # between two notes about what is waited for
+_STANDSTILL_S: Final = 30.0  # between two notes about a wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Immovable:
-    """A partition that cannot move, why, and what a person can do."""
+    """A partition that cannot move, the reason, and the remedy."""
 
     held: Assignment
     why: str

@@ -55,7 +55,7 @@ class ClusterSnapshot:
         }
 
     def listener(self, node: int) -> Endpoint | None:
-        """Where clients reach a broker, as it said."""
+        """A broker's advertised address for clients."""
         return next(iter(self.image.nodes[node].listeners), None)
 
 

@@ -1,7 +1,7 @@
 """`thermocline cluster restore`: resumes a cluster from its bucket when the machines are gone.
 
-The plan is made from the bucket alone, and names what is lost, what stays offline and which brokers are given up.
-Nothing changes without --yes or a person's confirmation.
+The plan is made from the bucket alone, and lists lost records, partitions that stay offline, and the brokers to give
+up. Nothing changes without --yes or a person's confirmation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plan of a restore: what becomes of each partition when only the bucket is left, and the next step. Pure.
+"""The plan of a restore from the bucket: the outcome for each partition, and the next step. Pure.
 
 Input: brokers and partitions of the image, and the bucket's state of each partition. Nothing bypasses the normal start:
 lost nodes are given up, their replicas are moved to running brokers, and the partition starts by unclean recovery with
@@ -23,7 +23,7 @@ LastSession = tuple[int, int | None]
 
 
 class Outcome(StrEnum):
-    KEPT = "kept"  # an in-sync replica runs: it lacks nothing
+    KEPT = "kept"  # an in-sync replica runs: no record is missing
     RESTORED = "restored"  # no in-sync replica: it begins from the bucket, or from the best replica left
     OFFLINE = "offline"  # its manifest is damaged or missing
 
@@ -50,8 +50,8 @@ class StoredPartition:
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """The plan of one partition. `gap`: offsets lost at most, if only the bucket is left. `to`: replicas afterwards.
-    `begins`: replicas that may start it; empty: whichever is started. `hot_bytes` move between brokers (None:
-    unknown), `cold_bytes` do not.
+    `begins`: replicas that may start it; empty: any of them. `hot_bytes` move between brokers (None: unknown),
+    `cold_bytes` do not.
     """
 
     topic: str

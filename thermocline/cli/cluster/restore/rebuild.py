@@ -1,4 +1,4 @@
-"""`thermocline cluster rebuild`: makes a lost or unreadable `cluster.json` anew from the manifests.
+"""`thermocline cluster rebuild`: rebuilds a lost or unreadable `cluster.json` from the manifests.
 
 A `cluster.json` that this or a newer version can read is never replaced, nor one of a cluster whose lease is bumped. A
 topic without a known name stops it until a person names it. `--done` ends the protection against deletions.
@@ -252,7 +252,7 @@ def _print_plan(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bo
 
 
 def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
-    """What the bucket cannot tell."""
+    """Print the facts that the bucket does not contain."""
     found = [
         "what was set on brokers and on the cluster is not in the bucket: set it again (kafka-configs.sh)",
         "a topic that was being deleted is back: delete it again",

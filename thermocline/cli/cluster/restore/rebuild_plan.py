@@ -155,7 +155,7 @@ def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: in
 
 
 def _name(found: Sequence[Found]) -> str | None:
-    """Of the manifest with the highest leader epoch."""
+    """Configs of the manifest with the highest leader epoch."""
     newest = _newest(found)
     return None if newest is None else newest.topic
 

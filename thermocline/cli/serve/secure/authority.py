@@ -1,7 +1,7 @@
 """A certificate authority of one cluster, and the certificates of its brokers. Keys are ECDSA P-256.
 
-The authority signs certificates of brokers only: a certificate of it, on the brokers' listener, is a broker. Pure apart
-from random numbers; the caller gives the time.
+The authority signs only certificates of brokers, because the brokers' listener accepts every holder of such a
+certificate as a broker. Pure except for random numbers; the caller gives the time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS: Final = 3650
 BROKER_DAYS: Final = 397
-"""The longest life that TLS clients accept of a server's certificate (CA/Browser Forum, 2020)."""
+"""The longest validity of a server certificate that TLS clients accept (CA/Browser Forum, 2020)."""
 
 RENEW_BEFORE_DAYS: Final = 30
-_BACKDATED: Final = timedelta(minutes=5)  # for clocks that are behind
+_BACKDATED: Final = timedelta(minutes=5)  # margin for clocks that are slow
 
 
 class AuthorityError(ValueError):
@@ -38,7 +38,7 @@ class AuthorityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The certificate and, where brokers may be added or certificates renewed, the key."""
+    """The certificate. It has the key, too, if brokers may be added or certificates renewed."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -92,8 +92,8 @@ class Authority:
 
 
 def serves(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> bool:
-    """Whether the first certificate of `pem` is of `authority`, names all `hosts`, and lasts beyond the time of
-    renewal. Raises AuthorityError for a text without a certificate."""
+    """Whether `authority` signed the first certificate of `pem`, it names all `hosts`, and its renewal is not due.
+    Raises AuthorityError for a text without a certificate."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError as unreadable:
@@ -102,7 +102,7 @@ def serves(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: d
         certificate.verify_directly_issued_by(authority)
         named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        return False  # another authority's
+        return False  # signed by another authority
     is_lasting = certificate.not_valid_after_utc - now > timedelta(days=RENEW_BEFORE_DAYS)
     return is_lasting and {_general(host) for host in hosts} <= set(named)
 

@@ -1,11 +1,11 @@
-"""The files of a secured data directory: made at the first start, completed at every later one.
+"""The files of a secured data directory: created at the first start, completed at later ones.
 
 - `security/`: `ca.pem`, `ca-key.pem`, `http-token`, and `broker-N.pem`, the key and certificate chain of broker N.
 - `join.properties`: the authority and the token, for the directory of another broker of this cluster.
-- `admin.properties`: the first user's client configuration; only where the cluster began.
+- `admin.properties`: the first user's client configuration; only in the directory that created the cluster.
 
-Files that hold secrets have mode 0600. A file is whole or absent. A broker whose `ca-key.pem` an operator took away
-keeps its certificate; it cannot renew it by itself.
+Files that hold secrets have mode 0600. Files are written atomically. A broker without `ca-key.pem` (an operator may
+remove it) keeps its certificate, but cannot renew it.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class SecuredDirectory:
 
     @property
     def is_new(self) -> bool:
-        """Whether no broker was secured here yet."""
+        """Whether the directory has no authority yet."""
         return not self.authority_file.exists()
 
     def establish(self, authority: Authority, token: str) -> None:
-        """Give the directory the cluster's authority, and the token of its HTTP ports. `ca.pem` last: while it is
-        absent the directory counts as new."""
+        """Give the directory the cluster's authority, and the token of its HTTP ports. `ca.pem` is last, because
+        without it the directory counts as new."""
         (self.data_dir / SECURITY).mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(self.authority_key_file, authority.key_pem)
         _write(self.token_file, token.encode() + b"\n")
@@ -75,7 +75,7 @@ class SecuredDirectory:
         _write(self.authority_file, authority.certificate_pem, mode=0o644)
 
     def join(self, join_file: Path) -> None:
-        """Those of the cluster whose `join.properties` is `join_file`."""
+        """Use the authority and token of the cluster with the `join.properties` file `join_file`."""
         given = dict(properties_in(_read(join_file).decode("utf-8", "replace")))
         if missing := [name for name in (_CERTIFICATE, _KEY, _TOKEN) if not given.get(name)]:
             raise CommandFailed(f"--join {join_file}: it has no {missing[0]}; give a join.properties", Exit.USAGE)
@@ -86,8 +86,8 @@ class SecuredDirectory:
         self.establish(authority, given[_TOKEN])
 
     def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
-        """Give broker `node_id` a certificate for `hosts`, unless it has one that lasts; whether it is a new one.
-        `anew`: in any case."""
+        """Issue a certificate for `hosts` to broker `node_id`, unless it has one whose renewal is not due. Returns
+        whether it issued one. `anew`: always issue."""
         hosts, file = tuple(hosts), self.broker_file(node_id)
         try:
             authority = x509.load_pem_x509_certificate(_read(self.authority_file))
@@ -106,13 +106,13 @@ class SecuredDirectory:
         return True
 
     def renew(self, now: datetime) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
-        """Make every broker's certificate anew, for the hosts it names; each file, its hosts and when it expires."""
+        """Renew every broker's certificate for its hosts. Returns each file, its hosts and its expiry."""
         for file, hosts, _ in self.certificates():
             self.certify(int(file.stem.removeprefix(BROKER_NAME)), hosts, now, anew=True)
         yield from self.certificates()
 
     def certificates(self) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
-        """As `renew`, of what is there."""
+        """As `renew`, for the existing certificates."""
         for file in sorted((self.data_dir / SECURITY).glob(f"{BROKER_NAME}*.pem")):
             try:
                 hosts, expires = described(_read(file))
@@ -128,7 +128,7 @@ class SecuredDirectory:
 
 
 def write_secret(path: Path, text: bytes) -> None:
-    """Mode 0600, whole or absent; its directory is made."""
+    """Write the file atomically, with mode 0600; creates its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, text)
 

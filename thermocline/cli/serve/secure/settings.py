@@ -1,8 +1,8 @@
 """Configs of a broker under `--secure`, and the client configurations that fit them. Pure.
 
-They stand below flags, `--set`, environment and file, so each can be overridden. Clients speak SASL_SSL with SCRAM;
-brokers speak TLS among themselves and know one another by the cluster's CA, also where clients are shown another
-certificate or a trust store of theirs: the brokers' listener has keys and trust of its own.
+Flags, `--set`, environment and file override them. Clients use SASL_SSL with SCRAM. Brokers use TLS and authenticate
+each other by the cluster's CA. The brokers' listener has separate keys and trust, so that another certificate or trust
+store for clients does not affect it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CLIENTS: Final = {
 
 
 def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_password: str | None) -> dict[str, str]:
-    """`plain`: the configuration without these, for node id and listeners. `admin_password`: of the first user, in case
-    this broker creates the cluster."""
+    """`plain`: the configuration without these, for node id and listeners. `admin_password`: password of the first user
+    if this broker creates the cluster."""
     of_brokers = f"listener.name.{plain.brokers_listener.lower()}"
     found = CLIENTS | {
         "ssl.keystore.type": "PEM",
@@ -90,7 +90,7 @@ def java_client(user: str, password: str, authority_pem: str, bootstrap: str | N
 
 
 def librdkafka_client(user: str, password: str, authority_file: str, bootstrap: str | None) -> bytes:
-    """A configuration of librdkafka and what is built on it (confluent-kafka, kcat): lines of `name=value`, without
+    """A configuration for librdkafka and clients based on it (confluent-kafka, kcat): lines of `name=value`, without
     Java's escapes."""
     found = ({} if bootstrap is None else {"bootstrap.servers": bootstrap}) | {
         "security.protocol": LISTENER,

@@ -1,7 +1,6 @@
-"""`serve --secure`: prepares the data directory and gives the broker's configuration.
-
-A new directory becomes a new cluster's, unless `--join` says whose it is. The first user's password is printed once, to
-stderr, and kept in `admin.properties`. Later starts read what is there, and renew the certificate where it is due.
+"""`serve --secure`: prepares the data directory and returns the broker's configuration. A new directory begins a new
+cluster, unless `--join` names one. The first user's password is printed once, to stderr, and stored in
+`admin.properties`. Later starts read these files, and renew the certificate if due.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
 class Resolve(Protocol):
-    """The configuration, over `defaults` for what is not configured. Addresses that are reached without authentication
-    are refused where `is_judged`."""
+    """The configuration, with `defaults` for missing configs. `is_judged`: refuse addresses without authentication that
+    other machines reach."""
 
     def __call__(self, defaults: Mapping[str, str], *, is_judged: bool = True) -> BrokerConfig: ...
 
@@ -46,7 +45,7 @@ JAVA_CLIENT: Final = "client.properties"
 
 def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: str) -> BrokerConfig:
     """Raises CommandFailed, ConfigError."""
-    plain = resolve(settings.CLIENTS, is_judged=False)  # what protects its addresses is added below
+    plain = resolve(settings.CLIENTS, is_judged=False)  # the protection of its addresses is added below
     if plain.read_only:
         raise CommandFailed(
             "--secure makes a cluster's users and keys, and a read-only broker writes none: configure its listener "
@@ -63,14 +62,15 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
 
 
 def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) -> str | None:
-    """Establish authority and first user where they are missing; the first user's password, where it is known."""
+    """Create authority and first user if they are missing. Returns the first user's password, if known."""
     if join is not None and secured.is_new:
         secured.join(Path(join))
     elif secured.is_new:
         _refuse_a_second_cluster(config)
         password, token = secrets.token_urlsafe(18), secrets.token_urlsafe(32)
         authority = Authority.new(datetime.now(UTC))
-        # Before the authority: a directory that has one and no first user would make a cluster that nobody can enter.
+        # Before the authority, because a directory with an authority but no first user would create a cluster without
+        # any login.
         _write_clients(secured, password, token, authority.certificate_pem.decode(), _bootstrap(config))
         secured.establish(authority, token)
         shown = f", password {password} (not printed again)" if sys.stderr.isatty() else ""  # a log keeps no secrets
@@ -87,7 +87,7 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
 
 
 def _make_private(data_dir: Path, config: BrokerConfig) -> None:
-    """Directories of records and of users' SCRAM keys that do not exist yet are for their owner only."""
+    """New directories of records and SCRAM keys are accessible only to their owner."""
     bucket = parse_bucket_url(config.bucket_url)
     for place in (data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])):
         try:
@@ -106,7 +106,7 @@ def _known_password(secured: SecuredDirectory) -> str | None:
 
 
 def _refuse_a_second_cluster(config: BrokerConfig) -> None:
-    """A cluster in the bucket has an authority and users already."""
+    """Refuse a bucket with a cluster, which already has an authority and users."""
     if (cluster_id := with_bucket(config.bucket_url, _cluster_id)) is not None:
         raise CommandFailed(
             f"{config.bucket_url} has cluster {cluster_id}, and {config.data_dir} none of its keys: give "
@@ -134,8 +134,8 @@ def _write_clients(
 
 
 def _follow_authority(secured: SecuredDirectory) -> None:
-    """Give the client configurations here the authority and the token that there are now (`thermocline certificate
-    authority` makes others)."""
+    """Update the client configurations with the current authority and token (`thermocline certificate authority`
+    replaces them)."""
     present = {_TRUST: secured.authority_file.read_text("ascii")}
     if secured.token_file.exists():
         present[HTTP_TOKEN] = secured.token_file.read_text("ascii").split("\n")[0]
@@ -153,7 +153,7 @@ def _bootstrap(config: BrokerConfig) -> str | None:
 
 
 def _hosts(config: BrokerConfig, host_name: str) -> tuple[str, ...]:
-    """Names and addresses by which clients and brokers reach this one."""
+    """Names and addresses by which clients and brokers reach this broker."""
     every = config.every_listener
     bound = [one.host for one in every if not one.address.every_interface]
     told = [one.advertised_host for one in every]

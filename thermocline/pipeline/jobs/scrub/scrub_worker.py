@@ -144,7 +144,7 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
 
 
 def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
-    """Every chunk is as it was written: either the first read was wrong, or the copier's bytes were."""
+    """Every chunk has its original bytes: either the first read was wrong, or the copier's bytes were."""
     statistics = footer.statistics
     scanner = _scanner(footer)
     try:

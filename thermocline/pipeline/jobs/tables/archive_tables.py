@@ -1,6 +1,6 @@
 """The two tables of an archive, and deletion of files that no table names.
 
-A table of another topic or decoder, or one that is no archive, is refused before anything is written. A dead-letter
+A table is refused before anything is written if it is of another topic or decoder, or not an archive. A dead-letter
 table belongs to the table it was created for. Deleted files can never be committed.
 """
 
@@ -46,7 +46,7 @@ _LOG_STARTS: Final = msgspec.json.Decoder(dict[int, int])
 
 
 def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec | None) -> ValueSpec:
-    """How values are stored: as the table says. `asked` may repeat that, or name more columns.
+    """The value columns of the table. `asked` may repeat them, or name additional columns.
 
     InvalidRequest: it is another topic's table, or `asked` would change existing columns.
     """
@@ -132,7 +132,7 @@ def open_tables(
 
 
 def check_days(table: ArchiveTable, by_day: bool) -> None:
-    """A table's partitioning is fixed at its creation. Raises InvalidRequest when another is asked for."""
+    """A table's partitioning is fixed when it is created. Raises InvalidRequest for another one."""
     if by_day and not table.by_day:
         raise InvalidRequest(f"table {table.name} is not partitioned by day, and stays so: archive into another table")
 
@@ -199,7 +199,8 @@ def check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
 
 
 def dead_letter_coverage(dead: ArchiveTable, archived: Archived) -> Archived:
-    """Offsets that the dead-letter table covers: at least all archived ones, because it is committed first."""
+    """Offsets that the dead-letter table covers. They include all archived offsets, because this table is committed
+    first."""
     covered = dead.archived()
     if offset_ranges.difference(archived.offsets, covered.offsets):
         dead.refresh()  # another archiver may have committed both between the reads of the two tables

@@ -125,7 +125,7 @@ class ArchiveTable:
 
     @property
     def uuid(self) -> UUID:
-        """Of the table; one that was dropped and created again has another."""
+        """UUID of the table; a table that was dropped and created again has another one."""
         return self._table.metadata.table_uuid
 
     @property

@@ -1,4 +1,4 @@
-"""The summary of a batch's plan for people: what it reads, and what it prunes. Pure.
+"""Printed summary of a batch's plan: amounts read and pruned. Pure.
 
 Pruned is the difference between `held` (everything in the chosen partitions, both tiers) and `read`. Bytes are of log,
 before decompression. An index interval at a cut between tasks is read twice and counts twice.
@@ -122,7 +122,7 @@ def held_by(states: Mapping[TopicPartition, PartitionState]) -> Amount:
 
 
 def read_by(tasks: Iterable[Task]) -> Amount:
-    """What the tasks read; a segment shared by two tasks counts once."""
+    """Amounts that the tasks read; a segment shared by two tasks counts once."""
     parts = [part for task in tasks for part in task]
     splits = [part for part in parts if isinstance(part, Split)]
     return Amount(

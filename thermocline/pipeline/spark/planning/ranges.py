@@ -1,6 +1,6 @@
 """Resolves "earliest", "latest", offsets and times to offsets `[start, end)` of every partition. Pure.
 
-A range is inside the log. What had to be cut for that is reported, and the caller raises or logs it.
+A range is inside the log. Offsets outside of it are reported, and the caller raises or logs them.
 """
 
 from __future__ import annotations
