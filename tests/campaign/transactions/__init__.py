@@ -6,7 +6,7 @@ all. `loop_confluent`, `Loop.java` and tests/support/clients/lives/franz/loop ar
 
 A loop is `PROGRAM ACCESS INPUT OUTPUT GROUP TRANSACTIONAL-ID LIFE ABORTED`. Until its standard input ends it
 
-- takes up to 2 000 records of its group's, within 0.2 s;
+- takes up to 1 000 records of its group's, within 0.2 s;
 - sends each to the same partition of OUTPUT as `FATE COUNT LABEL ` and the record's value: COUNT records are in the
   transaction LABEL, FATE is `c` where it means to commit and `a` where it means to abort (ABORTED of 1 000);
 - adds the positions to the transaction, ends it, and prints `committed COUNT` or `aborted COUNT`;

@@ -36,7 +36,7 @@ from tests.support.store.s3_servers import StoreProxy
 LIBRARIES = tuple(PROGRAMS)
 LOOPS = 2  # of each library, in one group
 ABORTED = 100  # of 1 000 transactions are aborted on purpose
-LOOP_REST_S = (2.0, 8.0)
+LOOP_REST_S = (3.0, 12.0)
 SETTINGS = {"transaction.state.log.num.partitions": 4}
 
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from tests.support.clients.access import Access, Login
 
 T = TypeVar("T")
-RECORDS_MAX: Final = 2_000
+RECORDS_MAX: Final = 1_000
 WAIT_S: Final = 0.2
 CALL_S: Final = 30.0
 CANNOT_GO_ON: Final = 3

@@ -7,6 +7,7 @@ not know brokers.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -62,14 +63,13 @@ class Loop:
                 self._process.wait(30)
                 self._process = None
 
-    def pause(self, seconds: float, wait: Callable[[float], object]) -> None:
-        """SIGSTOP, and SIGCONT when they are over."""
+    def pause(self) -> Callable[[], None]:
+        """SIGSTOP; what is returned is SIGCONT to the same process."""
         process = self._process
         if process is None or process.poll() is not None:
-            return
+            return lambda: None
         process.send_signal(signal.SIGSTOP)
-        wait(seconds)
-        process.send_signal(signal.SIGCONT)
+        return lambda: process.send_signal(signal.SIGCONT)
 
     def tend(self) -> None:
         """Start it again where it ended by itself; forget the older ones that were fenced."""
@@ -133,7 +133,7 @@ class Loop:
 
 
 class LoopNemesis(Actor):
-    """Kills, stops and doubles loops one after the other, each `rest_s` after the last; starts what ended by itself."""
+    """Kills, stops and doubles loops; starts what ended by itself. One loop's harm goes on while another's begins."""
 
     def __init__(
         self,
@@ -147,28 +147,44 @@ class LoopNemesis(Actor):
         self._loops, self._rng, self._rest_s, self._say = loops, rng, rest_s, say
         self.harms: Counter[str] = Counter()
         self.harm_is_over = threading.Event()
-        self._acts = {"kill": self._kill, "kill past the session": self._kill_long, "stop": self._stop, "twin": self._twin}
+        self._held: dict[Loop, tuple[float, Callable[[], None]]] = {}
+        """When a loop goes on, and how."""
+        self._acts = {
+            "kill": self._kill,
+            "kill past the session": self._kill_long,
+            "stop": self._stop,
+            "stop past the transaction": self._stop_long,
+            "twin": self._twin,
+        }
 
     def run(self) -> None:
         order: list[str] = []
         due = time.monotonic() + self._rng.uniform(*self._rest_s)
-        while not self.stopping.is_set():
-            self._wait(0.5)
-            if time.monotonic() < due or self.harm_is_over.is_set():
-                continue
-            order = order or self._rng.sample(list(self._acts), len(self._acts))
-            kind, loop = order.pop(), self._rng.choice(self._loops)
-            self._acts[kind](loop)
-            self.harms[kind] += 1
-            self._say(f"loop {loop.name}: {kind}")
-            due = time.monotonic() + self._rng.uniform(*self._rest_s)
+        try:
+            while not self.stopping.wait(0.5):
+                self._tend(time.monotonic())
+                free = [loop for loop in self._loops if loop not in self._held]
+                if time.monotonic() < due or self.harm_is_over.is_set() or not free:
+                    continue
+                order = order or self._rng.sample(list(self._acts), len(self._acts))
+                kind, loop = order.pop(), self._rng.choice(free)
+                self._acts[kind](loop)
+                self.harms[kind] += 1
+                self._say(f"loop {loop.name}: {kind}")
+                due = time.monotonic() + self._rng.uniform(*self._rest_s)
+        finally:
+            self._tend(math.inf)
 
-    def _wait(self, seconds: float) -> None:
-        """The other loops are looked after meanwhile."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.stopping.wait(0.5):
-            for loop in self._loops:
-                loop.tend()
+    def _tend(self, now: float) -> None:
+        for loop in self._loops:
+            until, go_on = self._held.get(loop, (math.inf, None))
+            if go_on is not None and (until <= now or self.harm_is_over.is_set()):
+                del self._held[loop]
+                go_on()
+            loop.tend()
+
+    def _hold(self, loop: Loop, seconds: tuple[float, float], go_on: Callable[[], None]) -> None:
+        self._held[loop] = (time.monotonic() + self._rng.uniform(*seconds), go_on)
 
     def _kill(self, loop: Loop) -> None:
         loop.kill()
@@ -176,12 +192,15 @@ class LoopNemesis(Actor):
 
     def _kill_long(self, loop: Loop) -> None:
         loop.kill()
-        self._wait(self._rng.uniform(*PAST_SESSION_S))
-        loop.start()
+        self._hold(loop, PAST_SESSION_S, loop.start)
 
     def _stop(self, loop: Loop) -> None:
-        """It goes on as a zombie: its partitions have another owner, or its transaction was aborted."""
-        loop.pause(self._rng.uniform(*self._rng.choice((PAST_SESSION_S, PAST_TRANSACTION_S))), self._wait)
+        """It goes on as a zombie: its partitions have another owner."""
+        self._hold(loop, PAST_SESSION_S, loop.pause())
+
+    def _stop_long(self, loop: Loop) -> None:
+        """Its transaction was aborted meanwhile, too."""
+        self._hold(loop, PAST_TRANSACTION_S, loop.pause())
 
     def _twin(self, loop: Loop) -> None:
         """A second process with its id, beside the first."""
