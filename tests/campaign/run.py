@@ -78,6 +78,7 @@ class Campaign:
     """One run in `directory`."""
 
     kinds: tuple[str, ...] = KINDS
+    settings: Mapping[str, object] = SETTINGS
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self._directory, self._plan = directory, plan
@@ -90,7 +91,7 @@ class Campaign:
         self._directory.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             bucket, stores = stack.enter_context(_bucket(plan.bucket, self._directory))
-            site = Site(self._directory, bucket, {**SETTINGS, **plan.settings})
+            site = Site(self._directory, bucket, {**self.settings, **plan.settings})
             links = stack.enter_context(Links())
             urls = {node_id: _url(bucket, proxy) for node_id, proxy in stores.items()}
             cluster = stack.enter_context(three(site, links, urls, is_secured=plan.is_secured))

@@ -33,15 +33,15 @@ public class Loop {
     static Properties properties(String file) throws Exception {
         Properties p = new Properties();
         try (var text = new FileReader(file)) { p.load(text); }
-        p.put("reconnect.backoff.max.ms", "300"); p.put("request.timeout.ms", "10000");
+        p.put("reconnect.backoff.max.ms", "300"); p.put("request.timeout.ms", "8000");
         p.put("metadata.max.age.ms", "5000");
         return p;
     }
 
     static void connect(String file, String group) throws Exception {
         Properties p = properties(file);
-        p.put("transactional.id", name); p.put("transaction.timeout.ms", "20000");
-        p.put("delivery.timeout.ms", "15000"); p.put("linger.ms", "20"); p.put("batch.size", "65536");
+        p.put("transactional.id", name); p.put("transaction.timeout.ms", "12000");
+        p.put("delivery.timeout.ms", "10000"); p.put("linger.ms", "20"); p.put("batch.size", "65536");
         p.put("max.block.ms", "30000");
         producer = new KafkaProducer<>(p, new ByteArraySerializer(), new ByteArraySerializer());
         p = properties(file);

@@ -18,7 +18,7 @@ from confluent_kafka import IsolationLevel
 from tests.campaign.books import KINDS, Book, Reading
 from tests.campaign.clients import ConfluentWriter, Writer, read_confluent
 from tests.campaign.nemesis import Nemesis
-from tests.campaign.run import DRAIN_S, SEGMENT_BYTES, Campaign, Plan
+from tests.campaign.run import DRAIN_S, SEGMENT_BYTES, SETTINGS, Campaign, Plan
 from tests.campaign.transactions.copies import COPY_KINDS, Copies
 from tests.campaign.transactions.loops import Loop, LoopNemesis
 from tests.campaign.transactions.programs import PROGRAMS, commands
@@ -37,12 +37,16 @@ LIBRARIES = tuple(PROGRAMS)
 LOOPS = 2  # of each library, in one group
 ABORTED = 100  # of 1 000 transactions are aborted on purpose
 LOOP_REST_S = (3.0, 12.0)
-SETTINGS = {"transaction.state.log.num.partitions": 4}
+SETTINGS_OF_TRANSACTIONS = {
+    "transaction.state.log.num.partitions": 4,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 2_000,
+}
 
 
 class CopyCampaign(Campaign):
     """One run in `directory`."""
 
+    settings = {**SETTINGS, **SETTINGS_OF_TRANSACTIONS}
     kinds = tuple(dict.fromkeys((*KINDS, *COPY_KINDS)))
 
     def __init__(self, directory: Path, plan: Plan) -> None:
@@ -82,6 +86,7 @@ class CopyCampaign(Campaign):
         self._loops += [
             Loop(
                 f"{library}-{number}",
+                library,
                 [*command, f"in-{library}", f"out-{library}", f"loops of {library}", f"{library}-{number}"],
                 folder,
                 ABORTED,

@@ -42,8 +42,8 @@ class Loop:
                 **QUICK,
                 **access.confluent(),
                 "transactional.id": name,
-                "transaction.timeout.ms": 20_000,
-                "message.timeout.ms": 15_000,
+                "transaction.timeout.ms": 12_000,
+                "message.timeout.ms": 10_000,
                 "linger.ms": 20,
                 "batch.size": 65_536,
             }

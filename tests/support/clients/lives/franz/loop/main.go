@@ -29,7 +29,7 @@ func session(file, source, group, id string) *kgo.GroupTransactSession {
 	options, err := access.Options(file)
 	check(err)
 	found, err := kgo.NewGroupTransactSession(append(options,
-		kgo.TransactionalID(id), kgo.TransactionTimeout(20*time.Second), kgo.RecordDeliveryTimeout(15*time.Second),
+		kgo.TransactionalID(id), kgo.TransactionTimeout(12*time.Second), kgo.RecordDeliveryTimeout(10*time.Second),
 		kgo.ProducerLinger(20*time.Millisecond), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ConsumerGroup(group), kgo.ConsumeTopics(source), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.SessionTimeout(6*time.Second), kgo.HeartbeatInterval(time.Second), kgo.FetchMaxWait(100*time.Millisecond),
