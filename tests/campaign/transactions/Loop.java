@@ -59,6 +59,8 @@ public class Loop {
         }
     }
 
+    static long msSince(long began) { return (System.nanoTime() - began) / 1_000_000; }
+
     static void rewind() {
         var places = consumer.assignment();
         if (places.isEmpty()) return;
@@ -79,6 +81,7 @@ public class Loop {
         String label = name + "." + life + "." + ++transactions;
         byte[] head = ((meansToAbort ? "a " : "c ") + batch.size() + " " + label + " ").getBytes();
         Map<TopicPartition, OffsetAndMetadata> ends = new HashMap<>();
+        long began = System.nanoTime();
         try {
             producer.beginTransaction();
             for (var record : batch) {
@@ -91,14 +94,14 @@ public class Loop {
             tried(() -> { producer.sendOffsetsToTransaction(ends, metadata); return null; });
             if (!meansToAbort) {
                 tried(() -> { producer.commitTransaction(); return null; });
-                System.out.println("committed " + batch.size());
+                System.out.println("committed " + batch.size() + " " + msSince(began));
                 return;
             }
         } catch (KafkaException failed) {
             System.err.println(label + ": " + failed);
         }
         tried(() -> { producer.abortTransaction(); return null; });  // raises where the client cannot go on
-        System.out.println("aborted " + batch.size());
+        System.out.println("aborted " + batch.size() + " " + msSince(began));
         rewind();
     }
 

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -90,6 +91,7 @@ class Loop:
         label = f"{self._name}.{self._life}.{self._transactions}"
         head = f"{'a' if means_to_abort else 'c'} {len(batch)} {label} ".encode()
         ends: dict[int, int] = {}
+        began = time.monotonic()
         try:
             self._producer.begin_transaction()
             for message in batch:
@@ -99,14 +101,14 @@ class Loop:
             self._tried(lambda: self._producer.send_offsets_to_transaction(positions, self._metadata, CALL_S))
             if not means_to_abort:
                 self._tried(lambda: self._producer.commit_transaction(CALL_S))
-                tell(f"committed {len(batch)}")
+                tell(f"committed {len(batch)} {_ms_since(began)}")
                 return
         except KafkaException as failed:
             print(f"{label}: {failed}", file=sys.stderr, flush=True)
             if not failed.args[0].txn_requires_abort():
                 raise
         self._tried(lambda: self._producer.abort_transaction(CALL_S))
-        tell(f"aborted {len(batch)}")
+        tell(f"aborted {len(batch)} {_ms_since(began)}")
         self._rewind()
 
     def _rewind(self) -> None:
@@ -124,6 +126,10 @@ class Loop:
             except KafkaException as failed:
                 if not failed.args[0].retriable():
                     raise
+
+
+def _ms_since(began: float) -> int:
+    return round(1000 * (time.monotonic() - began))
 
 
 def tell(line: str) -> None:

@@ -56,6 +56,7 @@ func copied(session *kgo.GroupTransactSession, records []*kgo.Record, sink, labe
 		fate, end = "a", kgo.TryAbort
 	}
 	head := []byte(fmt.Sprintf("%s %d %s ", fate, len(records), label))
+	began := time.Now()
 	check(session.Begin())
 	failed := kgo.AbortingFirstErrPromise(session.Client())
 	for _, record := range records {
@@ -71,11 +72,11 @@ func copied(session *kgo.GroupTransactSession, records []*kgo.Record, sink, labe
 	defer cancel()
 	committed, err := session.End(within, end)
 	check(err)
+	outcome := "aborted"
 	if committed {
-		fmt.Println("committed", len(records))
-	} else {
-		fmt.Println("aborted", len(records))
+		outcome = "committed"
 	}
+	fmt.Println(outcome, len(records), time.Since(began).Milliseconds())
 }
 
 func main() {
