@@ -55,7 +55,7 @@ public class Loop {
     // The same call again while its time is over before it is answered.
     static <T> T tried(Supplier<T> call) {
         while (true) {
-            try { return call.get(); } catch (TimeoutException again) { }
+            try { return call.get(); } catch (TimeoutException again) { System.err.println("again: " + again); }
         }
     }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import random
+import signal
 import sys
 import threading
 import time
@@ -117,8 +119,7 @@ class Loop:
         for at in self._tried(lambda: self._consumer.committed(places, CALL_S)) if places else ():
             self._consumer.seek(TopicPartition(at.topic, at.partition, max(at.offset, 0)))
 
-    @staticmethod
-    def _tried(call: Callable[[], T]) -> T:
+    def _tried(self, call: Callable[[], T]) -> T:
         """The same call again while librdkafka says so, which it does when a call's time is over."""
         while True:
             try:
@@ -126,6 +127,7 @@ class Loop:
             except KafkaException as failed:
                 if not failed.args[0].retriable():
                     raise
+                print(f"{self._name}.{self._life}.{self._transactions}, again: {failed}", file=sys.stderr, flush=True)
 
 
 def _ms_since(began: float) -> int:
@@ -140,6 +142,7 @@ def main() -> int:
     file, source, sink, group, name, life, aborted = sys.argv[1:]
     given = json.loads(Path(file).read_text())
     access = Access(given["bootstrap"], Login(**given["login"]) if given["login"] else None)
+    faulthandler.register(signal.SIGQUIT)  # as of a JVM and of Go: all threads' stacks
     ending = threading.Event()
 
     def watch() -> None:

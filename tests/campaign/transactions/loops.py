@@ -7,6 +7,7 @@ not know brokers.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -24,6 +25,7 @@ from tests.support.repository import ROOT
 
 CANNOT_GO_ON: Final = 3
 ENDS_S: Final = 90.0
+STACKS_S: Final = 3.0
 PAST_SESSION_S: Final = (7.0, 12.0)
 PAST_TRANSACTION_S: Final = (14.0, 22.0)
 """Past the loops' session (6 s); past their transaction's time-out (12 s) and the broker's next look for it (2 s) too."""
@@ -103,6 +105,9 @@ class Loop:
             try:
                 code = process.wait(ENDS_S)
             except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGQUIT)  # it says where it is
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STACKS_S)
                 process.kill()
                 process.wait(30)
                 self._problems.append(f"loop {self.name} does not end: {self._said()}")
@@ -121,7 +126,7 @@ class Loop:
         return self._folder / f"{self.name}.{kind}"
 
     def _said(self) -> str:
-        return self._file("errors").read_text(errors="replace")[-1500:]
+        return self._file("errors").read_text(errors="replace")[-3000:]
 
     def told(self, outcome: str) -> list[int]:
         """Milliseconds of each transaction that it was told is `committed` or `aborted`."""
