@@ -47,6 +47,10 @@ PRODUCERS = 5
 RECORDS = 8  # of a producer at a time
 LEVELS = ("read_committed", "read_uncommitted")
 _STEP_S = 120.0
+KAFKAJS_MENDED = {
+    "[...abortedTransactions]": "[...abortedTransactions].sort((a, b) => Number(a.firstOffset) - Number(b.firstOffset))",
+    "    if (\n      remainingAbortedTransactions.length": "    while (\n      remainingAbortedTransactions.length",
+}
 
 Row = tuple[int, int, bytes]
 """Partition, offset, value."""
@@ -228,14 +232,35 @@ def test_franz_go_reads_the_model(world: World, tmp_path: Path, isolation: str) 
     assert_right(rows_of(found), world, isolation, "franz-go", began)
 
 
+def kafkajs(world: World, modules: Path, isolation: str) -> list[Row]:
+    program = ROOT / "tests/support/clients/kafkajs_reader.js"
+    last = ",".join(str(end - 2) for _, end in sorted(world.ends.items()))  # a marker follows
+    return rows_of(_output("node", str(program), world.broker.kafka, TOPIC, isolation, last, NODE_PATH=str(modules)))
+
+
 @pytest.mark.peer
-@pytest.mark.parametrize("isolation", LEVELS)
-def test_kafkajs_reads_the_model(world: World, tmp_path: Path, isolation: str) -> None:
+def test_kafkajs_reads_the_model(world: World, tmp_path: Path) -> None:
+    """KafkaJS 2.2.4 takes note of one aborted transaction a record, and in the order of the list: where several are
+    open, it shows the first records of some. With that mended it reads the model."""
     modules = require_kafkajs(tmp_path)
-    program, count = ROOT / "tests/support/clients/kafkajs_reader.js", len(world.model.rows(isolation))
     began = time.monotonic()
-    found = _output("node", str(program), world.broker.kafka, TOPIC, isolation, str(count), NODE_PATH=str(modules))
-    assert_right(rows_of(found), world, isolation, "KafkaJS", began)
+    assert_right(kafkajs(world, modules, "read_uncommitted"), world, "read_uncommitted", "KafkaJS", began)
+    found = set(kafkajs(world, modules, "read_committed"))
+    committed = set(world.model.committed)
+    print(f"KafkaJS as it is shows {len(found - committed)} records of aborted transactions")
+    assert found >= committed and found <= set(world.model.every)
+    _mend_kafkajs(modules)
+    began = time.monotonic()
+    assert_right(kafkajs(world, modules, "read_committed"), world, "read_committed", "KafkaJS, mended", began)
+
+
+def _mend_kafkajs(modules: Path) -> None:
+    path = modules / "kafkajs/src/consumer/filterAbortedMessages.js"
+    text = path.read_text()
+    for old, new in KAFKAJS_MENDED.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path.write_text(text)
 
 
 @pytest.mark.peer
