@@ -1,7 +1,9 @@
 """`python -m tests.campaign --minutes 5 --seed 7`: three brokers, stock clients, a nemesis, books.
 
-Exit code 1 when anything acknowledged was lost, doubled, reordered, changed or moved, when replicas differ, when the
-cluster did not heal, or when a broker ended that nobody ended.
+With `--transactions` loops of clients consume, transform and produce, and their output is what is checked.
+
+Exit code 1 when anything acknowledged was lost, doubled, reordered, changed or moved, when an aborted record is seen or
+a transaction in part, when replicas differ, when the cluster did not heal, or when a broker ended that nobody ended.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ def main() -> int:
     if options.record:
         command = f"python -m tests.campaign --minutes {options.minutes:g} --seed {plan.seed} --bucket {plan.bucket}"
         name = plan.bucket
+        if options.transactions:
+            command, name = f"{command} --transactions --records {plan.records}", f"{name}, transactions"
         if plan.is_secured:
             command, name = f"{command} --secure", f"{name}, secured"
         merge_rows("campaign", command, "bucket", [{"bucket": name, **figures(verdict)}])

@@ -85,9 +85,7 @@ class Nemesis:
         assert self._kinds, f"none of {kinds} is possible here; possible are {list(self._acts)}"
         self.harms: list[Harm] = []
 
-    def run(
-        self, until: float, harms_max: int | None = None, is_enough: Callable[[], bool] = lambda: True
-    ) -> None:
+    def run(self, until: float, harms_max: int | None = None, is_enough: Callable[[], bool] = lambda: True) -> None:
         """Harm until then, and until it `is_enough`; each kind comes once before any comes again."""
         order: list[str] = []
         while (time.monotonic() < until or not is_enough()) and (harms_max is None or len(self.harms) < harms_max):

@@ -1,8 +1,8 @@
 """The campaign with transactions: loops of stock clients consume, transform and produce while a nemesis does harm.
 
-`python -m tests.campaign --transactions --minutes 10 --bucket versitygw`. `copies` says what the loops' output may show,
-`loops` starts, kills and doubles the loops, `readers` reads their output at read_committed, `course` is the course of it
-all. `loop_confluent`, `Loop.java` and tests/support/clients/lives/franz/loop are the loops themselves: one contract.
+`python -m tests.campaign --transactions --minutes 10 --bucket versitygw`. `copies` says what the output may show,
+`loops` starts, kills and doubles the loops, `readers` reads the output at read_committed, `course` is the course of
+it all. `loop_confluent`, `Loop.java` and tests/support/clients/lives/franz/loop are the loops themselves: one contract.
 
 A loop is `PROGRAM ACCESS INPUT OUTPUT GROUP TRANSACTIONAL-ID LIFE ABORTED`. Until its standard input ends it
 

@@ -1,7 +1,7 @@
 """What the loops' output may show at read_committed: each input record once, in order, of whole committed transactions.
 
-Always true: what was acknowledged to the input's writer is expected, whatever the loops were told; every problem has one
-of `COPY_KINDS`. Must not know clients.
+Always true: what was acknowledged to the input's writer is expected, whatever the loops were told; every problem has
+one of `COPY_KINDS`. Must not know clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from tests.campaign.books import PAUSE_S, Book, Pause, value_of
 
 COPY_KINDS = ("lost", "doubled", "reordered", "changed", "aborted", "torn")
-"""Beside those of the books: a record of a transaction that was to be aborted, a transaction of which a part is missing."""
+"""Beside those of the books: a record of a transaction that was to be aborted, and a transaction of which a
+part is missing."""
 
 
 class Copies:

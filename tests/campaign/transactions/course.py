@@ -14,7 +14,6 @@ from pathlib import Path
 
 from confluent_kafka import IsolationLevel
 
-
 from tests.campaign.books import KINDS, Book, Reading, percentile
 from tests.campaign.clients import ConfluentWriter, Writer, read_confluent
 from tests.campaign.nemesis import Nemesis
@@ -53,7 +52,7 @@ class InputWriter(ConfluentWriter):
 class CopyCampaign(Campaign):
     """One run in `directory`."""
 
-    settings = {**SETTINGS, **SETTINGS_OF_TRANSACTIONS}
+    settings: Mapping[str, object] = {**SETTINGS, **SETTINGS_OF_TRANSACTIONS}
     kinds = tuple(dict.fromkeys((*KINDS, *COPY_KINDS)))
 
     def __init__(self, directory: Path, plan: Plan) -> None:
@@ -119,9 +118,7 @@ class CopyCampaign(Campaign):
         nemesis = Nemesis(cluster, topics, stores, random.Random(plan.seed), plan.kinds, problems, say)
         verdict.harms = nemesis.harms
         began = time.monotonic()
-        nemesis.run(
-            began + plan.seconds, plan.harms_max, lambda: sum(book.acked for book in every) >= plan.records
-        )
+        nemesis.run(began + plan.seconds, plan.harms_max, lambda: sum(book.acked for book in every) >= plan.records)
         for writer in writers:
             writer.stop(DRAIN_S + 60)
         say("all harm to brokers is over, nothing more is written")
@@ -154,7 +151,8 @@ class CopyCampaign(Campaign):
         self._judge_pauses([copies.pauses for copies in live.values()])
 
     def _partitions(self) -> list[str]:
-        return [f"{way}-{library}-{p}" for way in ("in", "out") for library in self._input for p in range(self._plan.partitions)]
+        topics = (f"{way}-{library}" for way in ("in", "out") for library in self._input)
+        return [f"{topic}-{partition}" for topic in topics for partition in range(self._plan.partitions)]
 
     def _look_for_open(self, cluster: Three, topic: str) -> None:
         """All loops ended, so each partition's last stable offset must reach its end."""
@@ -191,6 +189,7 @@ class CopyCampaign(Campaign):
             counts["transactions seen"] += len(copies.transactions)
             counts["records hidden by read_committed"] += every - copies.records
             counts["of these aborted on purpose"] += aborted
-        counts["offsets of both in the bucket alone"] = sum(self._local_start(cluster, name) for name in self._partitions())
+        starts = (self._local_start(cluster, name) for name in self._partitions())
+        counts["offsets of both in the bucket alone"] = sum(starts)
         verdict.counts |= counts
         self._say("read from the first offsets again")

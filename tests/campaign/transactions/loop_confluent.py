@@ -1,4 +1,4 @@
-"""A loop of confluent-kafka (see __init__.py): `python -m tests.campaign.transactions.loop_confluent ACCESS INPUT ...`."""
+"""A loop of confluent-kafka (see __init__.py): `python -m tests.campaign.transactions.loop_confluent ACCESS …`."""
 
 from __future__ import annotations
 
@@ -117,6 +117,8 @@ class Loop:
         """To the committed positions, which are asked for until no transaction is under way over them."""
         places = self._consumer.assignment()
         for at in self._tried(lambda: self._consumer.committed(places, CALL_S)) if places else ():
+            if at.error is not None:
+                raise KafkaException(at.error)
             self._consumer.seek(TopicPartition(at.topic, at.partition, max(at.offset, 0)))
 
     def _tried(self, call: Callable[[], T]) -> T:

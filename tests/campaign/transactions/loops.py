@@ -28,7 +28,7 @@ ENDS_S: Final = 90.0
 STACKS_S: Final = 3.0
 PAST_SESSION_S: Final = (7.0, 12.0)
 PAST_TRANSACTION_S: Final = (14.0, 22.0)
-"""Past the loops' session (6 s); past their transaction's time-out (12 s) and the broker's next look for it (2 s) too."""
+"""Past the loops' session (6 s); also past their transaction's time-out (12 s) and the next look for it (2 s)."""
 
 
 class Loop:

@@ -1,4 +1,4 @@
-"""1 000 segments in the bucket, a tenth of the transactions aborted: every reader shows what was committed, and no more.
+"""1 000 segments in the bucket, a tenth of the transactions aborted: every reader shows what was committed, no more.
 
 Several producers write at the same time; a transaction of one lies in many segments. The model is what each producer
 was told: the offset of each record, and whether its transaction was committed. Local files are gone when readers come.
@@ -48,7 +48,7 @@ RECORDS = 8  # of a producer at a time
 LEVELS = ("read_committed", "read_uncommitted")
 _STEP_S = 120.0
 KAFKAJS_MENDED = {
-    "[...abortedTransactions]": "[...abortedTransactions].sort((a, b) => Number(a.firstOffset) - Number(b.firstOffset))",
+    "[...abortedTransactions]": "[...abortedTransactions].sort((a, b) => a.firstOffset - b.firstOffset)",
     "    if (\n      remainingAbortedTransactions.length": "    while (\n      remainingAbortedTransactions.length",
 }
 
@@ -155,9 +155,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     work = tmp_path_factory.mktemp("cold")
     site = Site(work, DirectoryBucket(work / "bucket"))
     with site.broker() as broker:
-        create_topic(
-            broker.kafka, TOPIC, PARTITIONS, internal_segment_bytes=SEGMENT_BYTES, local_retention_ms=-1
-        )
+        create_topic(broker.kafka, TOPIC, PARTITIONS, internal_segment_bytes=SEGMENT_BYTES, local_retention_ms=-1)
         began = time.monotonic()
         model = write_transactions(broker.kafka, SEGMENTS * SEGMENT_BYTES * 9 // 10)
         written_s = time.monotonic() - began
@@ -166,9 +164,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         wait_until(lambda: not site.local_log_files(TOPIC), "nothing on the disk")
         count = sum("/segments/" in key and key.endswith(".log") for key in site.bucket.listing())
         print(
-            f"{count} segments, {len(model.every)} records, {model.transactions} transactions, {model.aborted} aborted, "
-            f"{model.spans} over four segments or more; written in {written_s:.1f} s, cold after "
-            f"{time.monotonic() - began:.1f} s"
+            f"{count} segments, {len(model.every)} records, {model.transactions} transactions, "
+            f"{model.aborted} aborted, {model.spans} over four segments or more; "
+            f"written in {written_s:.1f} s, cold after {time.monotonic() - began:.1f} s"
         )
         assert count >= SEGMENTS
         yield World(site, broker, model, end_offsets(broker.kafka, TOPIC, PARTITIONS), work)
