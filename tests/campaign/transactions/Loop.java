@@ -47,7 +47,7 @@ public class Loop {
         p = properties(file);
         p.put("group.id", group); p.put("enable.auto.commit", "false"); p.put("auto.offset.reset", "earliest");
         p.put("isolation.level", "read_committed"); p.put("session.timeout.ms", "6000");
-        p.put("heartbeat.interval.ms", "1000"); p.put("fetch.max.wait.ms", "100");
+        p.put("heartbeat.interval.ms", "1000"); p.put("max.poll.interval.ms", "60000"); p.put("fetch.max.wait.ms", "100");
         p.put("max.poll.records", "" + RECORDS_MAX); p.put("default.api.timeout.ms", "30000");
         consumer = new KafkaConsumer<>(p, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }

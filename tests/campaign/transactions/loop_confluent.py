@@ -60,6 +60,7 @@ class Loop:
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "session.timeout.ms": 6_000,
+                "max.poll.interval.ms": 60_000,
                 "heartbeat.interval.ms": 1_000,
                 "fetch.wait.max.ms": 100,
                 "check.crcs": True,
