@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
+import os
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -22,6 +24,9 @@ RECORDS_MAX: Final = 1_000
 WAIT_S: Final = 0.2
 CALL_S: Final = 30.0
 CANNOT_GO_ON: Final = 3
+STUCK_S: Final = 45.0
+"""librdkafka up to 2.16.0 ignores the time-out of send_offsets_to_transaction (its issue 5456), and never asks again
+for a group's coordinator whose broker left the metadata meanwhile (its issue 5511): the call may last for ever."""
 QUICK: Final = {
     "log_level": 0,
     "reconnect.backoff.ms": 50,
@@ -101,7 +106,8 @@ class Loop:
                 self._producer.produce(self._sink, head + message.value(), partition=message.partition())
                 ends[message.partition()] = message.offset() + 1
             positions = [TopicPartition(self._source, *end) for end in ends.items()]
-            self._tried(lambda: self._producer.send_offsets_to_transaction(positions, self._metadata, CALL_S))
+            with _given_up(STUCK_S, f"{label}: send_offsets_to_transaction"):
+                self._tried(lambda: self._producer.send_offsets_to_transaction(positions, self._metadata, CALL_S))
             if not means_to_abort:
                 self._tried(lambda: self._producer.commit_transaction(CALL_S))
                 tell(f"committed {len(batch)} {_ms_since(began)}")
@@ -131,6 +137,23 @@ class Loop:
                 if not failed.args[0].retriable():
                     raise
                 print(f"{self._name}.{self._life}.{self._transactions}, again: {failed}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _given_up(after_s: float, what: str) -> Iterator[None]:
+    """End this process when the block is not left by then: its client cannot go on."""
+
+    def give_up() -> None:
+        print(f"cannot go on: {what} does not return within {after_s:.0f} s", file=sys.stderr, flush=True)
+        os._exit(CANNOT_GO_ON)
+
+    timer = threading.Timer(after_s, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _ms_since(began: float) -> int:
