@@ -66,8 +66,8 @@ fuzz: $(READY)  ## hostile bytes into every parser, 10^7 of them (Atheris, insta
 soak: $(READY)  ## make soak MINUTES=30: mixed load and rolling SIGKILL, then half as long without kills; BROKERS=3: with three; SECURE=1: over TLS with logins; checks every record
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(SECURE),--secure)
 
-campaign: $(READY)  ## make campaign MINUTES=5 SEED=7 BUCKET=versitygw SECURE=1: three brokers, stock clients, a nemesis; checks every record
-	$(BIN)/python -m tests.campaign --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) --bucket $(or $(BUCKET),directory) $(if $(SECURE),--secure)
+campaign: $(READY)  ## make campaign MINUTES=5 SEED=7 BUCKET=versitygw SECURE=1 TRANSACTIONS=1: three brokers, stock clients, a nemesis; checks every record
+	$(BIN)/python -m tests.campaign --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) --bucket $(or $(BUCKET),directory) $(if $(SECURE),--secure) $(if $(TRANSACTIONS),--transactions)
 
 reliability: $(READY)  ## write docs/RELIABILITY.md again: hours; QUICK=1 minutes, ONLY=simulation,fuzz a part, RENDER=1 only the page
 	$(BIN)/python -m tests.reliability $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RENDER),--render)

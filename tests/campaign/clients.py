@@ -68,6 +68,7 @@ class Writer(Actor):
 
 class ConfluentWriter(Writer):
     library = "confluent-kafka"
+    linger_ms = 5
 
     def run(self) -> None:
         producer = Producer(
@@ -77,7 +78,7 @@ class ConfluentWriter(Writer):
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": 0,
-                "linger.ms": 5,
+                "linger.ms": self.linger_ms,
                 "batch.size": 65_536,
                 "queue.buffering.max.messages": 20_000,
             }

@@ -85,10 +85,10 @@ class Nemesis:
         assert self._kinds, f"none of {kinds} is possible here; possible are {list(self._acts)}"
         self.harms: list[Harm] = []
 
-    def run(self, until: float, harms_max: int | None = None) -> None:
-        """Harm until then; each kind comes once before any comes again."""
+    def run(self, until: float, harms_max: int | None = None, is_enough: Callable[[], bool] = lambda: True) -> None:
+        """Harm until then, and until it `is_enough`; each kind comes once before any comes again."""
         order: list[str] = []
-        while time.monotonic() < until and (harms_max is None or len(self.harms) < harms_max):
+        while (time.monotonic() < until or not is_enough()) and (harms_max is None or len(self.harms) < harms_max):
             if not order:
                 order = self._rng.sample(self._kinds, len(self._kinds))
             self._one(order.pop())

@@ -10,13 +10,13 @@ import contextlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.campaign.aftermath import differences, stack_traces
-from tests.campaign.books import KINDS, Book, Problems, Reading, longest_by_harm, percentile, table
+from tests.campaign.books import KINDS, Book, Pause, Problems, Reading, longest_by_harm, percentile, table
 from tests.campaign.clients import LAST_READERS, WRITERS, LiveReader, Writer
 from tests.campaign.nemesis import Harm, Nemesis
 from tests.soak.load import GroupMember
@@ -56,6 +56,8 @@ class Plan:
     harms_max: int | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     is_secured: bool = False
+    records: int = 0
+    """Harm goes on until so many were acknowledged, also after `seconds`."""
 
 
 @dataclass
@@ -68,10 +70,15 @@ class Verdict:
     pauses: dict[str, list[float]] = field(default_factory=dict)
     """Kind of harm → for each harm and partition, the longest pause that began while it lasted."""
     traces: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Why a client has no part in it."""
 
 
 class Campaign:
     """One run in `directory`."""
+
+    kinds: tuple[str, ...] = KINDS
+    settings: Mapping[str, object] = SETTINGS
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self._directory, self._plan = directory, plan
@@ -84,15 +91,16 @@ class Campaign:
         self._directory.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             bucket, stores = stack.enter_context(_bucket(plan.bucket, self._directory))
-            site = Site(self._directory, bucket, {**SETTINGS, **plan.settings})
+            site = Site(self._directory, bucket, {**self.settings, **plan.settings})
             links = stack.enter_context(Links())
             urls = {node_id: _url(bucket, proxy) for node_id, proxy in stores.items()}
             cluster = stack.enter_context(three(site, links, urls, is_secured=plan.is_secured))
             self._say("three brokers serve")
             self._write_and_harm(cluster, stores)
-            self._end(cluster)
+            self._read_again(cluster)
+            self._stop(cluster)
         verdict.problems += self._told.told
-        verdict.counts |= {kind: self._told.counts[kind] for kind in (*KINDS, "given up")}
+        verdict.counts |= {kind: self._told.counts[kind] for kind in (*self.kinds, "given up")}
         verdict.seconds = time.monotonic() - self._began
         return verdict
 
@@ -147,12 +155,16 @@ class Campaign:
             "group records": group.records,
             "group commits": group.commits,
         }
-        self._judge_pauses()
+        self._judge_pauses(book.pauses for book in every)
 
-    def _judge_pauses(self) -> None:
+    def _partitions(self) -> list[str]:
+        """Whose replicas are compared."""
+        return [book.name for book in self._every]
+
+    def _judge_pauses(self, every: Iterable[Sequence[Pause]]) -> None:
         harms = self._verdict.harms
-        for book in self._every:
-            for harm, seconds in zip(harms, longest_by_harm(book.pauses, [h.began for h in harms]), strict=True):
+        for pauses in every:
+            for harm, seconds in zip(harms, longest_by_harm(pauses, [h.began for h in harms]), strict=True):
                 self._verdict.pauses.setdefault(harm.kind, []).append(seconds)
 
     def _await(self, happened: Callable[[], bool], what: str) -> None:
@@ -162,7 +174,7 @@ class Campaign:
             self._verdict.problems.append(str(late))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def _end(self, cluster: Three) -> None:
+    def _read_again(self, cluster: Three) -> None:
         plan, verdict = self._plan, self._verdict
         read = cold = 0
         for topic, books in self._books.items():
@@ -179,6 +191,9 @@ class Campaign:
             cold += sum(self._local_start(cluster, book.name) for book in books)
         verdict.counts |= {"read at the end": read, "of these cold": cold}
         self._say("read from the first offsets again")
+
+    def _stop(self, cluster: Three) -> None:
+        verdict = self._verdict
         for node_id in NODES:
             code = cluster.stop(node_id)
             if code != 0:
@@ -197,8 +212,8 @@ class Campaign:
 
     def _compare(self, site: Site) -> None:
         compared = 0
-        for book in self._every:
-            count, problems = differences([site.data_dir(str(node_id)) for node_id in NODES], book.name)
+        for name in self._partitions():
+            count, problems = differences([site.data_dir(str(node_id)) for node_id in NODES], name)
             compared += count
             self._verdict.problems += problems
         self._verdict.counts["batches compared between replicas"] = compared
@@ -251,6 +266,7 @@ def printed(verdict: Verdict) -> str:
     lines += [f"  {name:36} {value:>14,}" for name, value in shown.items()]
     lines += table(verdict.pauses)
     lines += [f"  harms of each kind: {figures(verdict)['harms by kind']}"]
+    lines += [f"  without {client}: {reason}" for client, reason in verdict.missing.items()]
     lines += [f"  stack trace in a log: {trace}" for trace in verdict.traces]
     lines += [f"  PROBLEM {problem}" for problem in verdict.problems]
     return "\n".join(lines)

@@ -179,7 +179,13 @@ def write_kcat(
 
 
 def read_confluent(
-    bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S, *, rack: str = ""
+    bootstrap: str,
+    topic: str,
+    ends: Ends,
+    timeout_s: float = READ_TIMEOUT_S,
+    *,
+    rack: str = "",
+    isolation: str = "read_committed",
 ) -> list[Record]:
     """librdkafka: done when the position, or the end-of-partition event, reaches every end. Checks CRCs."""
     consumer = Consumer(
@@ -193,6 +199,7 @@ def read_confluent(
             "fetch.error.backoff.ms": 50,
             "fetch.queue.backoff.ms": 10,
             "client.rack": rack,
+            "isolation.level": isolation,
         }
     )
     found: list[Record] = []
@@ -222,10 +229,21 @@ def read_confluent(
     return _below(found, ends)
 
 
-def read_kafka_python(bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S) -> list[Record]:
+def read_kafka_python(
+    bootstrap: str,
+    topic: str,
+    ends: Ends,
+    timeout_s: float = READ_TIMEOUT_S,
+    *,
+    isolation: str = "read_uncommitted",
+) -> list[Record]:
     """kafka-python: done when the position reaches every end."""
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap, auto_offset_reset="none", enable_auto_commit=False, check_crcs=True
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        check_crcs=True,
+        isolation_level=isolation,
     )
     partitions = [PyTopicPartition(topic, partition) for partition in ends]
     consumer.assign(partitions)
@@ -248,7 +266,13 @@ def read_kafka_python(bootstrap: str, topic: str, ends: Ends, timeout_s: float =
 
 
 def read_aiokafka(
-    bootstrap: str, topic: str, ends: Ends, timeout_s: float = READ_TIMEOUT_S, *, rack: str = ""
+    bootstrap: str,
+    topic: str,
+    ends: Ends,
+    timeout_s: float = READ_TIMEOUT_S,
+    *,
+    rack: str = "",
+    isolation: str = "read_uncommitted",
 ) -> list[Record]:
     """aiokafka: done when the position reaches every end."""
 
@@ -259,6 +283,7 @@ def read_aiokafka(
             enable_auto_commit=False,
             check_crcs=True,
             client_rack=rack or None,
+            isolation_level=isolation,
         )
         await consumer.start()
         partitions = [AioTopicPartition(topic, partition) for partition in ends]

@@ -3,42 +3,20 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
+	"life/access"
+
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-type access struct {
-	Bootstrap string
-	Login     *struct {
-		User, Password string
-		CaFile         string `json:"ca_file"`
-	}
-}
-
 func options(file string) []kgo.Opt {
-	text, err := os.ReadFile(file)
+	found, err := access.Options(file)
 	check(err)
-	var given access
-	check(json.Unmarshal(text, &given))
-	found := []kgo.Opt{kgo.SeedBrokers(strings.Split(given.Bootstrap, ",")...), kgo.MetadataMinAge(100 * time.Millisecond)}
-	if given.Login == nil {
-		return found
-	}
-	pem, err := os.ReadFile(given.Login.CaFile)
-	check(err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pem)
-	mechanism := scram.Auth{User: given.Login.User, Pass: given.Login.Password}.AsSha512Mechanism()
-	return append(found, kgo.DialTLSConfig(&tls.Config{RootCAs: roots}), kgo.SASL(mechanism))
+	return found
 }
 
 func write(file, topic string, records int) {
