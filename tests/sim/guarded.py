@@ -170,6 +170,9 @@ class Guarded:
     # --- quiet times ---
     async def settle(self, found: Found) -> None:
         """Everybody loses the right to write, then has all again: soon nobody writes, soon everybody does."""
+        await self._until(
+            lambda: self._allow(Operation.DESCRIBE, Operation.ALTER, *RIGHTS)
+        )  # faults may have hindered all
         await self._until(lambda: self._take(Operation.WRITE))
         if not await self._soon(REFUSED):
             found("acls-not-followed", f"WRITE is taken away since {FOLLOWED_S:.0f} s, and not refused")
