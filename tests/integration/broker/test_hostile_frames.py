@@ -581,7 +581,7 @@ BATCHES: dict[str, tuple[bytes | None, ErrorCode]] = {
     "undefined attribute bits": (with_header(attributes=1 << 9), ErrorCode.INVALID_RECORD),
     "transactional, with a producer": (
         with_header(attributes=TRANSACTIONAL_BIT, producer_id=1, producer_epoch=0, base_sequence=0),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "transactional, without": (with_header(attributes=TRANSACTIONAL_BIT), ErrorCode.INVALID_RECORD),
     "control and transactional": (with_header(attributes=CONTROL_BIT | TRANSACTIONAL_BIT), ErrorCode.INVALID_RECORD),

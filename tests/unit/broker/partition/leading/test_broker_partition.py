@@ -272,7 +272,7 @@ async def test_design_c24_a_transactional_batch_of_nobody_is_refused() -> None:
     await life.create("log")
     batch = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     assert read_header(batch).attributes & TRANSACTIONAL_BIT
-    assert await produced(life, batch) == (ErrorCode.INVALID_TXN_STATE, -1)
+    assert await produced(life, batch) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
     request = produce_request("log", batch_of(b"a"))
     request.transactional_id = "tx"
     part = (await life.call(ApiKey.PRODUCE, request)).responses[0].partition_responses[0]

@@ -56,7 +56,7 @@ async def test_cluster_d76_what_was_begun_before_a_suspension_is_not_sent_again_
         await asyncio.sleep(0.001)
     clock.slept_s += 600
     failure = (await asyncio.wait([moving]))[0].pop().exception()
-    assert "nothing is let go" in str(failure)
+    assert "nothing is released" in str(failure)
     assert await log_start(pair) == 0
     await asyncio.sleep(30)
     assert (await pair.delete_records(1, 4)).error_code == ErrorCode.NONE
