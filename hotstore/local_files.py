@@ -24,11 +24,13 @@ from seams import crash_points
 from seams.files.disk import Directory
 
 
-def drop_segment_files(directory: Directory, bases: Iterable[int]) -> None:
+def drop_segment_files(directory: Directory, bases: Iterable[int], *, new_end: int = -1) -> None:
     """Remove the segments of these base offsets in the order given: oldest first for retention, newest first for a
-    truncation. Missing files are skipped. Raises OSError."""
+    truncation. Missing files are skipped. `new_end`: where a truncated log ends; producer files of that offset stay.
+    Raises OSError."""
     for base in bases:
-        names = [offset_file(base, suffix) for suffix in OFFSET_SUFFIXES]
+        suffixes = SEGMENT_SUFFIXES if base == new_end else OFFSET_SUFFIXES
+        names = [offset_file(base, suffix) for suffix in suffixes]
         present = [name for name in names if directory.stat(name) is not None]
         for name in present:
             directory.rename(name, name + DELETED)

@@ -131,7 +131,7 @@ class LogCut(LogCore):
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         self.producers.transactions.remember_ended(ended)
-        # The producer files of this roll point were removed with the segment that began there.
+        # This is a roll point now. Without `is_cut` its files are there already if it was one before.
         self.durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from hotstore.errors import OutOfOrderSequence
 from hotstore.file_names import PRODUCERS, SNAPSHOT
 from hotstore.host.lease import Lease
 from hotstore.log.partition_log import PartitionLog
@@ -162,3 +163,40 @@ def test_the_last_offset_of_a_producer_is_that_of_its_newest_batch_below_the_end
     frozen = producers.at(100)
     assert frozen.last_offsets(80) == (5, 40, 75)
     assert frozen.last_offsets(100) == (5, 75, 80, 90, 99)
+
+
+async def test_an_earlier_resend_to_a_copy_of_a_cleaned_log_is_refused() -> None:
+    """As in Apache Kafka: the copy knows the last batch alone. Nothing is appended twice, and the producer goes on."""
+    scene = Scene()
+    lease = await scene.lent()
+    for sequence in (0, 3, 6):
+        append(lease.log, batch_of(sequence, records=3), 1, scene.clock.wall_ms())
+    await scene.put(lease, PADS)
+    assert await scene.clean()
+    copy = await copy_of(scene, lease)
+    assert append(lease.log, batch_of(3, records=3), 2, 5).base_offset == 3
+    end = copy.log.log_end_offset
+    with pytest.raises(OutOfOrderSequence):
+        append(copy.log, batch_of(3, records=3), 2, 5)
+    assert copy.log.log_end_offset == end
+    assert append(copy.log, batch_of(9), 2, 5).base_offset == end
+
+
+async def test_a_cut_back_to_a_cleaned_segment_forgets_no_batch_of_a_producer() -> None:
+    """The segment that begins there goes. The producers at its base are kept: the cleaned batches below tell less."""
+    scene = Scene()
+    lease = await scene.lent()
+    log = lease.log
+    for sequence in (0, 3, 6):
+        append(log, batch_of(sequence, records=3), 1, scene.clock.wall_ms())
+    await scene.put(lease, PADS[:10])
+    roll_point = log.active_info().base_offset
+    assert log.log_end_offset > roll_point
+    assert await scene.clean()
+    assert [segment.base_offset for segment in log.sealed_runs()] == [0]
+    assert empty(lease) == [6]
+    await lease.truncate(roll_point)
+    assert log.log_end_offset == roll_point
+    for sequence in (0, 3, 6):
+        resent = append(log, batch_of(sequence, records=3), 2, 5)
+        assert resent.duplicate and resent.base_offset == sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotstore.errors import DamagedLog, LeaderEpochFenced
+from hotstore.local_files import producer_files_above
 from hotstore.log.locator import LogSlice
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
@@ -192,9 +193,10 @@ def test_a_cut_to_the_first_local_batch_keeps_the_producers() -> None:
     assert append(found, bytearray(first)).duplicate
 
 
-def test_a_cut_to_where_a_segment_begins_keeps_the_producers_there() -> None:
-    """What was kept beside the roll point went with the segment: written again, or a restart of a log whose older
-    segments went knew nobody, and appended a resend."""
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_cut_to_where_a_segment_begins_keeps_the_producers_there(is_lost: bool) -> None:
+    """Their files stay. Where they were lost they are written again, or a restart of a log whose older segments went
+    knew nobody, and appended a resend."""
     disk = CrashDisk()
     _, log = new_log(disk, CONFIG)
     first = batch(4, size=60, producer_id=9, epoch=0, sequence=0)
@@ -203,6 +205,9 @@ def test_a_cut_to_where_a_segment_begins_keeps_the_producers_there() -> None:
     append(log, batch(4, size=60, producer_id=8, epoch=0, sequence=0))
     flush(log)
     seal(log)
+    if is_lost:
+        for name in producer_files_above(log.directory.list(), 0):
+            log.directory.unlink(name)
     log.truncate_to(4, NOW_MS)
     kept = log.producer_snapshot_at(4)
     assert kept is not None and [entry.producer_id for entry in kept.producers] == [9]
