@@ -20,6 +20,7 @@ from tests.sim.actors import NO_ANSWER, Producer, Stage, _Pending
 from tests.sim.checks.history import Delete, Outcome, Place
 from tests.sim.checks.tables import Found, Put, Row, Scan, TableRules, crc_of
 from tests.sim.client import EARLIEST, Client, Fetched, ServerError, produce_request
+from tests.sim.world import cleaning
 from tests.sim.world.clock import EPOCH_MS
 
 TABLE = "table"
@@ -128,7 +129,7 @@ def found_in(batch: bytes) -> list[Found]:
 
 
 class IdempotentWriter(Producer):
-    """As other producers."""
+    """As other producers, but a resend may come to a log that was fetched after its batch was cleaned away."""
 
     def __init__(self, stage: Stage, name: str, place: Place, shape: TableShape) -> None:
         super().__init__(stage, name, place, shape.pace_s)
@@ -146,6 +147,18 @@ class IdempotentWriter(Producer):
         self._sequence += count
         self._number += 1
         return batch
+
+    def _was_cleaned_before(self, batch: _Pending) -> bool:
+        node = next(node for node in self._stage.cluster.nodes if node.name == batch.asked)
+        if node.broker is None or node.broker.components.replicas is None:
+            return False
+        sent = (*self._producer, batch.sequence)
+        for held in node.broker.components.replicas._registry:
+            if (held.topic, held.index) == self._place:
+                log = held.log
+                known = cleaning.sent_in(log._locator.segments)
+                return cleaning.was_fetched_cleaned(sent, log.directory.path, known, cleaning.vanished)
+        return False
 
     def _record(self, batch: _Pending, outcome: Outcome, offset: int = -1) -> None:
         stage = self._stage

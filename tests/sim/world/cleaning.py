@@ -6,8 +6,8 @@ Owns the names of those counts. Always true: it changes sizes and times of the c
 from __future__ import annotations
 
 import errno
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,9 @@ from hotstore.cleaning.engine import CleanedSegment, LocalEngine
 from hotstore.cleaning.log_cleaner import LogCleaner
 from hotstore.file_names import CLEANED
 from hotstore.host.place import PlaceQuiesced
+from hotstore.log.batch_walk import walk_headers
 from hotstore.log.log_swap import LogSwap
+from hotstore.log.segment import Segment
 from hotstore.recovery import recovery
 from logformat.compaction.rules import CleanRules, Mapped
 from logformat.errors import Fenced
@@ -37,6 +39,12 @@ RETRY_S = 3.0
 hits: Counter[str] = Counter()
 """Of the run that is under way: one at a time."""
 
+
+Sent = tuple[int, int, int]
+"""A batch, by its producer id, epoch and first sequence."""
+
+vanished: defaultdict[Sent, set[str]] = defaultdict(set)
+"""Of the run that is under way: paths of the logs whose own cleaner removed a batch whole, by swaps that began."""
 
 SWAPS_A_DEATH = 10
 SEGMENTS_A_FAULT = 12
@@ -119,6 +127,26 @@ class SimEngine(LocalEngine):
         return done
 
 
+def sent_in(segments: Iterable[Segment]) -> set[Sent]:
+    """The batches with a sequence that segments hold, also those without records."""
+    return {
+        (header.producer_id, header.producer_epoch, header.base_sequence)
+        for segment in segments
+        for _, header in walk_headers(segment.file, 0, segment.size)
+        if header.producer_id >= 0 and header.base_sequence >= 0
+    }
+
+
+def was_fetched_cleaned(sent: Sent, path: str, held: Set[Sent], vanished: Mapping[Sent, Set[str]]) -> bool:
+    """Whether the log at `path`, which holds `held`, never had a batch because another log was cleaned before it was
+    fetched from: that log had a later one of its producer, and kept that one alone, as Apache Kafka's does.
+
+    The batch was in both if the own cleaner of `path` removed it: then its producers' files know it."""
+    cleaned = vanished.get(sent, frozenset())
+    has_later = any(one[:2] == sent[:2] and one[2] > sent[2] for one in held)
+    return bool(cleaned) and path not in cleaned and sent not in held and has_later
+
+
 def begin_breaking(made: Breaks) -> None:
     global breaks
     breaks = made
@@ -171,6 +199,7 @@ def cleaning_is_seen() -> ExitStack:
     """While it is entered, `hits` counts what cleaners do. It begins with none."""
     stop_breaking()
     hits.clear()
+    vanished.clear()
     seen = ExitStack()
     note, give_up, clean = LogCleaner._note, LogCleaner._give_up, log_cleaner.clean
     name, finish = LogSwap.name_swapped, recovery.finish_swaps
@@ -195,6 +224,9 @@ def cleaning_is_seen() -> ExitStack:
             raise
 
     def named(log: LogSwap, run: Any) -> None:
+        left = sent_in(one for one in log._locator.segments if run.base_offset <= one.base_offset < run.end_offset)
+        for sent in sent_in(run.segments) - left:
+            vanished[sent].add(log.directory.path)
         if breaks is None:
             name(log, run)
         else:
