@@ -17,6 +17,7 @@ from typing import Final, cast
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Node
 from broker.peers.links import Links
+from broker.transactions.interfaces import TransactionalPartition
 from broker.transactions.pending_markers import Ending, LeaderOf, Pair, PendingMarkers
 from broker.transactions.shard import TransactionShard
 from broker.wire.messages import (
@@ -168,12 +169,18 @@ class MarkerSender:
         node = self._node_of(lane.node)
         if node is None:
             raise ConnectionError(f"broker {lane.node} has no session")
-        pairs.sort(key=lambda pair: (id(pair.ending), pair.partition))
+        pairs.sort(key=_request_order)
         request = await _request_of(pairs)
         purpose = f"markers-{'slow' if lane.is_slow else at}"
         self.sent += 1
         answer = await self._links.to(node, purpose).ask(request, _VERSION, _TIMEOUT_S)
         return _errors_of(cast(WriteTxnMarkersResponse, answer), pairs)
+
+
+def _request_order(pair: Pair) -> tuple[float, int, int, TransactionalPartition]:
+    """Pairs of one ending are neighbours, older endings come first. An address (`id`) would order them by chance."""
+    marker = pair.ending.marker
+    return pair.ending.began_s, marker.producer_id, marker.producer_epoch, pair.partition
 
 
 async def _request_of(pairs: Sequence[Pair]) -> WriteTxnMarkersRequest:
