@@ -45,10 +45,15 @@ class LogSwap(LogCore):
     """The swapping part of `PartitionLog`."""
 
     def sealed_runs(self) -> list[Segment]:
-        """The segments that a pass may read and replace, oldest first: sealed, with their small files written."""
+        """The segments that a pass may read and replace, oldest first: sealed, with their small files written. The
+        producers at their ends are written, too: a crash would else make them from batches that the pass removed."""
         segments: list[Segment] = []
+        pending = (seal.producers for seal in self.durability.pending_seals)
+        unwritten = min((producers.end_offset for producers in pending if producers is not None), default=None)
         for segment in self._locator.segments[:-1]:
             if segment.indexer is not None or segment.end_offset > self.flushed_end_offset:
+                break
+            if unwritten is not None and segment.end_offset >= unwritten:
                 break
             segments.append(segment)
         return segments

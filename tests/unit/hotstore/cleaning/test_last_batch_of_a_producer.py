@@ -10,6 +10,7 @@ import pytest
 
 from hotstore.errors import OutOfOrderSequence
 from hotstore.file_names import PRODUCERS, SNAPSHOT
+from hotstore.flush.durability import PendingSeal
 from hotstore.host.lease import Lease
 from hotstore.log.partition_log import PartitionLog
 from hotstore.log.producer_state import Producers
@@ -200,3 +201,17 @@ async def test_a_cut_back_to_a_cleaned_segment_forgets_no_batch_of_a_producer() 
     for sequence in (0, 3, 6):
         resent = append(log, batch_of(sequence, records=3), 2, 5)
         assert resent.duplicate and resent.base_offset == sequence
+
+
+async def test_a_segment_whose_producers_are_not_written_yet_is_not_cleaned() -> None:
+    """A full disk may let recovery write a segment's indexes and not the producers at its end. A pass would remove
+    batches that a start after a crash makes them from."""
+    scene = Scene()
+    lease = await scene.lent()
+    log = lease.log
+    append(log, batch_of(0), 1, scene.clock.wall_ms())
+    await scene.put(lease, PADS)
+    sealed = log.sealed_runs()
+    assert len(sealed) > 2
+    log.durability.add_seals([PendingSeal(None, log.producers.at(sealed[1].end_offset))])
+    assert log.sealed_runs() == sealed[:1]
