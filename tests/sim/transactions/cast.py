@@ -160,9 +160,10 @@ class Cast:
             isinstance(event, Loss) and event.place[0] in (ANYWHERE[0], STATE_TOPIC)
             for event in self._stage.history.events
         )
-        await self.read(found, FINAL, ENDS_UNKNOWN_S if has_lost else ENDS_S)
+        ends_s = ENDS_UNKNOWN_S if has_lost else ENDS_S
+        await self.read(found, FINAL, ends_s)
         for group in self._groups:
-            for _ in range(40):
+            for _ in range(int(2 * ends_s)):
                 if await group.step(is_final=True):
                     break
                 await asyncio.sleep(0.5)
