@@ -1,8 +1,8 @@
 """Checks before every response that this process may still answer.
 
-- After another process registered as this node, no request is answered. - The boot clock includes sleep. After a jump
-  between two checks that is long enough for a lease to expire, this process may have been replaced: nothing is answered
-  until a poll of `cluster.json` succeeds (C31).
+- After another process registered as this node, no request is answered.
+- The boot clock includes sleep. After a jump between two checks that is long enough for a lease to expire, this process
+  may have been replaced: nothing is answered until a poll of `cluster.json` succeeds (C31).
 - The check is made before each response leaves, and costs one clock reading a request (0.1 µs).
 """
 

@@ -1,7 +1,7 @@
 """Membership of this process: its session, its polls of `cluster.json`, and the fences between processes (R1).
 
-- A process that loses the controller epoch makes no more decisions, but keeps serving its partitions. - A process that
-  reads another incarnation under its node id stops answering and exits. Leader epochs fence partitions
+- A process that loses the controller epoch makes no more decisions, but keeps serving its partitions.
+- A process that reads another incarnation under its node id stops answering and exits. Leader epochs fence partitions
   (`broker.partition`).
 - When the image shows the end of the session, the process registers again. The lease is released last. Without the
   store only decisions stop.

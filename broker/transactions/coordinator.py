@@ -1,8 +1,8 @@
 """The transaction coordinator of one broker: routes requests to shards, and acts on durable changes.
 
 - A decision is answered when its record is committed on acks=all. Then its markers are sent until each is answered.
-- After a leader change the next leader sends the markers of decided transactions, and aborts overdue ones (TX3). - A
-  completion that cannot be written is written later, by this leader or the next one.
+- After a leader change the next leader sends the markers of decided transactions, and aborts overdue ones (TX3).
+- A completion that cannot be written is written later, by this leader or the next one.
 - Three services: the marker sender, the time-outs, and the follow-up of loaded shards."""
 
 from __future__ import annotations

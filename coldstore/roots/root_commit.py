@@ -1,9 +1,10 @@
 """One commit to a root as a pure machine: the outcome table of a compare-and-set (design 1), events in, one effect out.
 - Committed: a 200, or the commit's own id in the ring.
 - Lost: another commit's id at its version.
-- While the root still has the version that the attempt started from, exactly the same bytes are sent again (C3). - If
-  the ring no longer contains that version, the outcome is unknown, and the edit is repeated on the current root (C29).
-  `root.RootStore` performs the effects."""
+- While the root still has the version that the attempt started from, exactly the same bytes are sent again (C3).
+- If the ring no longer contains that version, the outcome is unknown, and the edit is repeated on the current root
+  (C29).
+`root.RootStore` performs the effects."""
 
 from __future__ import annotations
 
