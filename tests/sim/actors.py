@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,19 @@ class Stage:
         self.errors[code.name] = self.errors.get(code.name, 0) + 1
         if code not in self.expected:
             self.unexpected.append(f"{what} was answered {code.name} at {self.now():.3f} s {message}".rstrip())
+
+    async def asked(self, client: Client, ask: Callable[[], Awaitable[object]], who: str) -> bool:
+        """Whether a request of `client` was answered without an error."""
+        try:
+            await ask()
+        except ServerError as failure:
+            self.answered(failure.code, who)
+            client.refused(failure.code)
+            return False
+        except NO_ANSWER:
+            client.drop()
+            return False
+        return True
 
     def batches(self, fetched: Fetched, place: Place) -> tuple[Batch, ...]:
         """Polled batches, decoded once each."""

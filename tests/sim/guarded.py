@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, STANDARD_AUTHORIZER
@@ -82,19 +82,10 @@ class Guarded:
             await asyncio.sleep(rng.uniform(0.05, 1.2))
             await self._until(lambda right=right: self._allow(right))  # type: ignore[misc]
 
-    async def _asked(self, ask: Callable[[], object]) -> bool:
-        try:
-            await ask()  # type: ignore[misc]
-        except ServerError as failure:
-            self._stage.answered(failure.code, "owner")
-            self._owner.refused(failure.code)
-            return False
-        except NO_ANSWER:
-            self._owner.drop()
-            return False
-        return True
+    async def _asked(self, ask: Callable[[], Awaitable[object]]) -> bool:
+        return await self._stage.asked(self._owner, ask, "owner")
 
-    async def _until(self, ask: Callable[[], object]) -> None:
+    async def _until(self, ask: Callable[[], Awaitable[object]]) -> None:
         while not await self._asked(ask):
             await asyncio.sleep(0.3)
 

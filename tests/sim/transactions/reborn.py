@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -18,7 +18,7 @@ from broker.wire.messages import MetadataRequest, MetadataRequestTopic
 from tests.sim.actors import NO_ANSWER, Stage
 from tests.sim.checks.history import Place
 from tests.sim.checks.transactions import life_of
-from tests.sim.client import LATEST, READ_COMMITTED, Client, Fetched, ServerError
+from tests.sim.client import LATEST, READ_COMMITTED, Client, Fetched
 from tests.sim.transactions.looking import TransactionReader
 
 BORN: Place = ("txborn", 0)
@@ -65,17 +65,8 @@ class Lives:
         stable = await self._of_leader.list_offset(*BORN, LATEST, isolation=READ_COMMITTED)
         self._is_open = stable < await self._of_leader.list_offset(*BORN, LATEST)
 
-    async def _asked(self, ask: Callable[[], object]) -> bool:
-        try:
-            await ask()  # type: ignore[misc]
-        except ServerError as refused:
-            self._stage.answered(refused.code, "tx lives")
-            self._client.refused(refused.code)
-            return False
-        except NO_ANSWER:
-            self._client.drop()
-            return False
-        return True
+    async def _asked(self, ask: Callable[[], Awaitable[object]]) -> bool:
+        return await self._stage.asked(self._client, ask, "tx lives")
 
 
 class LifeReader(TransactionReader):
