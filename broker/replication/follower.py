@@ -167,6 +167,11 @@ class Follower:
         self.lineage, self.end = lineage, end
         self._advance()
 
+    def starts_at(self, offset: int) -> None:
+        """The log start moved to this offset. Only committed records are deleted, so the high watermark is at least
+        there."""
+        self.high_watermark = max(self.high_watermark, min(offset, self.end))
+
     def knows_committed(self, offset: int) -> bool:
         """Whether the leader reported, in this epoch, that all records below `offset` are committed."""
         return offset <= self._leader_high_watermark

@@ -43,6 +43,7 @@ class Leader:
     it before. `own_end`: its flushed end."""
 
     __slots__ = (
+        "_held_end",
         "_is_paused",
         "_others",
         "_own_end",
@@ -61,6 +62,7 @@ class Leader:
         self.epoch_start = epoch_start
         self.high_watermark = high_watermark
         self._own_end = own_end
+        self._held_end = 0
         self._reports: dict[int, Report] = {}
         self._sampled: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
@@ -75,13 +77,10 @@ class Leader:
         return self._advance()
 
     def held(self, end_offset: int) -> bool:
-        """The bucket holds all records below this offset, so they were committed in an earlier epoch (R2). Returns
+        """The bucket holds all records below this offset, or they are deleted, so they were committed (R2). Returns
         whether the high watermark moved. The own flushed end bounds it."""
-        end_offset = min(end_offset, self._own_end)
-        if end_offset <= self.high_watermark:
-            return False
-        self.high_watermark = end_offset
-        return True
+        self._held_end = max(self._held_end, end_offset)
+        return self._advance()
 
     def reported(self, node_id: int, report: Report, leader_epoch: int) -> bool:
         """A replica's fetch passed the divergence check. Returns whether the high watermark moved. Reports of another
@@ -202,12 +201,17 @@ class Leader:
 
     def _advance(self) -> bool:
         least = self._own_end
-        if least <= self.high_watermark or self._is_paused:
+        if least <= self.high_watermark:
             return False
+        held_end = min(self._held_end, least)
+        if is_moved := held_end > self.high_watermark:
+            self.high_watermark = held_end
+        if self._is_paused:
+            return is_moved
         for node_id in self._others:
             report = self._reports.get(node_id)
             if report is None or report.end_offset <= self.high_watermark:
-                return False
+                return is_moved
             least = min(least, report.end_offset)
         self.high_watermark = least
         return True

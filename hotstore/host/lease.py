@@ -162,7 +162,7 @@ class Lease:
     def move_high_watermark(self, offset: int) -> None:
         """Record it for the next role of the log."""
         self._must_last("a high watermark")
-        self.opened.high_watermark = min(offset, self.log.log_end_offset)
+        self.opened.high_watermark = offset
 
     def saw_epoch(self, leader_epoch: int) -> None:
         """The log led in this epoch, or agreed with its leader."""

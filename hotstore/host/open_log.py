@@ -18,19 +18,17 @@ class OpenLog:
     """A recovered log and its flusher.
 
     - `at`: its place.
-    - `high_watermark`: as checkpointed, within the log; a replica starts from it.
     - `seen_epoch`: the last leader epoch in which the log led or agreed with its leader, from the checkpoint or its
-      records
-      (UNDEFINED_EPOCH: none).
-    - `is_torn`: a truncation or restart is in progress or failed, so the state in memory differs from the disk. -
-      `is_bare`: this process created its directory and put no other file there, so no search for files is needed.
+      records (UNDEFINED_EPOCH: none).
+    - `is_torn`: a truncation or restart is in progress or failed, so the state in memory differs from the disk.
+    - `is_bare`: this process created its directory and put no other file there, so no search for files is needed.
     - `is_closing`: no new lease is granted.
     """
 
     __slots__ = (
+        "_high_watermark",
         "at",
         "flusher",
-        "high_watermark",
         "is_bare",
         "is_closing",
         "is_torn",
@@ -51,7 +49,7 @@ class OpenLog:
         self.is_closing = False
         self.is_bare = is_bare
         self.flusher = flusher
-        self.high_watermark = max(local.log_start_offset, min(high_watermark, local.log_end_offset))
+        self._high_watermark = high_watermark
         self.noted_epoch = noted_epoch
         """The value in the checkpoint."""
         self.seen_epoch = max(noted_epoch, local.leader_epoch)
@@ -59,6 +57,16 @@ class OpenLog:
     @property
     def place(self) -> TopicPartition:
         return self.at.name
+
+    @property
+    def high_watermark(self) -> int:
+        """As an earlier role or the checkpoint left it; the next role starts from it. Within the log: only committed
+        records are deleted, so it is never below the log start (as Kafka's UnifiedLog)."""
+        return max(self.log.log_start_offset, min(self._high_watermark, self.log.log_end_offset))
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = min(offset, self.log.log_end_offset)
 
     @property
     def topic_id(self) -> UUID:

@@ -341,6 +341,7 @@ class FollowerReplica:
 
     def start_moved(self) -> None:
         self._touched.add(self)
+        self.follower.starts_at(self.log.log_start_offset)
         if self.reads is not None:
             self.reads.advanced()
 

@@ -113,7 +113,6 @@ class LeaderReplica(Watchable):
         self.opened = opened
         self.log = log
         self.config = config
-        self.high_watermark = opened.high_watermark
         self.waiters = DelayedOperations()
         self.delayed_delete_records = DelayedDeleteRecords()
         self.guards = VerificationGuards()
@@ -148,13 +147,13 @@ class LeaderReplica(Watchable):
             self._node_id,
             row,
             epoch_start=log.log_end_offset,
-            high_watermark=self.high_watermark,
+            high_watermark=self.opened.high_watermark,
             own_end=log.stable_end_offset,
         )
         lease.listen(self)
         lease.saw_epoch(row.leader_epoch)
         # An unclean start may have truncated the log, or restarted it at the bucket's end.
-        self.flusher, self.high_watermark = self.opened.flusher, max(self.high_watermark, self.opened.high_watermark)
+        self.flusher, self.high_watermark = self.opened.flusher, self.leader.high_watermark
         if log.leader_epoch <= row.leader_epoch:  # else it is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
         state = tier.partition_state
@@ -416,9 +415,9 @@ class LeaderReplica(Watchable):
         if self.leader.flushed(stable_end):
             self._follow_leader()
 
-    def _held(self, remote_end_offset: int) -> None:
-        """The bucket holds all records below this offset, by its root in this epoch."""
-        if self.leading and self.leader.held(remote_end_offset):
+    def _held(self, end_offset: int) -> None:
+        """The bucket holds all records below this offset, by its root in this epoch, or they are deleted."""
+        if self.leading and self.leader.held(end_offset):
             self._follow_leader()
 
     def _follow_leader(self) -> None:
@@ -438,6 +437,7 @@ class LeaderReplica(Watchable):
         """The log start of an idle log moves too, so the next checkpoint has to include it."""
         self._touched.add(self)
         self._mark_isr_pending()
+        self._held(self.log.log_start_offset)
         self.waiters.wake()
 
     def cleanable_end(self) -> int:

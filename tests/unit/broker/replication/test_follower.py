@@ -86,6 +86,17 @@ def test_a_log_is_cut_where_the_lineages_part(mine: LeaderEpochs, end: int, lead
     assert follower.answered(asked(follower), leaders, 0) == Cut(at)
 
 
+def test_the_high_watermark_is_not_below_the_log_start() -> None:
+    """Only committed records are deleted; the own flushed end still bounds it."""
+    follower = Follower(lineage((1, 0)), 10, 4, seen_epoch=1)
+    follower.starts_at(6)
+    assert follower.high_watermark == 6
+    follower.starts_at(5)
+    assert follower.high_watermark == 6
+    follower.starts_at(12)
+    assert follower.high_watermark == 10
+
+
 def test_cluster_d25_what_is_committed_is_not_cut_but_for_an_unclean_start() -> None:
     """It goes offline and says so; an unclean epoch that it has seen already is no leave to cut again."""
     for unclean, seen, phase in ((-1, 1, Phase.OFFLINE), (1, 1, Phase.OFFLINE), (2, 1, Phase.CUTTING)):

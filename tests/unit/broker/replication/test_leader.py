@@ -42,6 +42,14 @@ def test_what_the_bucket_holds_is_committed() -> None:
     assert led.held(7) and led.high_watermark == 7
     assert not led.held(5) and led.high_watermark == 7
     assert led.held(20) and led.high_watermark == 9, "never above what is on its disk"
+    assert led.flushed(12) and led.high_watermark == 12, "and moves on with its disk"
+
+
+def test_deleted_records_are_committed_while_the_set_is_too_small() -> None:
+    """Below its minimum in-sync set a leader moves nothing by itself (simulated seed 92358)."""
+    led = leader(replace(ROW, in_sync=frozenset((0,))), high_watermark=3, own_end=9)
+    assert led.high_watermark == 3 and not led.flushed(9)
+    assert led.held(7) and led.high_watermark == 7
 
 
 def test_cluster_d02_a_replica_whose_removal_is_only_proposed_still_counts() -> None:

@@ -69,6 +69,19 @@ def test_a_replica_starts_from_the_high_watermark_that_was_checkpointed() -> Non
     assert run_fast(scenario(True, 0)) == 0
 
 
+async def test_seed_92358_the_next_role_begins_at_or_above_the_log_start() -> None:
+    """The start may move between two roles: the root of the partition says so."""
+    logs = host(CrashDisk())
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    append(opened.log, batch(5))
+    opened.high_watermark = 2
+    opened.log.advance_log_start(4)
+    assert opened.high_watermark == 4
+    opened.high_watermark = 9
+    assert opened.high_watermark == 5
+    await logs.close(opened, clean=True)
+
+
 async def test_a_log_is_opened_once_however_often_it_is_asked_for() -> None:
     """Two over one directory would each write what the other does not know."""
     disk = CrashDisk()

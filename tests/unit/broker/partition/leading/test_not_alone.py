@@ -30,6 +30,7 @@ async def test_what_a_member_of_the_set_did_not_report_is_neither_shown_nor_ackn
     partition = life.partition("log")
     me = life.context.config.node_id
     row = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 1, {me: NO_SESSION, 7: 70})
+    partition.lease.move_high_watermark(partition.high_watermark)
     partition.lead(partition.lease, partition.tier, row)
     assert (await _latest(life)).offset == 1
     await life.produce("log", b"b", acks=1)

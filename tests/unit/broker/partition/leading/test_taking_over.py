@@ -81,6 +81,26 @@ async def test_cluster_d66_who_followed_in_an_earlier_session_asks_where_the_log
     await pair.stop()
 
 
+async def test_seed_92358_a_leader_below_its_minimum_shows_no_end_below_the_start_in_the_root() -> None:
+    """The log start in the root is above the high watermark that the new leader knew: only committed records are
+    deleted, so the high watermark follows, although its in-sync set is too small to move it (as in Kafka)."""
+    pair = await both(remote_storage_enable="true", min_insync_replicas="2")
+    for number in range(6):
+        assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
+    pair.renew(2)
+    pair.publish(1)  # the session that 2 still believes in is over
+    await pair.lives[1].partition(NAME).tier.delete_records(4)
+    copy = pair.followed(2)
+    assert copy is not None
+    copy.follower.high_watermark = 2  # it heard of no more
+    pair.elect(2, (2,))
+    pair.publish()
+    await until(lambda: pair.leads(2), "it leads")
+    partition = pair.lives[2].partition(NAME)
+    assert (partition.log_start_offset, partition.high_watermark, partition.last_stable_offset) == (4, 4, 4)
+    await pair.stop()
+
+
 async def _follows(pair: Pair, node_id: int) -> None:
     await until(lambda: pair.followed(node_id) is not None, "it follows")
     assert (await pair.lives[pair.row.leader].produce(NAME, b"x", acks=1)).error_code == 0
