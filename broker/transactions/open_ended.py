@@ -69,9 +69,11 @@ class OpenEnded:
             await asyncio.gather(*[self._try(partition) for partition in due[at : at + _AT_ONCE]])
 
     def overdue(self, partition: LeaderReplica) -> list[int]:
-        """Producers with a transaction that is open for too long here."""
-        before_ms = self._clock.wall_ms() - self._timeout_max_ms() - OVERDUE_MS
-        return partition.log.producers.transactions.begun_before(before_ms)
+        """Producers with a transaction that is open for too long here. A clock that is set back, here or with the
+        leader, makes it wait no longer than that once more."""
+        transactions, now_ms = partition.log.producers.transactions, self._clock.wall_ms()
+        transactions.begun_by(now_ms)
+        return transactions.begun_before(now_ms - self._timeout_max_ms() - OVERDUE_MS)
 
     def _is_due(self, partition: LeaderReplica) -> bool:
         restored = self._restored(partition.topic, partition.index)

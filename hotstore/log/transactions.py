@@ -50,6 +50,13 @@ class Transactions:
         self.first_offsets[producer_id] = first_offset
         self._begun_ms[producer_id] = now_ms
 
+    def begun_by(self, now_ms: int) -> None:
+        """The clock shows `now_ms`: transactions that began later by it began before it was set back, and count from
+        now on."""
+        for producer_id, begun_ms in self._begun_ms.items():
+            if begun_ms > now_ms:
+                self._begun_ms[producer_id] = now_ms
+
     def begun_before(self, time_ms: int) -> list[int]:
         """Producer ids of open transactions that began before, by this broker's clock."""
         return [producer_id for producer_id, begun_ms in self._begun_ms.items() if begun_ms < time_ms]

@@ -279,6 +279,26 @@ async def test_a_transaction_that_nobody_knows_is_aborted_when_it_is_overdue() -
     assert seen.aborted == [(7, 0)] and seen.last_stable_offset == 1, "producer 8's is young"
 
 
+async def test_seed_95041_a_clock_that_is_set_back_delays_the_abort_once() -> None:
+    """A transaction that began by a clock 50 minutes fast waited 50 minutes more for its end."""
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await produce_in(life, "log", 7, 0, b"a")
+    outcomes = FakeOutcomes()
+    ended = keeper(life, outcomes)
+    transactions = life.partition("log").log.producers.transactions
+    now_ms = ended._clock.wall_ms()
+    transactions._begun_ms[7] = now_ms + 3_000_000
+    await ended.round()
+    await asyncio.sleep(TIMEOUT_MS / 1000 + 59)
+    await ended.round()
+    assert not outcomes.asked
+    await asyncio.sleep(2)
+    await ended.round()
+    assert outcomes.asked == [(7, 0)] and not transactions.first_offsets
+
+
 async def test_an_answer_after_the_role_changes_nothing() -> None:
     life = await Place().start()
     with_transactions(life)
