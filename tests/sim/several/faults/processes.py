@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from broker.metadata.row_steps import is_alone
+from broker.metadata.row_steps import holds_alone, is_alone
 from seams.rng import SeededRng
 from tests.sim.nemesis import KEEPS
 from tests.sim.several.checks.losses import Losses
@@ -205,12 +205,15 @@ def was_denied(node: Node) -> bool:
 
 def waits_for_restart(fleet: Fleet, seat: Seat) -> bool:
     """Whether its disk failed a log that nothing but a restart brings back (docs/operations.md, log_offline): a write
-    failed, or, where nobody else is assigned it, the opening."""
+    failed, or the opening, where nobody else is assigned it, or a move has begun since but nobody has joined."""
     node = seat.node
     replicas = None if node is None or node.broker is None else node.broker.components.replicas
     if replicas is None or not any(seat.machine.disk.hits[f"fault:{kind}"] for kind in ("read", "open", "list")):
         return False
     registry = replicas._registry
     logs = [*(partition.log for partition in registry), *(copy.log for copy in registry.followed.values())]
-    refused = [fleet.row_of((place.topic, place.partition)) for place in replicas.damaged]
-    return any(log.failure for log in logs) or any(row is not None and is_alone(row, seat.node_id) for row in refused)
+    me = seat.node_id
+    refused = [row for place in replicas.damaged if (row := fleet.row_of((place.topic, place.partition))) is not None]
+    return any(log.failure for log in logs) or any(
+        is_alone(row, me) or (row.leader == me and holds_alone(row, me)) for row in refused
+    )
