@@ -33,6 +33,19 @@ class Losses:
             for row in topic.rows
         )
 
+    def would_strand(self, seat: Seat) -> bool:
+        """Whether a set of several replicas would have no member left but one with a damaged log: an operator decides
+        about that (docs/operations.md), and no run has one who does."""
+        newest = self._fleet.newest()
+        blank = {other.node_id for other in self._fleet.seats if other.blank} | {seat.node_id}
+        return any(
+            len(row.replicas) > 1
+            and not set(row.in_sync) <= blank
+            and set(row.in_sync) <= blank | self._rotten((topic.name, index))
+            for topic in (() if newest is None else newest.image.topics.values())
+            for index, row in enumerate(topic.rows)
+        )
+
     async def lose(self, seat: Seat, kind: str) -> None:
         """The disk of a seat goes now, or what of it nothing synced."""
         seat.blank = True

@@ -117,7 +117,7 @@ class Processes:
         if node is None or node.dead:
             return
         if kind is Kind.DISK_LOSS or (kind is Kind.POWER_CUT and not self._sync):
-            if SPARES_THE_LAST and self._losses.would_empty(seat):
+            if self._spares(seat):
                 return
             await self._losses.lose(seat, kind.value)
             if node.dead:
@@ -133,6 +133,10 @@ class Processes:
         else:
             self._fleet.kill(node)
         self._hits[kind.value] += 1
+
+    def _spares(self, seat: Seat) -> bool:
+        """Whether its disk may not go."""
+        return (SPARES_THE_LAST and self._losses.would_empty(seat)) or self._losses.would_strand(seat)
 
     async def restart(self, seat: Seat) -> bool:
         """A clean stop; the supervisor starts it again. Whether it ended so."""
@@ -158,7 +162,7 @@ class Processes:
     async def _replace(self, seat: Seat) -> None:
         """Stopped as it should be, and begun again by whoever does not care what lay on the disk."""
         node = seat.node
-        if await self.restart(seat) and seat.node is node and not (SPARES_THE_LAST and self._losses.would_empty(seat)):
+        if await self.restart(seat) and seat.node is node and not self._spares(seat):
             await self._losses.lose(seat, Kind.REPLACE.value)
             if seat.node is node:
                 self._fleet.replace(seat)
