@@ -7,7 +7,6 @@ stores that Java's keytool makes, and properties by Kafka's names.
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 

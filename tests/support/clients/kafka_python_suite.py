@@ -54,7 +54,9 @@ required username="alice" password="alice-secret";
 _RESOURCES: Final = {
     "kafka.properties": _PROPERTIES,
     "kafka_server_jaas.conf": "{jaas_config}",
-    "sasl_command.conf": "security.protocol={transport}\nsasl.mechanism={sasl_mechanism}\nsasl.jaas.config={jaas_config}",
+    "sasl_command.conf": "security.protocol={transport}\n"
+    "sasl.mechanism={sasl_mechanism}\n"
+    "sasl.jaas.config={jaas_config}",
 }
 """Templates that they fill in."""
 _TOPICS: Final = """#!{python}
