@@ -17,7 +17,6 @@ import contextlib
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,74 +29,14 @@ from aiokafka.errors import (
 )
 from aiokafka.helpers import create_ssl_context
 
-from tests.support.clients.access import Access, Login
-from tests.support.net.certificates import Authority
-from tests.support.processes.broker_process import running_broker
-from tests.support.processes.sasl_site import BROKER, PASSWORD, jaas
-from tests.support.processes.site import thermocline
+from tests.support.security.doors import KEY_PASSWORD, USER, Doors, doors
 
 pytestmark = [pytest.mark.timeout(180)]
 
-USER = "test"
-_KEY_PASSWORD = "abcdefgh"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A broker with all listeners, by name: where each is; the files of its clients; who may change ACLs."""
-
-    addresses: dict[str, str]
-    folder: Path
-    admin: Path
-
-    def run(self, *words: str, stdin: str | None = None) -> None:
-        done = thermocline(*words, "-b", self.addresses["LOGIN"], "--command-config", str(self.admin), stdin=stdin)
-        assert done.returncode == 0, done.stderr
-
-    def trusting(self) -> ssl.SSLContext:
-        return create_ssl_context(cafile=str(self.folder / "ca.pem"))
-
-
-def properties(folder: Path, authority: Authority) -> str:
-    stores = {"keystore": authority.sign("broker").write(folder / "broker.pem"), "truststore": str(folder / "ca.pem")}
-    users = jaas("plain.PlainLoginModule", **{f"user_{USER}": USER})
-    first = jaas("scram.ScramLoginModule", username=BROKER, password=PASSWORD)
-    lines = [
-        "listeners=LOGIN://127.0.0.1:0,CLEAR://127.0.0.1:0,TLS://127.0.0.1:0",
-        "listener.security.protocol.map=LOGIN:SASL_SSL,CLEAR:SASL_PLAINTEXT,TLS:SSL",
-        "inter.broker.listener.name=TLS",
-        "listener.name.tls.ssl.client.auth=required",
-        *(f"ssl.{kind}.location={file}" for kind, file in stores.items()),
-        "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        f"listener.name.login.plain.sasl.jaas.config={users}",
-        f"listener.name.clear.plain.sasl.jaas.config={users}",
-        f"listener.name.login.scram-sha-512.sasl.jaas.config={first}",
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found=true",
-        f"super.users=User:{BROKER};User:CN=broker",
-        "num.partitions=2",
-        "group.initial.rebalance.delay.ms=0",
-    ]
-    return "\n".join(lines) + "\n"
-
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("aiokafka")
-    authority = Authority()
-    ca_file = authority.write(folder / "ca.pem")
-    signed = authority.sign("client")
-    (folder / "client.pem").write_text(signed.chain_pem)
-    (folder / "client.key").write_text(signed.key_pem(_KEY_PASSWORD))
-    config = folder / "server.properties"
-    config.write_text(properties(folder, authority))
-    with running_broker(folder / "data", None, "--config", str(config), listen=None) as broker:
-        listeners = [entry.partition("://") for entry in broker.ready["listeners"].split(",")]
-        addresses = {name: address for name, _, address in listeners}
-        admin = Access(addresses["LOGIN"], Login(BROKER, PASSWORD, ca_file)).write_java(folder / "admin.properties")
-        found = Place(addresses, folder, admin)
-        # kafka_config.add_scram_user
-        found.run("user", "add", USER, "--mechanism", "SCRAM-SHA-256", "--password-file", "-", stdin=USER + "\n")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with doors(tmp_path_factory.mktemp("aiokafka")) as found:
         yield found
 
 
@@ -105,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 class Scene:
     """A user's clients, by one mechanism on one listener; they are stopped, and its ACLs deleted, at the end."""
 
-    place: Place
+    place: Doors
     name: str
     stack: contextlib.AsyncExitStack
     listener: str = "LOGIN"
@@ -132,7 +71,11 @@ class Scene:
             "sasl_plain_username": USER,
             "sasl_plain_password": USER,
         }
-        return found if self.listener == "CLEAR" else found | {"ssl_context": self.place.trusting()}
+        return (
+            found
+            if self.listener == "CLEAR"
+            else found | {"ssl_context": create_ssl_context(cafile=str(self.place.ca_file))}
+        )
 
     async def producer(self, **more: Any) -> AIOKafkaProducer:
         made = AIOKafkaProducer(**self._login, **more)
@@ -172,7 +115,7 @@ class Scene:
 Play = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
-def played(play: Play, place: Place, **how: str) -> None:
+def played(play: Play, place: Doors, **how: str) -> None:
     """In real time: the broker is a process."""
 
     async def run() -> None:
@@ -182,8 +125,8 @@ def played(play: Play, place: Place, **how: str) -> None:
     asyncio.run(run())
 
 
-def scenario(play: Play) -> Callable[[Place], None]:
-    def test(place: Place) -> None:
+def scenario(play: Play) -> Callable[[Doors], None]:
+    def test(place: Doors) -> None:
         played(play, place)
 
     test.__name__, test.__doc__ = play.__name__, play.__doc__
@@ -206,7 +149,7 @@ async def admin_client_sasl_plaintext(scene: Scene) -> None:
 @pytest.mark.parametrize("listener", ["LOGIN", "CLEAR"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 @pytest.mark.parametrize("play", [sasl_plaintext, admin_client_sasl_plaintext], ids=lambda play: play.__name__)
-def test_basic(place: Place, play: Play, mechanism: str, listener: str) -> None:
+def test_basic(place: Doors, play: Play, mechanism: str, listener: str) -> None:
     played(play, place, mechanism=mechanism, listener=listener)
 
 
@@ -339,17 +282,17 @@ async def test_ssl_consume(scene: Scene) -> None:
     producer = await scene.producer()
     for number in (1, 2, 3):
         await producer.send_and_wait(scene.topic, b"%d" % number, partition=0)
-    folder = scene.place.folder
+    place = scene.place
     context = create_ssl_context(
-        cafile=str(folder / "ca.pem"),
-        certfile=str(folder / "client.pem"),
-        keyfile=str(folder / "client.key"),
-        password=_KEY_PASSWORD,
+        cafile=str(place.ca_file),
+        certfile=str(place.certificate_file),
+        keyfile=str(place.key_file),
+        password=KEY_PASSWORD,
     )
     consumer = AIOKafkaConsumer(
         scene.topic,
         group_id=scene.group,
-        bootstrap_servers=[scene.place.addresses["TLS"]],
+        bootstrap_servers=[place.addresses["TLS"]],
         auto_offset_reset="earliest",
         security_protocol="SSL",
         ssl_context=context,
@@ -359,9 +302,9 @@ async def test_ssl_consume(scene: Scene) -> None:
     assert [(await consumer.getone()).value for _ in range(3)] == [b"1", b"2", b"3"]
 
 
-def test_create_ssl_context(place: Place) -> None:
+def test_create_ssl_context(place: Doors) -> None:
     """Of an authority in a file, as text and as DER: its hosts' names are checked."""
-    ca_file = place.folder / "ca.pem"
+    ca_file = place.ca_file
     from_file = create_ssl_context(cafile=str(ca_file))
     (der,) = from_file.get_ca_certs(binary_form=True)
     contexts = (create_ssl_context(), from_file, create_ssl_context(cadata=ca_file.read_text("ascii")))

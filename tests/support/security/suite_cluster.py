@@ -24,12 +24,17 @@ _TOKENS: Final = "listener.name.sasl_ssl.oauthbearer.sasl.oauthbearer.jwks.endpo
 
 
 def open_to_logins(folder: Path) -> dict[str, object]:
-    """Settings: every mechanism on the clients' listener; who logged in may do what no ACL forbids."""
+    """Settings: every mechanism on the clients' listener; who logged in may do what no ACL forbids. `secrets` too."""
     return {
         "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM, "OAUTHBEARER")),
         _TOKENS: write_keys(folder),
         "allow.everyone.if.no.acl.found": "true",
     }
+
+
+def secrets() -> dict[str, str]:
+    """The environment of such a broker."""
+    return {_PLAIN: jaas("plain.PlainLoginModule", **{f"user_{USER}": PASSWORD})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ def suite_cluster(folder: Path, settings: Mapping[str, object]) -> Iterator[Suit
     """Three brokers, with `settings` too."""
     site = Site(folder, DirectoryBucket(folder / "bucket"))
     site.settings |= open_to_logins(folder) | dict(settings)
-    site.environment[_PLAIN] = jaas("plain.PlainLoginModule", **{f"user_{USER}": PASSWORD})
+    site.environment |= secrets()
     with three(site, is_secured=True) as brokers:
         admin = brokers.access.write_java(folder / "admin.properties")
         password = folder / "password"
