@@ -4,8 +4,8 @@ Proves that every test of theirs which a secured cluster can run passes: all ord
 logins (also again and again on one connection, and with tokens of an endpoint), of certificates, and of ACLs and users.
 Of their tests these are left out:
 
-- 0016, 0052, 0098, 0150 skip themselves where a client has to log in, 0120 and others because their mock cluster has no
-  TLS; they run against brokers without security, in `clients/test_librdkafka_suite.py`.
+- 0016, 0052 and 0098 skip themselves where a client has to log in; `clients/test_librdkafka_suite.py` runs them.
+- 0120, 0150 and others ask a mock cluster of librdkafka's, which has no TLS, and no broker.
 - 0097 with mutual TLS, for a client whose certificate nobody trusts: it asks that this certificate is not even sent. A
   client knows that from the names of authorities in the broker's CertificateRequest, which Python's `ssl` leaves out.
   It is refused by the alert unknown_ca (`test_tls_clients.py`). The test runs over SASL_SSL here.
