@@ -308,8 +308,8 @@ DIFFERENCES = (
         "A group keeps positions in 100 000 partitions at most.", "tests/unit/broker/groups/test_groups_coordinator.py"
     ),
     Difference(
-        "A listener that asks for a client's certificate names no authorities: a client with several certificates cannot "
-        "choose by them.",
+        "A listener that asks for a client's certificate names no authorities: a client with several certificates "
+        "cannot choose by them.",
         "tests/integration/security/test_tls_clients.py",
     ),
     Difference(

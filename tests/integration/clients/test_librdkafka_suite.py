@@ -38,6 +38,6 @@ def test_librdkafkas_tests_pass(tmp_path: Path) -> None:
     failed = {name: of for name, of in results.items() if of.state == "FAILED"}
     assert not failed, f"{failed}\n{printed[-20_000:]}\n{logs[-8_000:]}"
     assert LEFT_OUT.keys() <= results.keys(), "a test that is left out is none of theirs any more"
-    passed = [name for name, of in results.items() if of.state == "PASSED"]
+    passed = [name for name, of in results.items() if of.state == "PASSED" and of.seconds > 0]
     assert {"0098_consumer_txn", "0103_transactions", "0090_idempotence", "0113_cooperative_rebalance"} <= set(passed)
     assert len(passed) > 50
