@@ -308,12 +308,18 @@ DIFFERENCES = (
         "A group keeps positions in 100 000 partitions at most.", "tests/unit/broker/groups/test_groups_coordinator.py"
     ),
     Difference(
+        "A listener that asks for a client's certificate names no authorities: a client with several certificates "
+        "cannot choose by them.",
+        "tests/integration/security/test_tls_clients.py",
+    ),
+    Difference(
         "DeleteRecords and CreatePartitions of __consumer_offsets are refused.",
         "tests/unit/broker/handlers/test_delete_records.py",
     ),
 )
 
 _CLIENTS = "tests/integration/clients"
+_SECURITY = "tests/integration/security"
 
 TOOLS: tuple[tuple[str, str], ...] = (
     ("ConfigCommand, TopicCommand, GetOffsetShell, LogDirsCommand: output for output", _TOOLS_TEST),
@@ -333,9 +339,21 @@ TOOLS: tuple[tuple[str, str], ...] = (
     ("kafka-python: its own integration tests", f"{_CLIENTS}/test_kafka_python_suite.py"),
     (
         "confluent-kafka, kafka-python, aiokafka, kcat, franz-go, Sarama, KafkaJS, Java: over SASL_SSL through kills",
-        "tests/integration/security/test_stock_clients_secured.py",
+        f"{_SECURITY}/test_stock_clients_secured.py",
     ),
     ("aiokafka: its own tests of transactions, told again", f"{_CLIENTS}/test_aiokafka_transactions.py"),
+    (
+        "librdkafka: its own tests over SASL_SSL; of logins, tokens, certificates, ACLs and users",
+        f"{_SECURITY}/test_librdkafka_suite_secured.py",
+    ),
+    (
+        "kafka-python: its own tests of SASL and TLS; its integration tests over SASL_SSL",
+        f"{_SECURITY}/test_kafka_python_suite_secured.py",
+    ),
+    ("franz-go: its own tests over SASL_SSL; of tokens", f"{_SECURITY}/test_franz_go_suite_secured.py"),
+    ("Sarama: its own functional tests over SASL_SSL", f"{_SECURITY}/test_sarama_suite_secured.py"),
+    ("aiokafka: its own tests of SASL, ACLs and TLS, told again", f"{_SECURITY}/test_aiokafka_suite_secured.py"),
+    ("KafkaJS: every way to log in that its documentation shows", f"{_SECURITY}/test_kafkajs_secured.py"),
 )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients.franz_go_suite import require_franz_go_suite
+from tests.support.clients.franz_go_suite import SKIPPED, require_franz_go_suite
 from tests.support.net.certificates import Authority
 from tests.support.processes.broker_lives import brokers
 from tests.support.processes.broker_process import running_broker
@@ -21,30 +21,6 @@ from tests.support.processes.site import thermocline
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 RECORDS = 50_000
-
-_KIP_848 = "the new group protocol (KIP-848) is not served yet"
-_SHARE = "share groups (KIP-932) are not served yet"
-_PLAINTEXT = "logs in without TLS: below"
-_UNSIGNED = "sends a token without a signature, which is refused"
-SKIPPED = {
-    "Test848RegexBrokerResolves": _KIP_848,
-    "TestGroupETL/range/848": _KIP_848,
-    "TestGroupETL/sticky/848": _KIP_848,
-    "TestGroupETL/sticky/848/static": _KIP_848,
-    "TestGroupSimple/848": _KIP_848,
-    "TestTxnEtl/range/848": _KIP_848,
-    "TestTxnEtl/sticky/848": _KIP_848,
-    "TestTxnEtl/sticky/848/static": _KIP_848,
-    "TestConsumeRegexShareSkipsInternal": _SHARE,
-    "TestShareGroup": _SHARE,
-    "TestShareGroupAckOnClose": _SHARE,
-    "TestShareGroupETL": _SHARE,
-    "TestShareGroupOffsetsAdmin": _SHARE,
-    "TestOAuthAuth": _UNSIGNED,
-    "TestSCRAMAuth": _PLAINTEXT,
-    "TestSCRAMAuthBadCredentials": _PLAINTEXT,
-    "TestIssueProduceBrokerTooOldFailsRecords": "Produce 0 to 2 are advertised, as Kafka does (KAFKA-18659)",
-}
 
 
 def mutual_tls(folder: Path) -> tuple[dict[str, object], dict[str, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients.kafka_python_suite import require_kafka_python_suite
+from tests.support.clients.kafka_python_suite import OF_CLIENTS, require_kafka_python_suite
 from tests.support.processes.broker_process import running_broker
 from tests.support.processes.ports import free_port
 
@@ -33,7 +33,7 @@ def test_kafka_pythons_integration_tests_pass(tmp_path: Path) -> None:
         "super.users": "User:ANONYMOUS",
     }
     with running_broker(tmp_path / "data", None, "--node-id", "0", listen=address, settings=settings) as broker:
-        results, printed = suite.run(broker.kafka, timeout_s=500)
+        results, printed = suite.run(OF_CLIENTS, {"KAFKA_URI": f"kafka://{broker.kafka}"}, timeout_s=500)
     failed = {name for name, result in results.items() if result in ("FAILED", "ERROR")}
     assert failed == REFUSED.keys(), f"{failed}\n{printed[-20_000:]}"
     of_transactions = [name for name in results if "test_transactional" in name]

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients.sarama_suite import FIRST_PROXY_PORT, NODES, FiveBrokers, proxies, require_suite, run_suite
+from tests.support.clients.sarama_suite import (
+    FIRST_PROXY_PORT,
+    LEFT_OUT,
+    NODES,
+    SEVERAL,
+    FiveBrokers,
+    proxies,
+    require_suite,
+    run_suite,
+)
 from tests.support.processes.broker_process import running_broker
 from tests.support.processes.docker_stand_in import docker_stand_in
 from tests.support.processes.ports import free_port
@@ -19,27 +28,6 @@ from tests.support.processes.site import Site
 from tests.support.store.buckets import DirectoryBucket
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(1500)]
-
-_CONTAINERS = "runs Java in Docker's containers"
-SEVERAL = {
-    "TestConsumerFetchFollowerFailover",
-    "TestFuncAdminAlterPartitionReassignments",
-    "TestFuncAdminDescribeLogDirs",
-    "TestFuncAdminElectLeadersV1",
-    "TestFuncAdminListConsumerGroupOffsets",
-    "TestFuncIdempotentBufferedSequence",
-    "TestFuncTxnProduceWithBrokerFailure",
-}
-"""They need a second broker, or stop one and read its log (through Docker, for which something else stands in)."""
-LEFT_OUT = {
-    "TestFuncAdminUpdateFeatures": "UpdateFeatures is not served: there are no features to update",
-    "TestFuncProducingNoResponse": "sends Produce 13 without asking which versions are served",
-    "TestFuncJavaInteropCooperativeRebalance": _CONTAINERS,
-    "TestJavaConsumerCompressionRoundTrip": _CONTAINERS,
-    "TestJavaMurmur2PartitionerInterop": _CONTAINERS,
-    "TestJavaProducerCompressionRoundTrip": _CONTAINERS,
-    "TestReadOnlyAndAllCommittedMessages": "skips itself; its records are in no transaction (Kafka shows them, too)",
-}
 
 
 def test_saramas_functional_tests_pass(tmp_path: Path) -> None:

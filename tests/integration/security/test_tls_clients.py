@@ -159,6 +159,14 @@ def test_what_a_scan_finds(broker: BrokerProcess, place: Place, flags: tuple[str
     assert says in s_client(broker, place, *flags)
 
 
+def test_a_request_for_a_certificate_names_no_authority(broker: BrokerProcess, place: Place) -> None:
+    """Kafka names those of its trust store; Python's `ssl` has no way to."""
+    if broker.ready["auth"] == "none":
+        pytest.skip("nothing is asked for")
+    said = s_client(broker, place, "-tls1_2")
+    assert "No client certificate CA names sent" in said and "Client Certificate Types" in said
+
+
 def test_renegotiation_is_refused(broker: BrokerProcess, place: Place) -> None:
     """`R` asks for one; the broker says no, and the connection ends on the client's side."""
     assert "no renegotiation" in s_client(broker, place, "-tls1_2", "-legacy_renegotiation", typed="R\n")

@@ -2,7 +2,8 @@
 
 Owns getting them (a Go module like any other, from the module proxy), building them, the Toxiproxy they talk through,
 the five brokers they know, and reading what they printed. Their topics ask for three replicas: for one broker the copy
-that is built asks for one; nothing else of theirs is changed.
+that is built asks for one. Their clients know no security: for brokers that want a login, a line is added that calls
+`_SECURE`. Nothing else of theirs is changed.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import os
 import re
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.support.clients.go_modules import go, module, needs_go
 from tests.support.processes.broker_process import BrokerProcess
@@ -27,6 +29,52 @@ SARAMA = "github.com/IBM/sarama@v1.61.1"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 FIRST_PROXY_PORT = 29091  # Sarama's tests know five brokers at 29091 to 29095, and nothing else
 NODES = (1, 2, 3, 4, 5)
+_CONTAINERS = "runs Java in Docker's containers"
+SEVERAL = {
+    "TestConsumerFetchFollowerFailover",
+    "TestFuncAdminAlterPartitionReassignments",
+    "TestFuncAdminDescribeLogDirs",
+    "TestFuncAdminElectLeadersV1",
+    "TestFuncAdminListConsumerGroupOffsets",
+    "TestFuncIdempotentBufferedSequence",
+    "TestFuncTxnProduceWithBrokerFailure",
+}
+"""They need a second broker, or stop one and read its log (through Docker, for which something else stands in)."""
+LEFT_OUT = {
+    "TestFuncAdminUpdateFeatures": "UpdateFeatures is not served: there are no features to update",
+    "TestFuncProducingNoResponse": "sends Produce 13 without asking which versions are served",
+    "TestFuncJavaInteropCooperativeRebalance": _CONTAINERS,
+    "TestJavaConsumerCompressionRoundTrip": _CONTAINERS,
+    "TestJavaMurmur2PartitionerInterop": _CONTAINERS,
+    "TestJavaProducerCompressionRoundTrip": _CONTAINERS,
+    "TestReadOnlyAndAllCommittedMessages": "skips itself; its records are in no transaction (Kafka shows them, too)",
+}
+_VERSIONS = "\tconfig.ApiVersionsRequest = true\n"
+_SECURE = """//go:build functional
+
+package sarama
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+)
+
+func secure(config *Config) {
+	pem, err := os.ReadFile(os.Getenv("SARAMA_CA"))
+	if err != nil {
+		panic(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	config.Net.TLS.Enable = true
+	config.Net.TLS.Config = &tls.Config{RootCAs: roots}
+	config.Net.SASL.Enable = true
+	config.Net.SASL.Mechanism = SASLTypePlaintext
+	config.Net.SASL.User = os.Getenv("SARAMA_USER")
+	config.Net.SASL.Password = os.Getenv("SARAMA_PASSWORD")
+}
+"""
 _RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+)", re.MULTILINE)
 _TEST = re.compile(r"^func (Test\w+)\(t \*testing", re.MULTILINE)
 
@@ -44,13 +92,19 @@ class Suite:
         return {name for file in self.folder.glob("functional*_test.go") for name in _TEST.findall(file.read_text())}
 
 
-def require_suite(work: Path, replicas: int = 1) -> Suite:
-    """Download and build; skip, saying what is missing, where that cannot be done."""
+def require_suite(work: Path, replicas: int = 1, *, logs_in: bool = False) -> Suite:
+    """Download and build; skip, saying what is missing, where that cannot be done. `logs_in`: by TLS and PLAIN, with
+    what `SARAMA_CA`, `SARAMA_USER` and `SARAMA_PASSWORD` say."""
     with needs_go("Sarama's functional tests"):
         copy = module(work, SARAMA, work / "sarama")
         go(work, "install", TOXIPROXY, GOBIN=str(work))
         topics = copy / "functional_test.go"
-        topics.write_text(topics.read_text().replace("ReplicationFactor: 3,", f"ReplicationFactor: {replicas},"))
+        source = topics.read_text().replace("ReplicationFactor: 3,", f"ReplicationFactor: {replicas},")
+        if logs_in:
+            assert source.count(_VERSIONS) == 1, "their clients are made in another way"
+            source = source.replace(_VERSIONS, f"{_VERSIONS}\tsecure(config)\n")
+            (copy / "functional_secure_test.go").write_text(_SECURE)
+        topics.write_text(source)
         tests = work / "sarama.test"
         go(copy, "test", "-tags", "functional", "-c", "-o", str(tests), ".")
     return Suite(tests, copy, work / "server")
@@ -128,7 +182,13 @@ class FiveBrokers:
 
 
 def run_suite(
-    suite: Suite, toxiproxy: str, names: set[str], *, timeout_s: float, programs: Path | None = None
+    suite: Suite,
+    toxiproxy: str,
+    names: set[str],
+    *,
+    timeout_s: float,
+    programs: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[dict[str, str], str]:
     """Test → PASS, FAIL or SKIP of these tests, and all that was printed. `programs` comes first in its PATH."""
     path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
@@ -138,7 +198,7 @@ def run_suite(
             *("-test.run", f"^({'|'.join(sorted(names))})$"),
         ],
         cwd=suite.folder,
-        env={**os.environ, "PATH": path, "TOXIPROXY_ADDR": toxiproxy, "KAFKA_VERSION": "4.3.1"},
+        env={**os.environ, **environment, "PATH": path, "TOXIPROXY_ADDR": toxiproxy, "KAFKA_VERSION": "4.3.1"},
         capture_output=True,
         text=True,
         errors="replace",

@@ -29,13 +29,20 @@ def jaas(module: str, **options: str) -> str:
 
 
 def token(user: str, seconds: float = 600) -> str:
-    return jwt.encode({"sub": user, "exp": int(time.time() + seconds)}, _KEY, "RS256", headers={"kid": "k"})
+    now = int(time.time())
+    return jwt.encode({"sub": user, "iat": now, "exp": int(now + seconds)}, _KEY, "RS256", headers={"kid": "k"})
+
+
+def write_keys(directory: Path) -> str:
+    """The URL of the JWKS file that verifies tokens."""
+    keys = directory / "keys.json"
+    keys.write_text(json.dumps({"keys": [RSAAlgorithm.to_jwk(_KEY.public_key(), as_dict=True) | {"kid": "k"}]}))
+    return f"file://{keys}"
 
 
 def write_properties(directory: Path, *more: str) -> Path:
     """A broker's configuration: clients by every mechanism, brokers by SCRAM-SHA-512."""
-    keys = directory / "keys.json"
-    keys.write_text(json.dumps({"keys": [RSAAlgorithm.to_jwk(_KEY.public_key(), as_dict=True) | {"kid": "k"}]}))
+    keys = write_keys(directory)
     lines = (
         "listeners=OUT://127.0.0.1:0,IN://127.0.0.1:0",
         "inter.broker.listener.name=IN",
@@ -43,7 +50,7 @@ def write_properties(directory: Path, *more: str) -> Path:
         "sasl.enabled.mechanisms=SCRAM-SHA-512",
         "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512",
         "listener.name.out.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        f"listener.name.out.oauthbearer.sasl.oauthbearer.jwks.endpoint.url=file://{keys}",
+        f"listener.name.out.oauthbearer.sasl.oauthbearer.jwks.endpoint.url={keys}",
         "listener.name.out.plain.sasl.jaas.config="
         + jaas("plain.PlainLoginModule", user_alice=PASSWORD, user_bob="b" + PASSWORD),
         "listener.name.in.scram-sha-512.sasl.jaas.config="

@@ -44,11 +44,15 @@ QUICK: Mapping[str, object] = {
 
 @dataclass
 class Site:
-    """`directory`/broker-<n> are data directories; the bucket is shared by all brokers of the site."""
+    """`directory`/broker-<n> are data directories; the bucket is shared by all brokers of the site.
+
+    `environment`: of all its brokers, for settings that hold a secret.
+    """
 
     directory: Path
     bucket: Bucket
     settings: dict[str, object] = field(default_factory=lambda: dict(QUICK))
+    environment: dict[str, str] = field(default_factory=dict)
 
     def data_dir(self, name: str = "a") -> Path:
         return self.directory / f"broker-{name}"
@@ -73,7 +77,7 @@ class Site:
             *flags,
             listen=listen,
             settings=self.settings,
-            environment={**self.bucket.environment, **(environment or {})},
+            environment={**self.bucket.environment, **self.environment, **(environment or {})},
             wait_ready=wait_ready,
         ) as broker:
             yield broker
