@@ -45,8 +45,9 @@ class InvalidTransactionState(InvalidRequest):
 
 
 class TransactionNotVerified(InvalidRequest):
-    """The first batch of a transaction that its coordinator did not confirm, or a marker was written since (TX4).
-    INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on."""
+    """A first batch of a transaction was not verified: its coordinator did not confirm it, or a marker was written
+    since (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
+    """
 
 
 class TooManyTransactions(Retryable):

@@ -1,8 +1,8 @@
 """The controller's view of brokers: accepts registrations and heartbeats, and commits the end of silent sessions.
 
 - A heartbeat is recorded first, before its other effects (D9). A response carries only committed state.
-- A controller that cannot bump its lease ends no session. A controller without heartbeats of more than half of the
-  cluster releases its lease instead of ending sessions (R27).
+- A controller that cannot bump its lease ends no session. A controller that misses the heartbeats of more than half of
+  the cluster releases its lease instead of ending sessions (R27).
 """
 
 from __future__ import annotations
@@ -253,8 +253,9 @@ class ClusterControl:
             self._wake.set()
 
     def _next_check_s(self) -> float | None:
-        """The loop time of the next check: the next beat, or the first session's expiry; None: when this broker becomes
-        the controller."""
+        """The loop time of the next check: the next beat, or the first session's expiry. None while this broker is not
+        the controller.
+        """
         if self._sessions is None:
             return None
         now_s = asyncio.get_running_loop().time()

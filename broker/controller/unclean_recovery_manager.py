@@ -42,7 +42,7 @@ ANSWER_S: Final = 5.0
 _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
-"""Asks one broker, also this one. Raises ConnectionError, TimeoutError."""
+"""Asks one broker, which may be this one. Raises ConnectionError, TimeoutError."""
 Answer = tuple[Node, Question, Candidate | None]
 
 

@@ -1,5 +1,6 @@
 """Acts on brokers' health reports: unfit leaders hand over, lost logs leave in-sync sets, waiting reassignments
-complete. A new image or a new report is checked again. A failed commit is retried."""
+complete. Each new image and each new report is checked. A failed commit is retried.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class BrokerReports:
         self._pending.clear()
 
     def apply_image(self, image: ClusterImage) -> None:
-        """A new image: reports of sessions that ended are dropped."""
+        """Apply a new image: drop the reports of sessions that ended."""
         for session in [session for session in self._fitness if not image.has_session(*session)]:
             del self._fitness[session]
             self._pending.pop(session, None)

@@ -23,7 +23,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """In the order in which they are performed.
+    """The changes, in the order in which they are performed.
 
     - `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay).
     - `withdraw`: deleted topics, as they were.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator
 
 GROUP_TYPE: Final = "classic"
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # of ids, subscriptions and assignments; held twice: objects, bytes
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # bytes of ids, subscriptions and assignments; they are held twice, as objects and encoded
 _TOMBSTONES_PER_TURN: Final = 1_000  # 7 µs each: encoded, and put into a batch
 _MEMBER_BYTES: Final = 200  # about, of a member's ids and strings in a response
 
@@ -100,8 +100,9 @@ class GroupAdmin:
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[DescribedGroup]:
-        """One row a name; duplicates are answered once (Kafka repeats them). Groups without room in the response are
-        COORDINATOR_NOT_AVAILABLE: clients retry those."""
+        """One row a name; duplicates are answered once (Kafka repeats them). Groups that do not fit into the response
+        are COORDINATOR_NOT_AVAILABLE; clients ask for those again.
+        """
         rows: list[DescribedGroup] = []
         room = ANSWER_BYTES_MAX
         turns = Turns()

@@ -53,8 +53,9 @@ class Cleaner:
 
     def adopt(self, group: Group) -> None:
         """Called before a loaded group is used. Positions without a topic id (OffsetCommit 2–4 with a retention, as
-        Kafka and earlier versions of this broker store them) belong to the current topic. Exception: while an earlier
-        topic of that name is being removed, they probably belong to it, and get no id."""
+        Kafka and earlier versions of this broker store them) belong to the current topic. While an earlier topic of
+        that name is being removed, they probably belong to that one, and get no id.
+        """
         group.offsets.adopt(self._topics, self._leaving)
 
     def shard_loaded(self, shard: GroupShard) -> None:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def _no_name(_: UUID) -> None:
-    """Topics without ids."""
+    """The default of `names`: no topic has a name."""
 
 
 class GroupCoordinator:

@@ -1,4 +1,4 @@
-"""Committed offsets of one group: durable positions, those of open transactions (`open_offsets`), pending writes.
+"""Committed offsets of one group: durable positions, offsets of open transactions (`open_offsets`), and pending writes.
 
 - `fetch` shows durable, committed positions only. A position with a pending write never expires, so its tombstone
   cannot follow a newer commit into the log.

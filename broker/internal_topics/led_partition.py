@@ -51,7 +51,8 @@ class LedPartition:
         except ReservationExhausted as short:
             if not may_wait:
                 raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
-            # `tier seal` returned the offsets (ADR 13), or appends are ahead of the bucket: wait as producers do.
+            # `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end: wait as producers
+            # do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
@@ -144,7 +145,7 @@ class LedPartition:
             position += whole
 
     async def start_at(self, offset: int) -> bool:
-        await self._partition.flusher.flush()  # `os`: committed records need not be on the disk
+        await self._partition.flusher.flush()  # with `os` committed records need not be on the disk
         try:
             await self._partition.tier.delete_records(offset)
         except EditRefused:

@@ -34,8 +34,9 @@ class Growth:
 
     @property
     def is_due(self) -> bool:
-        """A rewrite writes the live bytes, once for at least as many bytes of changes. While `live_bytes` is unknown,
-        this is the smallest size that is worth a measurement."""
+        """Whether to rewrite. A rewrite writes the live bytes, so it is due only after at least as many bytes of
+        changes. While `live_bytes` is unknown, it is due at the smallest size that is worth a measurement.
+        """
         needs_bucket = not self.is_whole and self.start is None
         return needs_bucket or self.log_bytes > 2 * (self.live_bytes or 0) + GROWTH_BYTES
 

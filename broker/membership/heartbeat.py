@@ -159,12 +159,12 @@ class Heartbeats:
         elif self._after_pause is None or self._after_pause[0] != pauses:
             self._after_pause = pauses, answer.lease_counter
         elif answer.lease_counter > self._after_pause[1]:
-            # The controller itself bumped the lease since our pause: it was not suspended together with us (R28).
+            # The controller itself bumped the lease after our pause, so it was not suspended together with us (R28).
             self._gate.reopen(pauses)
         return True
 
     async def hand_over(self) -> None:
-        """Report that this broker stops, and apply what the controller decides. Raises as `BrokerRpc.heartbeat`."""
+        """Report that this broker stops, and apply the controller's decisions. Raises as `BrokerRpc.heartbeat`."""
         answer = await self._report()
         if answer is not None and answer.root is not None:
             await self._observe(answer.root)

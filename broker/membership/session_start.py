@@ -165,7 +165,7 @@ class SessionStart:
         held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
             if is_older_copy(found.image, who.node_id, directory):
-                await self._doubt()  # must be before the session, because afterwards the directory records this process
+                await self._doubt()  # decided before the session, because afterwards the directory records this process
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
             held = held_logs(found.image, await whose()) if bucket is not None and bucket.is_rebuilt else ()
         directory_id = directory.directory_id or self._new_directory_id

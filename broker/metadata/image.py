@@ -72,7 +72,7 @@ class ClusterImage(msgspec.Struct):
     scram: dict[str, dict[str, ScramCredential]] = {}
     acls: tuple[Acl, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
-    scram_secret: bytes = b""  # of unknown users' salts; empty: no user was added since there is one
+    scram_secret: bytes = b""  # secret for salts of unknown users; empty: no user was added since clusters have one
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
         return self.cluster_configs, self.node_configs.get(node_id, {})

@@ -202,7 +202,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _copy_max(self) -> int:
         """Frames up to this size are dispatched as a copy. A frame that blocks for minutes (JoinGroup, a long poll)
-        then keeps only its few bytes, not the whole buffer."""
+        thus holds only its few bytes, not the whole buffer.
+        """
         reader = self._reader
         if reader.stable:
             return -1

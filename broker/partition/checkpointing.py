@@ -30,7 +30,7 @@ class Checkpointing:
         self._is_due = asyncio.Event()
 
     def opened(self, partitions: Iterable[HostedReplica]) -> None:
-        """These partitions lead or follow in another epoch, which the next checkpoint records soon."""
+        """Note partitions that lead or follow in another epoch, so that a checkpoint records it soon."""
         self._changed.update(partitions)
         self._has_new = True
 

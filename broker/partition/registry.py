@@ -94,14 +94,14 @@ class Registry:
         return self.starting.get((partition.topic, partition.index)) is partition
 
     def forget(self, partition: LeaderReplica) -> None:
-        """Its log passes to another role or is removed."""
+        """Drop a partition whose log passes to another role or is removed."""
         key = partition.topic, partition.index
         if self.resigned.get(key) is partition:
             del self.resigned[key]
         self.touched.discard(partition)
 
     def forget_refused(self, topic: str, index: int, copy: RefusedCopy) -> None:
-        """That role is over."""
+        """Drop the entry of a log that could not be opened: its role ended."""
         if self.refused.get((topic, index)) is copy:
             del self.refused[topic, index]
 
@@ -124,7 +124,7 @@ class Registry:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def led_elsewhere(self, name: str, index: int) -> Row | None:
-        """The row of a partition that another broker leads, or none; None for any other."""
+        """The row of a partition that is led by another broker or by none; None for other partitions."""
         topic = self._metadata.topic_named(name)
         if topic is None or not 0 <= index < topic.partitions:
             return None

@@ -1,6 +1,7 @@
-"""The replicas of this broker: gives each `ReplicaOwner` the role that the metadata image asks for. It implements the
-publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. Once `close`
-began, no role begins. A stop is clean only if the tail of every log is known."""
+"""`ReplicaManager`: gives each replica of this broker the role that the metadata image asks for. It implements the
+publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. No role
+begins after `close` began. A stop is clean only if the tail of every log is known.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +238,7 @@ class ReplicaManager:
             self._topic_deletion.purge(topic)
 
     async def _closed(self, topic_id: str) -> None:
-        """Wait until no log of a withdrawn topic is open or opening."""
+        """Wait until no log of a withdrawn topic is open or being opened."""
         for owner in tuple(self._owners.get(topic_id, {}).values()):
             await owner.aim_reached()
 

@@ -1,7 +1,8 @@
-"""The owner of one replica on this broker: gives its log one role at a time, or removes it. One task per replica works
+"""Owner of one replica on this broker: gives its log one role at a time, or removes it. One task per replica works
 towards the newest aim. A new aim ends the current role at once. The next role begins after all work of the previous one
 on the log ended. An aim that is replaced before its turn never begins. `docs/design/late-work.md` draws the states and
-transitions."""
+transitions.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
-    """One call of the publisher. `publication`: of a partition to be led. `is_sure`: there is proof that the log is not
-    wanted here (R8, R24); without proof it is kept as a stray."""
+    """One order of the publisher. `publication`: set for a partition to be led. `is_sure`: there is proof that the log
+    is not wanted here (R8, R24); without proof it is kept as a stray.
+    """
 
     goal: Goal
     publication: Publication | None = None
@@ -63,7 +65,7 @@ class ReplicaOwner:
         self._gone = gone
         self._aim = _REST
         self._before: LeaderReplica | None = None  # the last leadership, while its log stayed open since
-        self._was_dropped = False  # since its last role; then the tier drops the leader's values
+        self._was_dropped = False  # after its last role, when the tier drops the leader's values
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -146,7 +148,7 @@ class ReplicaOwner:
 
     def _set_aim(self, aim: Aim) -> None:
         if self._aim.publication is not None and self._aim is not aim:
-            self._aim.publication.drop(self.index)  # if it never began, the publication must not wait for it
+            self._aim.publication.drop(self.index)  # if the role never began, the publication must not wait for it
         self._aim = aim
         if self._task is None:
             name = f"replica {self.place}"
@@ -218,7 +220,9 @@ class ReplicaOwner:
             await self._move_aside(topic_id, aim)
 
     def _forget_failures(self) -> None:
-        """Not earlier: if the replica is assigned again before the removal, a damaged log is still damaged (R18)."""
+        """Called after the removal, not before: if the replica is assigned again before the removal, a damaged log is
+        still damaged (R18).
+        """
         self._roles.registry.log_failures.over(self.key)
 
     async def _move_aside(self, topic_id: UUID, aim: Aim) -> None:

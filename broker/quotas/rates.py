@@ -44,7 +44,7 @@ class _Sample:
 class Rate:
     """One client's use per second.
 
-    Hot path while a quota is set: within it `record` and `throttle_ms` look at no sample but the current one.
+    Hot path while a quota is set: below the quota `record` and `throttle_ms` read only the current sample.
     """
 
     __slots__ = ("_current", "_purge_ms", "_samples", "_total", "_windows")

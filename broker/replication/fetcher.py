@@ -109,7 +109,7 @@ class Fetcher:
         self._moved.set()
 
     def wake(self, key: Key) -> None:
-        """Its next fetch position changed."""
+        """Visit the replica before the next request, because its next fetch position changed."""
         self._changed[key] = None
         self._moved.set()
 

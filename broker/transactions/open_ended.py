@@ -2,12 +2,13 @@
 transactions open for longer than any time-out allows. For group offsets also transactions restored with a snapshot that
 are not in the log (TX12).
 
-The outcome comes first from the footers of the partition, then from the coordinators. A transaction that no loaded
+The outcome is looked up in the footers of the partition first, then at the coordinators. A transaction that no loaded
 coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
 offset does not advance.
 
-Late work: elections may happen during a round. A round appends a marker only if the partition still leads in the leader
-epoch of the query, and only for the same transaction."""
+An election may happen during a round. A marker is therefore appended only if the partition still leads in the leader
+epoch of the query, and only for the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +37,10 @@ _PAUSE_S: Final = (5.0, 60.0)  # of a partition, after an answer that was missin
 
 class OpenEnded:
     """The service of one broker. `partitions`: the partitions that it leads. `timeout_max_ms`:
-    transaction.max.timeout.ms. `restored`: for a partition (topic, index) the producers and epochs with a transaction
-    in a snapshot but perhaps not in the log; None while they load. A producer is removed when its marker is
-    appended."""
+    transaction.max.timeout.ms. `restored`: by partition (topic, index), the producers and epochs with a transaction
+    that is in a snapshot but perhaps not in the log; None while they load. A producer is removed when its marker is
+    appended.
+    """
 
     def __init__(
         self,

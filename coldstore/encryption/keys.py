@@ -56,7 +56,7 @@ class WrappingKey:
 
 
 def check_active(active: str | None, ids: Collection[str], source: str, *, accepts_plain: bool) -> None:
-    """Raises InvalidRequest for an active key that is not among `ids`, or that is needed and not there."""
+    """Raises InvalidRequest if the active key is not among `ids`, or if there is none where one is needed."""
     if active is not None and active not in ids:
         raise InvalidRequest(f"{source}: the active key {active!r} is not among its keys ({', '.join(ids) or 'none'})")
     if active is None and not accepts_plain:

@@ -19,7 +19,7 @@ _ATTEMPTS: Final = 3
 
 
 class KmsKey(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A wrapped key: which key of AWS KMS wrapped it, and the result in base64."""
+    """A wrapped key: the id of the AWS KMS key that wrapped it, and the wrapped bytes in base64."""
 
     key_id: str
     ciphertext: str
@@ -92,8 +92,8 @@ def _region_of(key_id: str) -> str | None:
 
 
 def wrapped_by_aws(secret: bytes, name: str, key_id: str, region: str | None, endpoint: str | None) -> KmsKey:
-    """`secret`, which the key file calls `name`, wrapped by the KMS key `key_id`. Raises AccessRefused,
-    StoreUnavailable."""
+    """`secret` wrapped by the KMS key `key_id`. `name`: its id in the key file. Raises AccessRefused, StoreUnavailable.
+    """
     wrapped = AwsKms(key_id, region, endpoint).wrap(secret, name)
     return KmsKey(key_id, base64.b64encode(wrapped).decode(), region, endpoint)
 

@@ -63,8 +63,9 @@ class SealedBody:
         return self._stored_crc
 
     def _pieces(self) -> Iterator[Buffer]:
-        """Raises ChecksumRefused if the source differs from its announced size and checksum or from its first read;
-        also the source's own errors."""
+        """Raises ChecksumRefused if the source differs from its announced size and checksum or from its first read.
+        Errors of the source are raised, too.
+        """
         size, last = self._body.size, chunk_count(self._body.size) - 1
         out = memoryview(bytearray(min(_CHUNKS_AT_ONCE, last + 1) * STORED_CHUNK_BYTES))
         filled = plain_crc = stored_crc = 0

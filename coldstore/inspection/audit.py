@@ -198,8 +198,9 @@ def audit_listing(
 ) -> list[Finding]:
     """Compare the named objects with the listing. `page_sizes`: length of every named page, by key.
 
-    Beside a live broker a finding may be a race: read the root again and repeat. Objects below the log start are
-    deleted before the cursor moves, and the broker may have died in between, so their absence is not a finding."""
+    While a broker is running a finding may be a race: read the root again and repeat. A missing object below the log
+    start is not a finding: objects are deleted before the cursor moves, and the broker may have died in between.
+    """
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
     wanted: dict[str, tuple[int, int | None]] = {

@@ -261,4 +261,4 @@ class RootStore(Generic[T]):
             self._known = found
             self._on_newer(found)
         elif found.version == known.version:
-            self._known = found  # stored anew under another key (`rewrap`): the same content with another ETag
+            self._known = found  # encrypted again under another key (`rewrap`): the same content with another ETag

@@ -23,8 +23,8 @@ from logformat.record_batch import INT32_MAX, INT64_MAX
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# Allowance for other indexes that pack better, besides a tenth. Batches of 4096 bytes need the most: Kafka's indexes
-# have every second one.
+# Allowance, besides a tenth, for local indexes that pack better. It is largest for batches of 4096 bytes, because
+# Kafka's indexes have an entry for every second one.
 _PACKED_SPARE_BYTES: Final = 512
 _GAPS_EXPECTED: Final = 8  # in one object, at most; each is a lost tail
 
@@ -69,7 +69,7 @@ def footer_room(
 def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
     """Both indexes, in three sections, packed or not."""
     interval = interval_of(log_bytes)
-    entries = log_bytes // (interval + 1)  # at most: each covers more than the interval
+    entries = log_bytes // (interval + 1)  # an upper bound: each entry covers more than the interval
     plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
     thin = log_bytes // THIN_BYTES * _ENTRY_BYTES
     packed = entries * _PACKED_ENTRY_BYTES

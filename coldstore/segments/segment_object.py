@@ -212,7 +212,7 @@ class SegmentFooter:
     transactions: tuple[DecidedTransaction, ...]
     """In the order of their markers."""
     aborted: AbortedIndex | None
-    """Those of them that were aborted; None: none."""
+    """The aborted ones among them; None: there are none."""
     producer_bytes: bytes
     log_bytes: int
     object_bytes: int

@@ -77,7 +77,8 @@ class Meter:
     failure: str = ""
 
     def ended(self, outcome: CallOutcome, failure: str, now_s: float) -> None:
-        """Count how a call ended. A lost race for a root (412, 409) is an answer; an abandoned call has none."""
+        """Count the outcome of a call. A lost race for a root (412, 409) is an answer; an abandoned call has no answer.
+        """
         self.outcomes[outcome] += 1
         if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""

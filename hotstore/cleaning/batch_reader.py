@@ -25,7 +25,7 @@ from logformat.record_batch import (
 from seams.files.disk import File
 
 READ_BYTES_MAX: Final = 8 << 20  # of one run, unless its first batch is longer
-_MAGIC: Final = 3  # its place in `Fields`
+_MAGIC: Final = 3  # index in `Fields`
 
 
 class Run(NamedTuple):
@@ -51,7 +51,8 @@ class BatchReader:
 
     def read(self, file: File, position: int, length: int, offset: int | None) -> Run:
         """The whole batches in [position, position + length), at least the first; `offset` is the expected base offset;
-        None: accept that of the first batch. Raises OSError, and DamagedLog where no batch of that offset can begin."""
+        None accepts that of the first batch. Raises OSError, and DamagedLog where no batch of that offset can begin.
+        """
         wanted = max(min(length, READ_BYTES_MAX), HEADER_SIZE)
         if len(self._buffer) < wanted:
             self._buffer = bytearray(wanted)

@@ -124,7 +124,7 @@ class ProcessEngine:
         child = self._child
         if child is not None:
             child.kill()
-        with self._one_caller.unless_inside() as is_alone:  # else the thread inside drops it
+        with self._one_caller.unless_inside() as is_alone:  # otherwise the thread in a call drops it
             if is_alone:
                 self._drop()
 

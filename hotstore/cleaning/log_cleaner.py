@@ -92,7 +92,7 @@ class LogCleaner:
             config = self._config()
             is_used = config.enabled and number < config.threads
             if not is_used or not await self.clean_dirtiest(engine):
-                engine.reap()  # a process that was idle ended by itself; no step of it runs now
+                engine.reap()  # an idle process ends by itself; no step of it runs now
                 await asyncio.sleep(config.backoff_ms / 1000)
 
     # --- one pass ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class FlushEvent(IntEnum):
     AWAITED = 4  # a request begins to wait for a deferred sync
     TIMER = 5
     FORCED = 6  # flush, drain or flush.ms: due or not
-    BEGAN = 7  # the range of the sync was set
+    BEGAN = 7  # the range of the sync is set
     ENDED = 8  # the sync ended, or had no work
     FAILED = 9  # a write, a sync or a seal job failed
     CLOSE = 10

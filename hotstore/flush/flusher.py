@@ -24,8 +24,8 @@ from seams.loop.tasks import FailureReport, Tasks
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
-LAZY_S: Final = 0.01  # delay of a sync that no request waits for; a later reader sees the log's end this late
-TASKS_MAX: Final = 2  # one seals; it may overlap its successor's first step
+LAZY_S: Final = 0.01  # delay of a sync that no request waits for; a reader sees the log's end this much later
+TASKS_MAX: Final = 2  # one of them seals; it may overlap its successor's first step
 
 
 # Module names, because an enum member lookup costs 70 ns and a round has a dozen of them.

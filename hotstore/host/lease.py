@@ -160,12 +160,12 @@ class Lease:
         self.log.reserved_end = end_offset
 
     def move_high_watermark(self, offset: int) -> None:
-        """Record it for the next role of the log."""
+        """Record the high watermark for the next role of the log."""
         self._must_last("a high watermark")
         self.opened.high_watermark = offset
 
     def saw_epoch(self, leader_epoch: int) -> None:
-        """The log led in this epoch, or agreed with its leader."""
+        """Note that the log led in this epoch, or agreed with its leader."""
         self._must_last("a seen epoch")
         self.opened.seen_epoch = max(self.opened.seen_epoch, leader_epoch)
 

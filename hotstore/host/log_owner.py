@@ -16,11 +16,13 @@ class LogOwner(Protocol):
         ...
 
     def failed(self, why: LogFailed) -> None:
-        """The log is offline: the flushed end moves no more. Called once a log."""
+        """The log is offline: its flushed end no longer moves. Called at most once for a log."""
         ...
 
     def awaits_flush(self) -> bool:
-        """Whether a request waits for the flushed end: such a sync is not deferred (ADR 8). Called once an append."""
+        """Whether a request waits for the flushed end; if so, the sync is not deferred (ADR 8). Called once for each
+        append.
+        """
         ...
 
     def start_moved(self) -> None:

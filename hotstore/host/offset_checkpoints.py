@@ -26,7 +26,7 @@ from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import NewerFormat, TopicPartition
 from seams.files.disk import Disk, read_file, replace_file
 
-CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
+CHECKPOINTS_WAIT_S: Final = 30.0  # longest wait for another job's three fsyncs; then the disk counts as stuck
 CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, CLEANER_FILE, SEEN_EPOCH_FILE)
 Offsets = dict[TopicPartition, int]
 

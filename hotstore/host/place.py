@@ -113,7 +113,7 @@ class Place:
             raise
 
     async def settled(self) -> None:
-        """Wait until no turn is taken or wanted."""
+        """Wait until no turn is taken or waited for."""
         while self._turns:
             await asyncio.wait(tuple(self._turns))
 

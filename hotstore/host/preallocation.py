@@ -18,7 +18,7 @@ from seams.files.disk import is_full
 UNIT_BYTES: Final = 1 << 20
 STEP_UNITS: Final = 4
 SHARE_OF_FREE: Final = 32
-_WORTH_IT: Final = 16  # parts of a unit
+_WORTH_IT: Final = 16  # a step below 1/16 of a unit is not worth a call
 
 
 def step_bytes(end: int, segment_bytes: int, left_bytes: int, unit_bytes: int = UNIT_BYTES) -> int:

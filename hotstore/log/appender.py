@@ -57,7 +57,8 @@ def must_roll(
     """Whether a new segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end).
 
     An empty segment takes any append that fits a segment. Raises RecordListTooLarge if none is large enough, or if
-    index entries could not store the offsets: a header of 61 bytes may claim 2^31 of them."""
+    index entries could not store the offsets, because a header of 61 bytes may claim 2^31 of them.
+    """
     if incoming_end - 1 - incoming_base > INT32_MAX:
         raise RecordListTooLarge(
             f"{incoming_end - incoming_base} offsets in one append, a segment holds {INT32_MAX + 1}; send fewer batches"

@@ -64,8 +64,9 @@ class ProducersAt(NamedTuple):
     coordinator_epochs: dict[int, int]
 
     def last_offsets(self, end: int) -> tuple[int, ...]:
-        """Sorted: of each producer, the last offset of its newest data batch below `end`. Batches at or above `end` may
-        still be truncated, which makes this one the last. 0.3 s with `PRODUCERS_MAX`."""
+        """The last offset of each producer's newest data batch below `end`, sorted. Batches at or above `end` may still
+        be truncated; then this batch is the producer's last. 0.3 s with `PRODUCERS_MAX`.
+        """
         newest = (
             next((batch.last_offset for batch in reversed(producer.batches) if batch.last_offset < end), -1)
             for producer in self.entries.values()
@@ -91,8 +92,9 @@ class ProducersAt(NamedTuple):
 
 
 class Producers:
-    """The producers of one log. `expiration_ms`: time for which a silent producer is kept. `transactions`: those that
-    hold back the last stable offset; `ended`: those of them with a marker that may still be truncated."""
+    """The producers of one log. `expiration_ms`: time for which a silent producer is kept. `transactions`: the
+    transactions that hold back the last stable offset. `ended`: those among them whose marker may still be truncated.
+    """
 
     __slots__ = ("_coordinator_epochs", "_entries", "_open", "expiration_ms", "transactions")
 
@@ -277,8 +279,9 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy(), dict(self._open), self._coordinator_epochs.copy())
 
     def _forget_oldest(self) -> None:
-        """Drop a tenth: 25 000 take 2 ms, once for as many new producers. At most `OPEN_MAX` have open transactions, so
-        there are enough others."""
+        """Drop a tenth of the producers: 25 000 take 2 ms, once for as many new ones. At most `OPEN_MAX` have open
+        transactions, so there are enough others.
+        """
         open_ = self._open
         self._forget(tuple(islice((of for of in self._entries if of not in open_), PRODUCERS_MAX // 10)))
 

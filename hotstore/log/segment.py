@@ -95,7 +95,7 @@ class Segment:
         )
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add an aborted transaction; its marker is after all others."""
+        """Add an aborted transaction, whose marker is after all others."""
         if self.aborted is None:
             self.aborted = AbortedIndex()
         self.aborted.add(transaction)

@@ -18,7 +18,7 @@ from seams.files.disk import Directory, Disk
 
 
 class Begin(NamedTuple):
-    """Start of a new log, and the epochs and producers of the records below."""
+    """Start offset of a new log, and the epochs and producers of the records below it."""
 
     offset: int = 0
     epochs: LeaderEpochs = LeaderEpochs()

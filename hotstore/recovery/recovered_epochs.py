@@ -1,5 +1,7 @@
-"""Leader epochs of a log that is being opened: the checkpoint's if all batches read agree, else the batches'.
-Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All functions block."""
+"""Leader epochs of a log that is being opened: those of the checkpoint if all read batches agree with it, otherwise
+those of the batches. Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All
+functions block.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,9 @@ class RecoveredEpochs:
         return read_header(segment.file.read_at(place.position, HEADER_SIZE)).leader_epoch
 
     def read(self, header: BatchHeader, durable: int) -> None:
-        """The next batch. Raises CorruptBatch if the epoch falls, or if below `durable` one begins that the checkpoint
-        lacks."""
+        """The next batch. Raises CorruptBatch if the epoch falls, or if an epoch that the checkpoint lacks begins below
+        `durable`.
+        """
         epoch = header.leader_epoch
         if epoch == self._epoch or epoch < 0:
             return

@@ -70,8 +70,9 @@ def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row])
 
 
 def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count: int) -> Replicas:
-    """Nodes of the `turn`-th partition: its leader, then nodes of other domains, then the rest. The followers shift by
-    one with every round of leaders, so that a failed broker's partitions are spread over several new leaders."""
+    """Nodes of partition number `turn`: its leader, then nodes of other domains, then the rest. The followers shift by
+    one with every round of leaders, so that the partitions of a failed broker get several new leaders.
+    """
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]

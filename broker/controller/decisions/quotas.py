@@ -43,8 +43,9 @@ _OF_ADDRESSES: Final[Mapping[str, str]] = {CONNECTION_CREATION_RATE: "INT"}
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What a request does to one entity: pairs of type and name (None: the default), and pairs of key and value (None:
-    remove it)."""
+    """The alteration of one entity: pairs of type and name (None: the default), and pairs of key and value (None:
+    remove it).
+    """
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[tuple[str, float | None], ...]

@@ -57,9 +57,10 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
 
 
 def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | None) -> list[MetadataRecord]:
-    """`asked` becomes the controller. The session of the replaced controller ends (None: that controller released its
-    lease), and the new controller's session begins unless it has one. Both changes precede the rows, so that a
-    directory does not become leader of a log that it lacks."""
+    """Make the process `asked` the controller. The session of the replaced controller ends (None: that controller
+    released its lease), and the new controller's session begins unless it has one. Both changes precede the rows, so
+    that a directory does not become leader of a log that it lacks.
+    """
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
     gone = [] if node is None or not node.active else [node]
     records: list[MetadataRecord] = [replace(node, active=False) for node in gone]

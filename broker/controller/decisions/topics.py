@@ -68,7 +68,7 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
         raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     _check_count(wanted.partitions)
     factor = wanted.replication_factor
-    if wanted.internal:  # groups must not wait for brokers that may come later
+    if wanted.internal:  # groups must not wait for brokers that may join later
         factor = min(factor, sum(node.active for node in image.nodes.values()))
     return placement.spread(image, wanted.partitions, factor)
 

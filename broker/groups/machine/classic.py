@@ -1,7 +1,7 @@
 """State machine of the classic consumer-group protocol: events in, effects out.
 
 Handles heartbeats, leaving, commits, timers and stored records of one group; `joins` and `syncs` handle those requests,
-`rebalance` the phases. A token is answered at most once. Every parked token has a running timer or a pending store.
+`rebalance` the phases. A token is answered at most once. For every parked token a timer runs or a store is pending.
 
       Empty ──Join──► PreparingRebalance ──all joined, or time──► CompletingRebalance ──leader's Sync stored──► Stable
         ▲                │  ▲                                          │                                         │

@@ -87,9 +87,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class AdmitCommit:
-    """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group
-    management. `is_transactional`: in a transaction, which says its member and generation since KIP-447 only, and may
-    end while the group rebalances."""
+    """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group management.
+    `is_transactional`: the commit belongs to a transaction. Such commits name their member and generation only since
+    KIP-447, and may be made while the group rebalances.
+    """
 
     token: object
     member_id: str = NO_MEMBER

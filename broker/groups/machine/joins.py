@@ -145,7 +145,7 @@ class JoiningGroup(RebalancingGroup):
         unchanged = member.protocols == event.protocols
         leads = self.members.is_leader(member.member_id)
         if self.state is COMPLETING and unchanged:
-            # It probably never got the response to its first join.
+            # The member probably never got the response to its first join.
             self._reply(event.token, self._joined(member))
         elif self.state is STABLE and unchanged and not leads:
             self._reply(event.token, self._joined(member))

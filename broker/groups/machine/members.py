@@ -167,8 +167,9 @@ class Members:
         return any(self._supporters.get(name, 0) == len(self._members) for name in names)
 
     def elect_protocol(self) -> str:
-        """Each member votes for its first protocol that all support. The most votes win; in a tie the earlier vote
-        wins."""
+        """Each member votes for the first of its protocols that all members support. The most votes win; in a tie the
+        earlier vote wins.
+        """
         votes: dict[str, int] = {}
         for member in self._members.values():
             choice = next(n for n in member.subscriptions if self._supporters[n] == len(self._members))

@@ -58,7 +58,7 @@ class RebalancingGroup:
         self._config = config
         self._pending: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED, not yet joined
         self._unsynced: set[str] = set()  # members of this generation without a SyncGroup yet
-        self._is_initial = False  # preparing from Empty: the delay ends the phase, not the count
+        self._is_initial = False  # preparing from Empty: the delay ends the phase, not the number of joins
         self._initial_left_ms = 0
         self._initial_extends = False
         self._now_ms = now_ms

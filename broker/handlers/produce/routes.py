@@ -19,8 +19,9 @@ from broker.net.dispatch import Peer
 from broker.wire.messages import ProduceRequest
 
 _TOPICS_MAX: Final = 10_000
-"""Topics of all heads together (1.3 KB each at most). Above it the table is cleared, so that clients that always send
-new names cost time, not memory."""
+"""Most topics of all heads together (1.3 KB each at most). Above it the table is cleared, so clients that always send
+new names cost time, not memory.
+"""
 
 HeadKey = tuple[str, str, str, bytes, bytes]
 """Listener, principal and host of the peer, and the two parts of a head."""

@@ -1,7 +1,9 @@
 """TxnOffsetCommit: offsets that are committed with a transaction (KIP-98, KIP-447, KIP-890).
 
-The group's coordinator asks the transaction's whether its partition of `__consumer_offsets` belongs to the transaction;
-from version 5 on it is added. Source: Kafka 4.3's `GroupCoordinatorService.commitTransactionalOffsets`."""
+The group coordinator asks the transaction coordinator whether the group's partition of `__consumer_offsets` belongs to
+the transaction. From version 5 on the partition is added. Source: Kafka 4.3's
+`GroupCoordinatorService.commitTransactionalOffsets`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 - CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs stay
   the leader's.
-- The next fetch offset follows the flushed end, with `os` the written end.
+- The next fetch offset follows the flushed end; with `os` it follows the written end.
 - A failed log stops fetching and is reported. A log that a failure left half truncated is reopened. The log stays open
   for the next role.
 """
@@ -313,7 +313,7 @@ class FollowerReplica:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        if not self.lease.is_over:  # else the next role reports it, or the directory was removed
+        if not self.lease.is_over:  # otherwise the next role reports it, or the directory was removed
             self._log_failures.failed(self._place, why)
         log.error("%s is copied no more: %s", self._name, why)
         if self.reads is not None:

@@ -1,7 +1,7 @@
-"""A led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
+"""Led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
 
-- A record is visible, and a produce acknowledged, at the flushed end with `thermocline.flush=sync`; with `os` the page
-  cache counts. `replication.leader` derives the high watermark, also for a leader alone.
+- With `thermocline.flush=sync` a record is visible, and its produce acknowledged, once it is flushed; with `os` once it
+  is in the page cache. `replication.leader` derives the high watermark, also for a leader without followers.
 - The high watermark never falls within a leader epoch. Waiters are called on the loop after it moved.
 - Nothing is appended while it does not lead.
 - A transaction begins only with a guard that is still valid since its coordinator's confirmation (`verification`).
@@ -219,8 +219,9 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which every transaction is decided. Transactions in the bucket are (TX5, TX27), but for offsets
-        in the local log only the log itself knows the aborted ones."""
+        """Offset below which every transaction is decided. Transactions in the bucket are decided (TX5, TX27), but the
+        aborted transactions of local offsets are known only to the local log.
+        """
         high_watermark = self.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:
@@ -476,6 +477,6 @@ async def all_visible(partitions: Iterable[Readable], wait_s: float) -> None:
 
 
 def _retrieve(end_visible: asyncio.Future[None]) -> None:
-    """Offline or slow: the caller reads the current high watermark."""
+    """Drop the result of a log that is offline or slow: the caller reads the current high watermark."""
     if not end_visible.cancelled():
         end_visible.exception()

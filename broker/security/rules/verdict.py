@@ -1,4 +1,4 @@
-"""The verdict on a request: allowed, partly allowed, or refused."""
+"""Verdict on a request: allowed, partly allowed, or refused."""
 
 from __future__ import annotations
 

@@ -74,7 +74,9 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
 
 
 def _same_key(algorithm: str) -> tuple[str, ...]:
-    """RSA keys serve all algorithms of RSA; PyJWT names a key without `alg` by one of them."""
+    """Whether the key fits the algorithm. An RSA key serves all RSA algorithms, although PyJWT gives a key without
+    `alg` one of them.
+    """
     family = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
     return family if algorithm in family else ()
 

@@ -61,7 +61,7 @@ class ListenerTls:
         return self._made.contexts.server
 
     def client_context(self) -> ssl.SSLContext:
-        """For this broker's connections to others."""
+        """The context of this broker's connections to other brokers."""
         return self._made.contexts.client
 
     def principal(self, certificate: bytes | None, suite: str) -> str:

@@ -35,7 +35,7 @@ class BadStore(InvalidConfig):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A private key in unencrypted PEM, and its certificate with the chain above it, the own one first."""
+    """A private key in unencrypted PEM, and the chain of its certificate, beginning with that certificate."""
 
     key_pem: bytes
     chain: tuple[x509.Certificate, ...]
