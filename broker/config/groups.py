@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 NAME_BYTES_MAX: Final = 2_048
-"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topic names end at
-249."""
+"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topic names have at
+most 249.
+"""
 
 PROTOCOLS_MAX: Final = 100
 """Assignors of one member; stock clients offer up to three."""

@@ -1,7 +1,7 @@
-"""Which key store a listener may change to while the broker runs: another file of the directory of its first one. Pure.
+"""Check of a listener's key store while the broker runs: it must be a file in the directory of the first one. Pure.
 
-Whoever may alter configs could else name a file that clients write, such as a log with a certificate of their own in
-it: the listener would show it, and no client would connect. Kafka takes every path.
+Otherwise a user who may alter configs could name a file that clients write, such as a log that contains a certificate
+of their own. The listener would present it, and no client would connect. Kafka accepts every path.
 """
 
 from __future__ import annotations

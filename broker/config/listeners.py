@@ -81,8 +81,9 @@ class BrokersListener(NamedTuple):
 
 
 def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> BrokersListener:
-    """One of `listeners` when inter.broker.listener.name names it and another remains for clients; else an additional
-    one."""
+    """The listener that inter.broker.listener.name names, if another one remains for clients; otherwise an additional
+    listener.
+    """
     named = _named_for_brokers(texts, [listener.name for listener in listeners])
     if named is None or len(listeners) == 1:
         return BrokersListener(BROKERS, _listener_of_brokers(texts, listeners, host_name))

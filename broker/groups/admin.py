@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator
 
 GROUP_TYPE: Final = "classic"
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # bytes of ids, subscriptions and assignments; they are held twice, as objects and encoded
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # ids, subscriptions, assignments; held twice: objects, bytes
 _TOMBSTONES_PER_TURN: Final = 1_000  # 7 µs each: encoded, and put into a batch
 _MEMBER_BYTES: Final = 200  # about, of a member's ids and strings in a response
 

@@ -287,7 +287,7 @@ class Appender:
     async def _all_markers_applied(self) -> None:
         """Wait for markers before records of open transactions are read, because a record after its marker would reopen
         the transaction. No batch is appended meanwhile, so few markers follow. Raises TimeoutError."""
-        self._ended += 1  # a marker appended meanwhile must not wait for this batch, because this batch waits for the markers
+        self._ended += 1  # markers must not wait for this batch, which waits for them
         try:
             async with asyncio.timeout(_MARKERS_WAIT_S):
                 while self._markers and self._resigned is None:

@@ -13,7 +13,7 @@ class Ticks(NamedTuple):
 
     frame: int  # from a frame's first byte to its last
     idle: int  # without a byte from the peer
-    stall: int  # while the peer takes no byte of its responses; also the time, from the broker's close, to take all of them
+    stall: int  # the peer takes no byte of its responses; also, from the broker's close, to take all
     handshake: int = 11  # to complete the TLS handshake, from the admission
 
 

@@ -1,4 +1,4 @@
-"""State of a connection, and its effects: pausing reads, deadlines, closing.
+"""Life of a connection: applies its state to reading, deadlines and closing.
 
 It waits in the budget's queue exactly while it is STARVED. The first reason to close counts, unless the connection is
 cut later. Only `update_reading` pauses and resumes reading.
@@ -130,7 +130,7 @@ class Lifecycle:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, reason: CloseReason, detail: str) -> None:
-        """Read no more frames; `close_when_done` does the rest. No effect on a connection that ends already."""
+        """Read no more frames; `close_when_done` does the rest. No effect on a connection that is already ending."""
         was = self.state
         self.step(NEXT[Event.CLOSE])
         if self.state is not was:

@@ -1,4 +1,4 @@
-"""The server's side of one TLS session: the client's principal, the handshake's steps, and its deadline. `ServerTls` is
+"""Server's side of one TLS session: the client's principal, and the steps and deadline of the handshake. `ServerTls` is
 the interface to certificates; `broker.security.tls` implements it.
 """
 
@@ -89,7 +89,7 @@ class ServerSession:
         self._over()
 
     def _over(self) -> None:
-        """The handshake is."""
+        """The handshake is over."""
         self._shared.wheel.disarm(self)
         self._handshakes.leave(self)
 

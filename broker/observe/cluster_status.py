@@ -25,7 +25,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
     * `active`: it has a session; `broker_epoch`: of the last session.
     * `leaders`, `replicas`: partitions it leads and holds.
     * `machine`: the boot id of its machine.
-    * `given_up`: by `cluster forget`: the data on its disk does not count.
+    * `given_up`: `cluster forget` gave it up, so the data on its disk does not count.
     """
 
     node: int
@@ -65,7 +65,8 @@ class PartitionRow(msgspec.Struct, frozen=True, gc=False):
 
 class ClusterStatus(msgspec.Struct, frozen=True):
     """One image. `version`: its number of records. `controller_for_ms`: how long the answering broker has known the
-    controller. Without a controller none is known."""
+    controller. 0 without a controller.
+    """
 
     cluster_id: str | None
     controller: int | None

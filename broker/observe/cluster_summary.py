@@ -1,4 +1,4 @@
-"""One broker's share of the cluster's counts and findings, for `/metrics` and `/broker`.
+"""Cluster summary: one broker's share of the cluster's counts and findings, for `/metrics` and `/broker`.
 
 A partition is reported by its leader; partitions without a leader and absent brokers are reported by the controller. A
 sum over all brokers thus counts each partition once. An image is walked once for all requests, in turns of 5 ms.

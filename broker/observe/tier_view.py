@@ -26,7 +26,7 @@ from tiering.partition_state import Block
 
 _REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
 _WHY_CHARS: Final = 300
-# Causes that block appends are shown before causes that block tiering.
+# The order of causes: those that block appends come before those that block tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 

@@ -97,12 +97,12 @@ class ArchivedPartition:
     # ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def last_stable_offset(self) -> int:
-        """Undecided transactions are not copied."""
+        """The end of the bucket's part, because undecided transactions are not copied."""
         return self.high_watermark
 
     @property
     def is_end_known(self) -> bool:
-        """The bucket holds only committed records, and clients see only those."""
+        """Always true: the bucket holds only committed records, and clients see only those."""
         return True
 
     @property
@@ -164,7 +164,7 @@ class KnownRoot:
         self.manifests = manifests
         self.read_s = float("-inf")
         self.lineage = LeaderEpochs()
-        self.lineage_end = -1  # it covers every epoch below; −1: not read
+        self.lineage_end = -1  # the lineage covers every epoch up to this one; −1: not read
         self.log = ArchivedLog(partition, self)
         self.tier = ArchivedTier(self)
 

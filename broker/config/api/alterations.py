@@ -18,7 +18,8 @@ from logformat.errors import InvalidRequest
 
 CONFIGS_BYTES_MAX: Final = 4096
 """Largest size of a topic's explicit configs, as JSON. They are stored in `cluster.json` and in the root of each
-partition, which keeps 8 KiB of its 64 free for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
+partition, which reserves 8 of its 64 KiB for a claim. All of Kafka's configs with their longest numbers take 2 KiB.
+"""
 _SHOWN_CHARS: Final = 80
 
 
@@ -55,7 +56,7 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
     changed = dict(existing)
     for name, operation, value in alterations:
         if operation is AlterOperation.DELETE:
-            changed.pop(name, None)  # an unknown name too, as in Kafka
+            changed.pop(name, None)  # unknown names too, as in Kafka
         elif value is None:
             raise _null(name)
         elif operation is AlterOperation.SET:
@@ -105,7 +106,8 @@ def size_of(configs: Mapping[str, str | None]) -> int:
 
 
 def check_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
-    """Raise InvalidConfig, naming the longest, when they take more than `bytes_max` bytes as JSON."""
+    """Raise InvalidConfig, which names the longest config, when the configs take more than `bytes_max` bytes as JSON.
+    """
     size = size_of(configs)
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
@@ -119,7 +121,7 @@ def altered_overrides(
     broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, own: bool
 ) -> dict[str, str]:
     """The overrides of running brokers after the alterations: dynamic configs in canonical text, checked together with
-    the values beneath them. `own`: of this broker, else of every broker.
+    the values that they override. `own`: the overrides of this broker; otherwise those of every broker.
 
     Raises InvalidRequest in Kafka's words, InvalidConfig when an operation does not fit a config.
     """

@@ -167,7 +167,9 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
 
 
 def _known(name: str) -> Definition:
-    """Also of one listener's config. An override without a definition was left out when it was applied."""
+    """The definition of a config, which may be one listener's. An override without a definition was left out when it
+    was applied.
+    """
     found = broker_definition(name)
     assert found is not None, name
     return found

@@ -1,4 +1,5 @@
-"""Kafka's configs that have an effect here, with their doc, and with the default where it differs from Kafka's and why.
+"""Kafka's configs that have an effect here: their documentation, and each default that differs from Kafka's, with the
+reason.
 
 Types, limits and Kafka's defaults are in the generated table.
 """
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """What a config does here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
+    """The effect of a config here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
 
     doc: str
     default: str | None = None
@@ -23,7 +24,7 @@ H = Honoured
 
 
 def _dynamic(doc: str, default: str | None = None, reason: str = "") -> Honoured:
-    """A broker config that may change at run time: those of Kafka, whose tools know which they are."""
+    """Marks a broker config that may change at run time. These are the same as Kafka's, because its tools know them."""
     return Honoured(doc, default, reason, dynamic=True)
 
 

@@ -1,4 +1,4 @@
-"""Kafka's configs without effect here, with the reason, and values that are refused.
+"""Kafka's configs without effect here, each with the reason, and values that are refused.
 
 A config is accepted without effect only if clients and operators do not rely on its effect. A config that promises
 protection is refused by name (ADR 12).
@@ -115,8 +115,9 @@ REFUSED: Mapping[str, str] = {
     "config.providers": "values are taken as they are written, so ${...} would not be replaced; write the values, or "
     "give them in THERMOCLINE_ variables of the environment",
 }
-"""Broker configs that promise protection that is missing here, mostly access control. A start with one of them is
-refused."""
+"""Broker configs that promise a protection that is missing here, mostly access control. A start with one of them is
+refused.
+"""
 
 TAKEN_OUT: Mapping[str, str] = {
     "leader.imbalance.per.broker.percentage": "Kafka 4 took it out; auto.leader.rebalance.enable moves back every "
@@ -124,7 +125,7 @@ TAKEN_OUT: Mapping[str, str] = {
     "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
     "inter.broker.listener.name, so leave it out",
 }
-"""Names that Kafka removed and only warns about, with the alternative."""
+"""Names that Kafka removed and only warns about, each with the alternative."""
 
 _ROLE: Final = "process.roles"
 
