@@ -21,7 +21,7 @@ from logformat.record_batch import Buffer, Codec, CorruptBatch
 RATIO_FLOOR_BYTES: Final = 16 << 20  # below this any ratio passes, e.g. one repeated byte
 RATIO_MAX: Final = 1100  # just above the most that gzip can do (1 032:1); zstd reaches 32 768:1
 _ZSTD_BLOCK_RATIO_MAX: Final = 32768  # a 4-byte run-length block stands for 128 KiB
-_ZSTD_INPUT_MIN: Final = 256  # bytes fed at once at the least: overshoots the cap by at most 8 MiB
+_ZSTD_INPUT_MIN: Final = 256  # least bytes fed at once: the output exceeds the cap by at most 8 MiB
 _ZSTD_WINDOW_MAX: Final = 1 << 27  # what zstd's own decoders accept by default, and its highest level needs
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _GZIP_INPUT_MIN: Final = 1024  # bytes fed at once, doubled within a member
@@ -56,7 +56,7 @@ def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
     try:
         return _decompressed(codec, view, cap)
     except CorruptBatch as error:
-        # Its frames hold the output so far, up to 128 MiB, as long as the error is referenced.
+        # Its stack frames hold the output so far, up to 128 MiB, as long as the error is referenced.
         traceback.clear_frames(error.__traceback__)
         raise
 

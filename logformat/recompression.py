@@ -35,7 +35,7 @@ CODECS: Final = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-"""Kafka's names in compression.type; `producer` is none of them."""
+"""Codecs by Kafka's names in compression.type; `producer` is not a codec."""
 
 
 def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int, records_bytes_max: int) -> memoryview:

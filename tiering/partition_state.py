@@ -84,7 +84,7 @@ class TieredPartition:
         self.is_complete = is_complete
         """Whether all topics and configs are known; otherwise no segment is deleted, local or remote (R29)."""
         self.is_alone = is_alone  # no other replica is assigned
-        self.chooses_start = config.enabled  # its local start becomes the log's when tiering is switched off
+        self.chooses_start = config.enabled  # this log's local start becomes the log start when tiering is switched off
         self.topic_id = topic_id
         self.partition = partition
         self.epoch = epoch
@@ -157,8 +157,9 @@ class TieredPartition:
 
     def holds(self, epoch: int, end_offset: int) -> bool:
         """Whether the log has, or no longer needs, the records of the leader of an earlier `epoch` below `end_offset`;
-        after a lost tail the same offsets may have been assigned again. False for the own and later epochs, which
-        belong to other leaders. Call it only if the bucket holds the offsets below the local log's start."""
+        after a lost tail the same offsets may have been assigned again. False for this epoch and later ones. Call it
+        only if the bucket holds the offsets below the local log's start.
+        """
         if epoch >= self.epoch:
             return False
         shared_end = self.log.epochs.shared_end(epoch, self.log.log_end_offset)
@@ -298,9 +299,10 @@ class TieredPartition:
             raise Fenced(f"{self.name}: epoch {self.epoch} was superseded; tiering of it stopped")
 
     def check_fresh(self) -> None:
-        """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader;
-        Retryable if the image may be outdated: a new, idle leader has not claimed yet and would not fence this one
-        (R23)."""
+        """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader.
+        Raises Retryable if the image may be outdated, because a new, idle leader may not have claimed yet and would not
+        fence this one (R23).
+        """
         self.check_not_fenced()
         self.lease.check()
         if not self._is_fresh() or not self.is_complete():

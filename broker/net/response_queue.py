@@ -150,7 +150,7 @@ class Outbox:
 
     def drop(self) -> None:
         for waiting in self.answers.drain():
-            cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not keep this object alive
+            cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not hold us
 
     def close(self) -> None:
         """The connection is gone. A blocking request that completes later drops its response; if it were kept here, it

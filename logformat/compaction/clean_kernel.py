@@ -55,7 +55,7 @@ from logformat.record_batch import (
 assert FILLER_KEY == b"\0\0ti", "the filler below is written byte by byte"
 
 GROWTH: Final = 12
-"""Bytes by which a record may grow when its timestamp delta is rewritten: ten of the delta, two of the length."""
+"""Most bytes by which a record grows when its timestamp delta is rewritten: ten of the delta, two of the length."""
 _LEADER_EPOCH_AT: Final = 12
 _PRODUCER_EPOCH_AT: Final = PRODUCER_ID_AT + 8
 _BASE_SEQUENCE_AT: Final = PRODUCER_ID_AT + 10
@@ -81,7 +81,7 @@ _varint_to: Final = inlined(_put_varint)
 
 
 def _seal(batch: int, end: int) -> None:
-    """Length and CRC of a batch written to [batch, end)."""
+    """Set length and CRC of a batch written to [batch, end)."""
     store_be32(batch + LENGTH_AT, end - batch - LOG_OVERHEAD)
     store_be32(batch + CRC_AT, crc_of(batch + ATTRIBUTES_AT, end))
 
@@ -219,8 +219,9 @@ _drop: Final = inlined(_lose_all)
 
 
 def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, bool]:
-    """(reason or 0, number of retained records, their greatest timestamp, whether one is a tombstone without horizon).
-    Stores each record's decision. Reads the records in [at, end)."""
+    """Decide for each record in [at, end) whether it is retained, and store the decisions. Returns (reason or 0, number
+    of retained records, their greatest timestamp, whether one is a tombstone without horizon).
+    """
     slots, slot_count = word(state, at_.SLOTS), word(state, at_.SLOT_COUNT)
     k0, k1 = word(state, at_.HASH_KEY_0), word(state, at_.HASH_KEY_1)
     keeps_tombstones, now = word(state, at_.KEEPS_TOMBSTONES), word(state, at_.NOW)

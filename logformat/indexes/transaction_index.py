@@ -57,7 +57,8 @@ def overlapping(
 ) -> tuple[tuple[AbortedTransaction, ...], bool]:
     """Aborted transactions that overlap the fetched range [first, end), and whether the list is complete.
 
-    If not, transactions that began below `end` may have their marker in a later segment: continue there."""
+    If it is not, transactions that began below `end` may have their marker in a later segment: continue there.
+    """
     found: list[AbortedTransaction] = []
     for entry in transactions:
         if entry.last_offset >= first and entry.first_offset < end:

@@ -1,7 +1,7 @@
 """Loads, stores, copies and CRC steps on raw addresses, as numba intrinsics: one machine instruction each.
 
-The only unchecked memory access of the project: kernels check the bounds before every call. Raw addresses, because
-array arguments to inlined helpers take four times as long.
+This is the only unchecked memory access of the project; kernels check the bounds before every call. Raw addresses are
+used because array arguments to inlined helpers take four times as long.
 """
 
 from __future__ import annotations

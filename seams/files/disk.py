@@ -1,7 +1,8 @@
-"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and functions over them.
-A write is complete or raises `OSError`. Nothing is durable before `File.sync` (content) and `Disk.sync_dir` or
-`Directory.sync` (names) returned. All calls block: use them on the loop only where they hit the page cache by design,
-otherwise through `Workers`. `seams.files.posix_disk` has the real ones."""
+"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and functions over them. A write is complete or
+raises `OSError`. Nothing is durable before `File.sync` (content) and `Disk.sync_dir` or `Directory.sync` (names)
+returned. All calls block: use them on the loop only where they hit the page cache by design, otherwise through
+`Workers`. `seams.files.posix_disk` has the real disk.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +80,12 @@ class FileRange:
 
 
 class Directory(Protocol):
-    """An open directory. It stays the same directory when it is renamed, so a late call works where it began.
+    """An open directory. It stays the same directory when it is renamed, so a late call works in the directory in which
+    it began.
 
     Names hold no `/`. A removed directory has no names, and none can be made (ENOENT). After `close` every call raises
-    OSError (EBADF)."""
+    OSError (EBADF).
+    """
 
     @property
     def path(self) -> str:

@@ -19,7 +19,9 @@ FailureReport = Callable[[str, BaseException], None]
 
 
 class Tasks:
-    """Owner of a set of tasks. `bound` caps how many run at once (RuntimeError above: a leak, not a load)."""
+    """Owner of a set of tasks. `bound` caps how many run at once; above it `spawn` raises RuntimeError, because so many
+    are a leak, not a load.
+    """
 
     def __init__(self, report: FailureReport | None = None, bound: int = 100_000) -> None:
         self._report = report or log_failure
@@ -43,8 +45,9 @@ class Tasks:
     def spawn_with_callback(
         self, name: str, coroutine: Coroutine[Any, Any, T], told: Callable[[asyncio.Future[T]], None]
     ) -> None:
-        """Start a task and call `told` with it when it ended, once, in a later turn of the loop. If it may not start,
-        `told` gets the RuntimeError of `spawn`."""
+        """Start a task and call `told` with it when it ended, once, in a later turn of the loop. If the task may not
+        start, `told` gets the RuntimeError of `spawn`.
+        """
         task: asyncio.Future[T]
         try:
             task = self.spawn(name, coroutine, awaited=True)

@@ -2,7 +2,8 @@
 pass that computes the object's checksums (C12, `segment_body`). The store confirms them before the commit, and the
 object's name is new. The range is verified, so that local bytes may be deleted, only after the commit was read back and
 the object seen again. The object of a failed attempt may appear later. It is deleted once no attempt of ours can commit
-it, else by gc (C3)."""
+it; otherwise gc deletes it (C3).
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class DiskWatch:
         return Space(space.total, space.free + max(given_back, 0))
 
     def _log_pressure(self, stuck: int) -> None:
-        """Logged when the excess begins and ends: it slows produces down, then refuses them."""
+        """Log when the excess, which slows produces down and then refuses them, begins and ends."""
         disk = self.disk
         if self.local_excess_ratio <= EXCESS_LOGGED_RATIO:
             log.info("local logs are within their limit of %d MB again", disk.log_limit >> 20)

@@ -109,8 +109,9 @@ class AttachedTiers:
     async def _open_as_of(
         self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> OpenLog | None:
-        """Open a log whose files begin above its start if the root starts no lower, or if objects hold what lies
-        between. Raises `missing` otherwise, because those records are lost."""
+        """Open a log whose files begin above its start, if the root's start is not lower either, or if objects hold the
+        records between. Raises `missing` otherwise, because those records are lost.
+        """
         if manifest.log_start_offset >= missing.first:
             self._logs.raise_log_start(place, missing.first)
         elif not is_held_below(missing.first, manifest):

@@ -97,7 +97,7 @@ async def begin_at_end(
     if not end:
         return Begin()
     epochs, producers, _ = await state_at(store, manifests, of, manifest.remote_end_offset, deadline_s, known=known)
-    # In the same write, because the first record's sync would write the epoch file again.
+    # The epoch is written now, because otherwise the first record's sync would write the epoch file again.
     return Begin(end, epochs.assign(leader_epoch, end), tuple(producers))
 
 

@@ -1,4 +1,4 @@
-"""A bucket opened for reading without a broker: its store, and its partitions by topic.
+"""Bucket access without a broker: opens the store for reading, and finds partitions by topic.
 
 Topic names come from the manifests, so a bucket without `cluster.json` can be read. A topic id works instead of a name,
 because a topic that was deleted and created again has two.

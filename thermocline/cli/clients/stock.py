@@ -141,7 +141,7 @@ def plainly(what: str, error: KafkaError) -> str:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Turn the client's exceptions into CommandFailed; `what` names the operation.
+    """Turn the client's exceptions into CommandFailed. `what` names the operation.
 
     For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
     carry.
@@ -176,8 +176,9 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
 
 
 def login_refusal(bootstrap: str) -> str | None:
-    """Whether a broker refuses the login of this command, and why; None: it does not, or that is not known.
-    librdkafka retries a refused login in silence, and then says that no broker answered."""
+    """The reason why a broker refuses the login of this command; None: it does not refuse it, or that is unknown.
+    librdkafka retries a refused login in silence, and then says that no broker answered.
+    """
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import BrokerUnreachable, LoginRefused
 

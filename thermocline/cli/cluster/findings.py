@@ -1,7 +1,7 @@
-"""Findings about a cluster, worst first: those that its image shows, and those that only an outside view shows. Pure.
+"""Findings about a cluster, worst first: those of its image, and those that are visible only from outside. Pure.
 
-An outside view shows brokers that do not answer and brokers with an old image. Findings of the image have the broker's
-own words (broker.observe.cluster_findings). Each finding ends with the remedy.
+The view from outside shows brokers that do not answer and brokers with an old image. Findings of the image have the
+broker's own words (broker.observe.cluster_findings). Each finding ends with the remedy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`thermocline cluster forget`: gives up a node that does not come back.
 
-Prints what happens to each partition of the node first. Partitions that no other replica has completely come first,
-because they continue without the records that only this node may hold. A node that had a session since is not given up.
+Prints what happens to each partition of the node first. Partitions without another complete replica come first, because
+they continue without the records that only this node may hold. A node that had a session since is not given up.
 """
 
 from __future__ import annotations

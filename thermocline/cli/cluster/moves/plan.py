@@ -1,4 +1,4 @@
-"""The plan that `cluster drain` and `cluster rebalance` show before replicas move. Pure.
+"""Plan of replica moves, which `cluster drain` and `cluster rebalance` show before replicas move. Pure.
 
 A new replica copies the hot bytes from a leader; cold bytes stay in the bucket. No partition gets two replicas on one
 broker, or one on a broker without session. Replicas are spread over fault domains where there are enough (R15). The
@@ -90,7 +90,7 @@ class Plan:
 
 
 def move_of(held: Assignment, after: Nodes) -> Move:
-    """Each new replica copies the hot bytes, none the cold ones."""
+    """The move of one partition. Each new replica copies the hot bytes; cold bytes are not copied."""
     added = sum(node not in held.assigned for node in after)
     hot = None if held.hot_bytes is None else held.hot_bytes * added
     cold = held.cold_bytes if added else 0
