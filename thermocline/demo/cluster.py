@@ -1,9 +1,10 @@
 """`make demo-cluster`: data movement after the loss of machines, with three real brokers and stock clients, in about a
 minute.
 
-Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and started
-again empty: the demo draws the bytes that had to move beside those that did not. Then all three are killed and all
-directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and compared.
+Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and the
+broker is started again empty. The demo draws the bytes that had to move beside those that did not. Then all three are
+killed and all directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and
+compared.
 
 Expected values are computed here, never read back. Every figure is measured in this run.
 """
@@ -30,7 +31,7 @@ from thermocline.demo.picture import Picture, add_secure, play, scaled
 from thermocline.demo.three import NODES, DemoCluster
 
 _MEGABYTES: Final = 1000
-_SEGMENTS: Final = 60  # of the whole history, so that its tail is a small part of it
+_SEGMENTS: Final = 60  # segments of the whole history, so that its hot tail is small
 _SEGMENT_MIN, _SEGMENT_MAX = 1 << 20, 16 << 20
 _MOVED: Final = "thermocline_replication_bytes_in_total"
 _STAYED: Final = "thermocline_replication_bytes_skipped_total"

@@ -1,4 +1,5 @@
-"""Output of the demos: both tiers as bars, remarks, the seconds of each act; and a temporary directory to run in.
+"""Output of the demos: both tiers as bars, remarks, and the seconds of each act. Also runs a demo in a temporary
+directory.
 
 Without a terminal nothing is overwritten, and a bar is printed every three seconds at most.
 """

@@ -5,7 +5,7 @@
             ...
 
 Batches come partition after partition, in offset order. At most `threads` + `WINDOWS_AHEAD` windows are in memory. An
-error is raised behind the rows before it. A reader that is closed, exhausted or forgotten leaves no thread.
+error is raised after the rows before it. A reader that is closed, exhausted or forgotten leaves no thread.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Target = tuple[int, str]
-"""(offset, why it is not the one that was named, or "")."""
+"""(offset, the reason why it is not the requested one, or "")."""
 
 
 def register(verbs: Subparsers[Parser]) -> None:

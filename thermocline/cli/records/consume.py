@@ -69,7 +69,8 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 class _Given:
-    """Whether the group assigned partitions to this member; none if it has more members than partitions."""
+    """Whether the group assigned partitions to this member. It has none if the group has more members than partitions.
+    """
 
     once = False
 
@@ -244,7 +245,7 @@ class _Undecided:
 
 
 class _Silence:
-    """Prints once, after ten seconds, that partitions with unread records deliver none, and the reason.
+    """Prints once, after ten seconds, that partitions with unread records deliver none, and why.
 
     librdkafka retries silently.
     """

@@ -1,4 +1,4 @@
-"""`thermocline serve --brokers N`: a supervisor, and N brokers in child processes.
+"""Supervisor of `thermocline serve --brokers N`: runs N brokers in child processes.
 
 `supervision` decides; this module performs. Every address must be free before the first broker starts (D58). A child
 stops cleanly when its stdin pipe closes, so none outlives the supervisor. Terminal signals reach only the supervisor; a

@@ -1,4 +1,5 @@
-"""A topic's retention in one sentence: when data is deleted from the disk, and when from the bucket. Pure."""
+"""Text of a topic's retention: one sentence about when data is deleted from the disk, and when from the bucket. Pure.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ An attempt allocates no more than `logformat.compression` would, for any declare
 `logformat.compression.decompress` (a test checks). When an attempt fails (several frames, a wrong guess, damage), that
 function decides.
 
-GB/s out on one core, for 16 KiB and 1 MiB of events: zstd 1.0 and 1.5 (0.3 and 1.1 there), lz4 2.7 and 3.2 (2.2 and
-1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
+GB/s of output on one core, for 16 KiB and 1 MiB of events (in parentheses: `logformat.compression`): zstd 1.0 and 1.5
+(0.3 and 1.1), lz4 2.7 and 3.2 (2.2 and 1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Decompressor:
 
 
 def _is_one_zstd_frame(data: memoryview) -> bool:
-    """Whether the frame ends where the data does; one-shot decompression does not check (RFC 8878, 3.1.1)."""
+    """Whether the frame ends at the end of the data; one-shot decompression does not check that (RFC 8878, 3.1.1)."""
     if bytes(data[:4]) != _ZSTD_MAGIC:
         return False
     at = zstandard.frame_header_size(data)

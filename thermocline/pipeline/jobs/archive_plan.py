@@ -1,7 +1,7 @@
 """The next step of an archive run, from the bucket's content and the archived offsets. Pure.
 
-A step (the offsets of one commit) overlaps nothing archived. Either the dead letters of all its offsets are committed,
-or of none (`dead_letters_committed`): so two tables without a common transaction stay exactly once. Each partition has
+A step (the offsets of one commit) overlaps nothing archived. The dead letters of its offsets are either all committed
+or none (`dead_letters_committed`). Two tables without a common transaction thus stay exactly once. Each partition has
 at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
 """
 
@@ -114,7 +114,8 @@ def _spans(log: BucketPartition, wanted: Range) -> list[_Span]:
         first, end = max(at, segment.base_offset), min(wanted[1], segment.end_offset)
         if first >= end:
             continue
-        # The range stays contiguous across a hole in the manifest (there should be none), so that the reader fails.
+        # The range stays contiguous across a hole in the manifest (there should be none), so that the reader fails
+        # there.
         whole = first == segment.base_offset and end == segment.end_offset
         share = segment.log_bytes * (end - first) // (segment.end_offset - segment.base_offset)
         spans.append(_Span(at, end, share, segment.records if whole else None, segment.max_timestamp_ms))

@@ -1,4 +1,4 @@
-"""One task of an archive step: a split of the log to Parquet files in the table's storage.
+"""One task of an archive step: writes a split of the log to Parquet files in the table's storage.
 
 A file's name has a number drawn for each attempt, so a task that Spark repeats, or runs twice at once, overwrites
 nothing. No table names a file before the driver commits it. On a local file system a returned file is fsynced. Rows are

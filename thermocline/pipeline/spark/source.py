@@ -38,7 +38,7 @@ _NO_WRITING: Final = (
 _OPTIONS_KEY: Final = "thermocline.options"
 _MADE_BY_SQL: Final = "provider"  # a table property of Spark's, and no reader's option
 _PREFIX: Final = "option."
-_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # Spark's own, and JAAS
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # configs of Spark's own source, and JAAS
 
 
 class ThermoclineSource(DataSource):

@@ -1,7 +1,7 @@
 """The stream reader: micro-batches of exact offset ranges over both tiers.
 
-A batch is named by offsets alone, so a restart reads the same rows, from the tier that has them then. Offsets only
-grow. A partition that appears later is read from its first offset. Offsets are never skipped silently.
+A batch is identified by offsets alone, so a restart reads the same rows, from the tier that has them at that time.
+Offsets only grow. A partition that appears later is read from its first offset. Offsets are never skipped silently.
 """
 
 from __future__ import annotations

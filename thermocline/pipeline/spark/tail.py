@@ -1,4 +1,4 @@
-"""The hot tail: exact offsets of a partition from the running cluster, as the same rows that the bucket gives.
+"""Hot tail of a partition: reads exact offsets from the running cluster, as the same rows that the bucket would give.
 
 Rows come in offset order from `[start, end)`, and every offset is accounted for: the read ends when the cluster returns
 an offset at or beyond `end`, or reports the end of the partition. Segments may move to the bucket meanwhile, because
@@ -188,7 +188,7 @@ def _after_error(
     code = error.code()
     if code == KafkaError._PARTITION_EOF:
         reached = _offset(message)
-        if reached > at:  # no visible record lies between
+        if reached > at:  # there is no visible record between
             loss.gaps.append((part.topic, part.partition, at, min(reached, part.rows.end_offset)))
         return max(at, reached)
     if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):

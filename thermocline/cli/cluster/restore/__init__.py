@@ -1,3 +1,2 @@
-"""`cluster restore` and `rebuild`: for when only the bucket is left, or its `cluster.json` is lost. Pure plans,
-shells.
+"""`cluster restore` and `rebuild`: recover a cluster of which only the bucket is left, or whose `cluster.json` is lost.
 """

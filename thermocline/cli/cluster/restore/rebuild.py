@@ -1,7 +1,7 @@
 """`thermocline cluster rebuild`: rebuilds a lost or unreadable `cluster.json` from the manifests.
 
-A `cluster.json` that this or a newer version can read is never replaced, nor one of a cluster whose lease is bumped. A
-topic without a known name stops it until a person names it. `--done` ends the protection against deletions.
+A `cluster.json` is never replaced if this or a newer version can read it, or if the cluster's lease is still bumped. A
+topic without a known name stops the rebuild until a person names it. `--done` ends the protection against deletions.
 """
 
 from __future__ import annotations

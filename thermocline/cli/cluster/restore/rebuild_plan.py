@@ -1,9 +1,9 @@
 """The new `cluster.json` made from the partitions' manifests (R29). Pure.
 
-Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because claims are lazy and
-roots lag. Replicas are unknown, so no partition gets a leader before brokers report their logs and a person confirms
-that all did. A topic without a name in a manifest, or with a name that another one has, is included only if a person
-names it.
+Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because leaders claim late
+and roots lag. Replicas are unknown, so no partition gets a leader before brokers report their logs and a person
+confirms that all did. A topic without a name in a manifest, or with a name that another one has, is included only if a
+person names it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class RebuildPlan:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raises CommandFailed for a key that no broker writes: its partition number and epoch would be believed."""
+    """Raises CommandFailed for a key that no broker writes, because its partition number and epoch would be taken as
+    true.
+    """
     for text in keys:
         key = parse_key(text)
         if key is None:

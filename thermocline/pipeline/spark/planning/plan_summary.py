@@ -1,4 +1,4 @@
-"""Printed summary of a batch's plan: amounts read and pruned. Pure.
+"""Summary of a batch's plan, to be printed: amounts read and pruned. Pure.
 
 Pruned is the difference between `held` (everything in the chosen partitions, both tiers) and `read`. Bytes are of log,
 before decompression. An index interval at a cut between tasks is read twice and counts twice.
