@@ -1,5 +1,7 @@
-"""The process of one broker: starts, serves, stops, and returns the exit code. It serves only after its session is
-committed to `cluster.json`. The simulation starts this same broker with other seams.
+"""The process of one broker: starts, serves, stops, and returns the exit code.
+
+It serves only after its session is committed to `cluster.json`. The simulation starts this same broker with other
+seams.
 """
 
 from __future__ import annotations

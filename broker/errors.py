@@ -1,5 +1,7 @@
-"""Maps exceptions to Kafka error codes. An unmapped exception is UNKNOWN_SERVER_ERROR and is reported, because it is a
-bug."""
+"""Maps exceptions to Kafka error codes.
+
+An unmapped exception is UNKNOWN_SERVER_ERROR and is reported, because it is a bug.
+"""
 
 from __future__ import annotations
 

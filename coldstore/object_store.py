@@ -1,6 +1,8 @@
-"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors. `put_segment` objects are immutable and
-never reuse a name. `put_root` is the only replacing write and always conditional. A failed conditional write has an
-unknown outcome, so `roots.root` reads the root back."""
+"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors.
+
+`put_segment` objects are immutable and never reuse a name. `put_root` is the only replacing write and always
+conditional. A failed conditional write has an unknown outcome, so `roots.root` reads the root back.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Errors of a local log. An append that raised one of them wrote nothing to the log. broker.errors maps them to Kafka's
-error codes, which the docstrings name."""
+"""Errors of a local log.
+
+An append that raised one of them wrote nothing to the log. broker.errors maps them to Kafka's error codes, which the
+docstrings name.
+"""
 
 from __future__ import annotations
 

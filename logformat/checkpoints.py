@@ -1,6 +1,8 @@
-"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`. A decoder raises
-Corrupt for text that it does not understand completely, NewerFormat for an unknown version. Source: Kafka's
-OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1)."""
+"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`.
+
+A decoder raises Corrupt for text that it does not understand completely, NewerFormat for an unknown version. Source:
+Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1).
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The four codecs of record batches. The caller, not the data, sets the bounds on decompression. `decompress` returns
-at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a floor). It allocates at most that plus
-a few MiB, and raises CorruptBatch otherwise: truncated data, trailing bytes, another codec. Declared sizes are not
-trusted: in zstd frames and snappy preambles an attacker chooses them, and `zstandard` allocates a declared size beyond
-its own limit. Source: Kafka's compress package; xerial's snappy framing; docs/design/failures.md, "compression
-bombs"."""
+"""The four codecs of record batches.
+
+The caller, not the data, sets the bounds on decompression. `decompress` returns at most `bytes_max` bytes and never
+more than RATIO_MAX times its input (beyond a floor). It allocates at most that plus a few MiB, and raises CorruptBatch
+otherwise: truncated data, trailing bytes, another codec. Declared sizes are not trusted: in zstd frames and snappy
+preambles an attacker chooses them, and `zstandard` allocates a declared size beyond its own limit. Source: Kafka's
+compress package; xerial's snappy framing; docs/design/failures.md, "compression bombs".
+"""
 
 from __future__ import annotations
 

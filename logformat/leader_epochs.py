@@ -1,7 +1,9 @@
-"""Leader epochs of a log as (epoch, first offset of that epoch) pairs. Epochs and start offsets grow strictly.
-Immutable: an edit returns a new value, or the same object without a change, so that its owner writes the checkpoint
-only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format of `leader-epoch-checkpoint`: `0`,
-the count, then lines `<epoch> <start offset>`."""
+"""Leader epochs of a log as (epoch, first offset of that epoch) pairs.
+
+Epochs and start offsets grow strictly. Immutable: an edit returns a new value, or the same object without a change, so
+that its owner writes the checkpoint only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format
+of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start offset>`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""State of a log's idempotent producers as bytes: Kafka's `.snapshot`, and our fuller file beside it. Kafka stores one
-batch a producer, so after a restart only a resend of the very last batch is recognised; with five batches in flight
-that gives duplicates. Ours stores the last five with their offsets. A resend of any of them thus gets its original
-answer, even after a roll, a kill or a recovery from the cold tier (G4). Both files describe the state before the batch
-at the offset in their name (C8). Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours:
+"""State of a log's idempotent producers as bytes: Kafka's `.snapshot`, and our fuller file beside it.
+
+Kafka stores one batch a producer, so after a restart only a resend of the very last batch is recognised; with five
+batches in flight that gives duplicates. Ours stores the last five with their offsets. A resend of any of them thus gets
+its original answer, even after a roll, a kill or a recovery from the cold tier (G4). Both files describe the state
+before the batch at the offset in their name (C8). Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours:
 docs/formats/producer-state.md.
 """
 

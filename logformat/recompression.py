@@ -1,7 +1,8 @@
-"""Converts a record batch to another codec, with the same records, offsets, timestamps and producer fields. The records
-are not decoded, because their decompressed bytes are the same in every codec. Only the length, the codec bits and the
-CRC of the header change. Kafka's LogValidator rebuilds the batch from its records; consumers read the same. *Blocking*
-in proportion to the decompressed records; the codecs run without the interpreter's lock.
+"""Converts a record batch to another codec, with the same records, offsets, timestamps and producer fields.
+
+The records are not decoded, because their decompressed bytes are the same in every codec. Only the length, the codec
+bits and the CRC of the header change. Kafka's LogValidator rebuilds the batch from its records; consumers read the
+same. *Blocking* in proportion to the decompressed records; the codecs run without the interpreter's lock.
 """
 
 from __future__ import annotations

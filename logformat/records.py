@@ -1,8 +1,9 @@
-"""Records inside a batch: reads, writes and validates them one by one. Users are ListOffsets by time,
-`thermocline.validate.records=true`, batches without a maximum timestamp, the command line and tests. An ordinary
-produce or fetch never uses it. Produces to compacted topics use `key_check`. Every length is checked against the
-available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M records/s. Source: Kafka's
-DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
+"""Records inside a batch: reads, writes and validates them one by one.
+
+Users are ListOffsets by time, `thermocline.validate.records=true`, batches without a maximum timestamp, the command
+line and tests. An ordinary produce or fetch never uses it. Produces to compacted topics use `key_check`. Every length
+is checked against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M records/s.
+Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Schedules the jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket. No job blocks
-the loop, and no produce or hot fetch waits for one. A full disk is reported and retried here; the queue retries other
-failures.
+"""Schedules the jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket.
+
+No job blocks the loop, and no produce or hot fetch waits for one. A full disk is reported and retried here; the queue
+retries other failures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""State shared by the jobs of one tiered partition: log, manifest, claim, reservation, and blocking conditions. The
-claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync of
-the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so the remote end of another
-leader is never used as ours. After a `Fenced` there are no more commits of this partition; every commit is made under
-our epoch. Runs on the loop."""
+"""State shared by the jobs of one tiered partition: log, manifest, claim, reservation, and blocking conditions.
+
+The claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync
+of the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so the remote end of
+another leader is never used as ours. After a `Fenced` there are no more commits of this partition; every commit is made
+under our epoch. Runs on the loop.
+"""
 
 from __future__ import annotations
 

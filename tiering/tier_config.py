@@ -1,5 +1,6 @@
-"""Values of tiering: configuration, leadership, limits and status. Immutable, with units in the names; −1 means "no
-limit" as in Kafka.
+"""Values of tiering: configuration, leadership, limits and status.
+
+Immutable, with units in the names; −1 means "no limit" as in Kafka.
 """
 
 from __future__ import annotations

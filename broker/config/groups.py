@@ -1,5 +1,7 @@
-"""Limits of consumer groups: configs (Kafka's names in the comments) and constants of this broker. Every structure that
-a client can grow has its limit here. Source: Kafka 4.3's `GroupCoordinatorConfig`."""
+"""Limits of consumer groups: configs (Kafka's names in the comments) and constants of this broker.
+
+Every structure that a client can grow has its limit here. Source: Kafka 4.3's `GroupCoordinatorConfig`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Timeouts between brokers: sessions, heartbeats, the lease. Pure. Two heartbeats fit into a session, two renewals into
-a lease. After a closed connection a session ends sooner than after silence, and at once if the port refuses.
+"""Timeouts between brokers: sessions, heartbeats, the lease. Pure.
+
+Two heartbeats fit into a session, two renewals into a lease. After a closed connection a session ends sooner than after
+silence, and at once if the port refuses.
 """
 
 from __future__ import annotations

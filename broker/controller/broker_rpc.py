@@ -1,6 +1,8 @@
-"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals. A
-response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own image
-shows the result."""
+"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals.
+
+A response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own
+image shows the result.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Requests of clients and operators to the controller: topics, configs, users, ACLs, quotas, elections, reassignments,
-nodes. The creation of a topic is answered when its partitions serve. A caller that is cancelled after its change began
-only stops waiting.
+nodes.
+
+The creation of a topic is answered when its partitions serve. A caller that is cancelled after its change began only
+stops waiting.
 """
 
 from __future__ import annotations

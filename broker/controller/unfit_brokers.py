@@ -1,5 +1,7 @@
 """Acts on brokers' health reports: unfit leaders hand over, lost logs leave in-sync sets, waiting reassignments
-complete. Each new image and each new report is checked. A failed commit is retried.
+complete.
+
+Each new image and each new report is checked. A failed commit is retried.
 """
 
 from __future__ import annotations

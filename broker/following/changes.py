@@ -1,6 +1,8 @@
-"""Changes for one broker between two images: roles to begin and end, logs to remove. Pure (design, concept 3). The same
-image twice gives no changes. A chain of images ends in the same effects as its last image alone. A topic created and
-deleted within one step is never led."""
+"""Changes for one broker between two images: roles to begin and end, logs to remove.
+
+Pure (design, concept 3). The same image twice gives no changes. A chain of images ends in the same effects as its last
+image alone. A topic created and deleted within one step is never led.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Metadata cache: the applied image, by topic id and name, for every request. The publisher replaces the image in one
-step, so two reads without an await between them agree. A topic appears here when it is committed. Its partitions serve
-once they are open (`broker.partition.registry`).
+"""Metadata cache: the applied image, by topic id and name, for every request.
+
+The publisher replaces the image in one step, so two reads without an await between them agree. A topic appears here
+when it is committed. Its partitions serve once they are open (`broker.partition.registry`).
 """
 
 from __future__ import annotations

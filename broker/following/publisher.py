@@ -1,6 +1,8 @@
-"""Applies one image after another to this broker (design, concept 3). The order is: resign, withdraw, swap the metadata
-cache, drop, apply configs, apply rows, lead, follow, purge. The first image at start is published as a change from the
-empty image, so there is no other way to open or remove logs. Publishing never waits.
+"""Applies one image after another to this broker (design, concept 3).
+
+The order is: resign, withdraw, swap the metadata cache, drop, apply configs, apply rows, lead, follow, purge. The first
+image at start is published as a change from the empty image, so there is no other way to open or remove logs.
+Publishing never waits.
 """
 
 from __future__ import annotations

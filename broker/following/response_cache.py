@@ -1,6 +1,7 @@
-"""Cache of long encoded responses about the cluster, by request. All entries belong to one version of the cluster view,
-its stamp; a request at another stamp clears them. The key names everything that the response depends on except the
-stamp.
+"""Cache of long encoded responses about the cluster, by request.
+
+All entries belong to one version of the cluster view, its stamp; a request at another stamp clears them. The key names
+everything that the response depends on except the stamp.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Detects a replication throttle that is set while no partition moves, because an operator may have forgotten it
-(KIP-73). The cost of an image depends only on its changes. A throttle set before this broker started counts from its
-start.
+(KIP-73).
+
+The cost of an image depends only on its changes. A throttle set before this broker started counts from its start.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Counts and logs cluster changes between images. An election is counted by the elected broker, and a shrunk or grown
-in-sync set by the partition's leader, so a sum over brokers counts each once. The first image is no change.
+"""Counts and logs cluster changes between images.
+
+An election is counted by the elected broker, and a shrunk or grown in-sync set by the partition's leader, so a sum over
+brokers counts each once. The first image is no change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Administration of groups: list, describe, delete, and delete single offsets. A deletion is durable before it is
-answered; meanwhile the group takes no joins or commits. Responses are bounded. Long work yields to the loop. Source:
-Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88, 222, 229, 496, 518, 848."""
+"""Administration of groups: list, describe, delete, and delete single offsets.
+
+A deletion is durable before it is answered; meanwhile the group takes no joins or commits. Responses are bounded. Long
+work yields to the loop. Source: Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88,
+222, 229, 496, 518, 848.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Background cleaning of groups: tombstones for expired offsets, positions in deleted topics, and empty groups; topic
-ids for positions without one. A tombstone is decided only while no commit of its position is in flight, so it never
-follows one into the log. A position in a deleted topic is hidden even before its tombstone is written
-(`offsets.belongs`)."""
+ids for positions without one.
+
+A tombstone is decided only while no commit of its position is in flight, so it never follows one into the log. A
+position in a deleted topic is hidden even before its tombstone is written (`offsets.belongs`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code. A request waits for
-offsets.commit.timeout.ms in total, which also bounds the wait of later requests of its connection (heartbeats). The
-append continues, and its result is applied."""
+"""Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code.
+
+A request waits for offsets.commit.timeout.ms in total, which also bounds the wait of later requests of its connection
+(heartbeats). The append continues, and its result is applied.
+"""
 
 from __future__ import annotations
 

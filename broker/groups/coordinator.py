@@ -1,6 +1,9 @@
-"""The group coordinator: routes requests to shards and enforces limits. A commit is answered and visible only once its
-records are durable. All memory that a client can grow has a bound in `GroupConfig`. Two background tasks serve all
-groups (timers, `cleaner`), and one task per partition runs while it loads or is written to."""
+"""The group coordinator: routes requests to shards and enforces limits.
+
+A commit is answered and visible only once its records are durable. All memory that a client can grow has a bound in
+`GroupConfig`. Two background tasks serve all groups (timers, `cleaner`), and one task per partition runs while it loads
+or is written to.
+"""
 
 from __future__ import annotations
 

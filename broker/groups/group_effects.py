@@ -1,6 +1,8 @@
-"""Performs the effects of the groups' state machines: responses, timers, records to store. A waiting request is a
-future, which serves as the machine's token. No other code runs between an event and its effects. One task serves all
-timers."""
+"""Performs the effects of the groups' state machines: responses, timers, records to store.
+
+A waiting request is a future, which serves as the machine's token. No other code runs between an event and its effects.
+One task serves all timers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""OffsetCommit and OffsetFetch, group by group. A commit answered with NONE is durable. Fetched positions are durable,
-and their shard is still led when they are sent."""
+"""OffsetCommit and OffsetFetch, group by group.
+
+A commit answered with NONE is durable. Fetched positions are durable, and their shard is still led when they are sent.
+"""
 
 from __future__ import annotations
 

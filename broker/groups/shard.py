@@ -1,6 +1,7 @@
-"""Groups of one partition of `__consumer_offsets`, as its records define them, while this broker leads it. They are the
-state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the applied part
-of the log. A commit is applied only when its append in this leader epoch succeeded.
+"""Groups of one partition of `__consumer_offsets`, as its records define them, while this broker leads it.
+
+They are the state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the
+applied part of the log. A commit is applied only when its append in this leader epoch succeeded.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Throttles clients that are over a quota (KIP-219). The request is served, its response leaves at once with the
-throttle time, and the connection is not read until that time is over.
+"""Throttles clients that are over a quota (KIP-219).
+
+The request is served, its response leaves at once with the throttle time, and the connection is not read until that
+time is over.
 
 Brokers and super users have no quotas. `fetch.quota` throttles fetches, because a throttled fetch has no records. The
 quotas measure:

@@ -1,5 +1,7 @@
-"""Encodes records of an internal topic as batches, and decodes them. Pure. A batch without a correct CRC is refused.
-Control batches have no records: a marker ends a transaction, a gap declares that records may be missing.
+"""Encodes records of an internal topic as batches, and decodes them. Pure.
+
+A batch without a correct CRC is refused. Control batches have no records: a marker ends a transaction, a gap declares
+that records may be missing.
 """
 
 from __future__ import annotations

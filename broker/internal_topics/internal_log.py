@@ -1,6 +1,8 @@
-"""Log of one internal topic: loads and drops the shards that this broker leads, as leadership moves. When `resign`
-returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that ends in another
-epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays no other.
+"""Log of one internal topic: loads and drops the shards that this broker leads, as leadership moves.
+
+When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that
+ends in another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays
+no other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""One shard: a partition of an internal topic while this broker leads it in one leader epoch. State, appender and
-bookkeeping are created for one load and dropped together. A dropped shard neither answers nor writes; late results of
-its log have no effect."""
+"""One shard: a partition of an internal topic while this broker leads it in one leader epoch.
+
+State, appender and bookkeeping are created for one load and dropped together. A dropped shard neither answers nor
+writes; late results of its log have no effect.
+"""
 
 from __future__ import annotations
 

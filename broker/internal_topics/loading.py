@@ -1,5 +1,7 @@
 """Loads a state from a partition's snapshot and log, encodes a state as a snapshot, and tracks when a snapshot is due.
-Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is."""
+
+Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Controlled shutdown: hands over leaderships first, and ends the session and releases the lease last (R9). Each step
-takes at most `LEAVE_S`. Without a controller or store the stop continues; other brokers then wait for the session or
-lease to expire, and no record is lost (D48).
+"""Controlled shutdown: hands over leaderships first, and ends the session and releases the lease last (R9).
+
+Each step takes at most `LEAVE_S`. Without a controller or store the stop continues; other brokers then wait for the
+session or lease to expire, and no record is lost (D48).
 """
 
 from __future__ import annotations

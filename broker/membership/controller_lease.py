@@ -1,6 +1,7 @@
-"""Controller lease (`lease.json`): the controller bumps it, and another broker may claim when the bumps cease. It is
-written by compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The lease decides
-only *when* to try; `cluster.json` names the controller.
+"""Controller lease (`lease.json`): the controller bumps it, and another broker may claim when the bumps cease.
+
+It is written by compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The lease
+decides only *when* to try; `cluster.json` names the controller.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""This broker's heartbeats to the controller. A heartbeat is sent when the previous one was answered. An urgent report
-(`tell`) is a second heartbeat beside the parked one. Responses of an older controller than the known one are ignored.
-"Store away" proves no freshness. While no controller answers, this broker may claim."""
+"""This broker's heartbeats to the controller.
+
+A heartbeat is sent when the previous one was answered. An urgent report (`tell`) is a second heartbeat beside the
+parked one. Responses of an older controller than the known one are ignored. "Store away" proves no freshness. While no
+controller answers, this broker may claim.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Decides whether a data directory may serve a bucket (design 1, scenario C31). Pure. A directory that another one
-replaced is refused for ever. An empty directory takes over a bucket only after the lease expired or was released, or an
-operator gave --take-over."""
+"""Decides whether a data directory may serve a bucket (design 1, scenario C31). Pure.
+
+A directory that another one replaced is refused for ever. An empty directory takes over a bucket only after the lease
+expired or was released, or an operator gave --take-over.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable one: the page first, then the root. A root
-that another process wrote meanwhile is never replaced."""
+"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable one: the page first, then the root.
+
+A root that another process wrote meanwhile is never replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Response queue of one connection: keeps request order, and decides when the next request may be dispatched. Three
-conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow one
+"""Response queue of one connection: keeps request order, and decides when the next request may be dispatched.
+
+Three conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow one
 (`answers.full`), a peer that does not take responses (`send.busy`).
 """
 
@@ -56,8 +57,7 @@ class ResponseQueue:
             self._ready_bytes += _memory(answer)
 
     def head(self) -> AwaitedAnswer | None:
-        """The response that all others wait for, after `pop_ready`; None when there is none. If it is done, it failed.
-        """
+        """The response that all others wait for, after `pop_ready`; None without one. If it is done, it failed."""
         head = self.entries[0] if self.entries else None
         assert not isinstance(head, list), "a ready answer was left behind"
         return head

@@ -1,5 +1,6 @@
-"""Server's side of one TLS session: the client's principal, and the steps and deadline of the handshake. `ServerTls` is
-the interface to certificates; `broker.security.tls` implements it.
+"""Server's side of one TLS session: the client's principal, and the steps and deadline of the handshake.
+
+`ServerTls` is the interface to certificates; `broker.security.tls` implements it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Status of the cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics. Defines
-under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every broker gives the same
-response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that it yields to other
-work with many partitions.
+"""Status of the cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
+
+Defines under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every broker gives
+the same response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that it yields to
+other work with many partitions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Content of the HTTP routes, from the first second of a start to the end. A starting broker shows its present wait;
-`Sources` add the rest once clients are served.
+"""Content of the HTTP routes, from the first second of a start to the end.
+
+A starting broker shows its present wait; `Sources` add the rest once clients are served.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Ticks and checkpoints of changed partitions. An idle partition costs nothing. If a full disk refuses a checkpoint,
-its samples are written with the next one at the usual time."""
+"""Ticks and checkpoints of changed partitions.
+
+An idle partition costs nothing. If a full disk refuses a checkpoint, its samples are written with the next one at the
+usual time.
+"""
 
 from __future__ import annotations
 

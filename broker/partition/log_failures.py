@@ -1,6 +1,7 @@
-"""Logs on this broker that failed or lost records, for reports to the controller. `unfit`: the log failed, so its
-replica does not lead until the log is reopened. `lost`: the log is damaged and lacks records that an in-sync replica
-must have (R18). An entry stays until the log is reopened or removed.
+"""Logs on this broker that failed or lost records, for reports to the controller.
+
+`unfit`: the log failed, so its replica does not lead until the log is reopened. `lost`: the log is damaged and lacks
+records that an in-sync replica must have (R18). An entry stays until the log is reopened or removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Interface of partitions for the handlers that read: Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata. A partition
-is led here, followed, or only in the bucket. No call blocks, and only the searches await. `NotKnownYet` means that the
-partition has to be looked up first.
+"""Interface of partitions for the handlers that read: Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata.
+
+A partition is led here, followed, or only in the bucket. No call blocks, and only the searches await. `NotKnownYet`
+means that the partition has to be looked up first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Look-up tables of this broker's partitions, by role. A partition is in `partitions` from the moment it serves until
-it resigns or its topic is deleted. A request for a partition with another leader never gets
-UNKNOWN_TOPIC_OR_PARTITION."""
+"""Look-up tables of this broker's partitions, by role.
+
+A partition is in `partitions` from the moment it serves until it resigns or its topic is deleted. A request for a
+partition with another leader never gets UNKNOWN_TOPIC_OR_PARTITION.
+"""
 
 from __future__ import annotations
 

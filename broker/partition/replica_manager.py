@@ -1,6 +1,7 @@
-"""`ReplicaManager`: gives each replica of this broker the role that the metadata image asks for. It implements the
-publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. No role
-begins after `close` began. A stop is clean only if the tail of every log is known.
+"""`ReplicaManager`: gives each replica of this broker the role that the metadata image asks for.
+
+It implements the publisher's `Effects`. No call waits: each starts work that continues until a later call changes the
+goal. No role begins after `close` began. A stop is clean only if the tail of every log is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Owner of one replica on this broker: gives its log one role at a time, or removes it. One task per replica works
-towards the newest aim. A new aim ends the current role at once. The next role begins after all work of the previous one
-on the log ended. An aim that is replaced before its turn never begins. `docs/design/late-work.md` draws the states and
-transitions.
+"""Owner of one replica on this broker: gives its log one role at a time, or removes it.
+
+One task per replica works towards the newest aim. A new aim ends the current role at once. The next role begins after
+all work of the previous one on the log ended. An aim that is replaced before its turn never begins.
+`docs/design/late-work.md` draws the states and transitions.
 """
 
 from __future__ import annotations

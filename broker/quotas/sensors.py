@@ -1,6 +1,8 @@
-"""Sensors: the measured use of each client, at most `SENSORS_MAX` of one kind. A sensor expires after an hour without
-use, as in Kafka. Above the bound the least recently used sensor is dropped, so its client starts with an unused quota.
-Clients that always send new ids thus cost time, not memory."""
+"""Sensors: the measured use of each client, at most `SENSORS_MAX` of one kind.
+
+A sensor expires after an hour without use, as in Kafka. Above the bound the least recently used sensor is dropped, so
+its client starts with an unused quota. Clients that always send new ids thus cost time, not memory.
+"""
 
 from __future__ import annotations
 

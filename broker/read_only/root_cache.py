@@ -216,8 +216,7 @@ class RootCache:
         self._refuse(partition, StorageFailed(f"{partition} is not served: {damage}"), DAMAGED_S)
 
     def _trace(self, partition: ArchivedPartition, root: KnownRoot) -> asyncio.Future[None]:
-        """Read the lineage. The future is done, without an error, when the read succeeded or failed. Do not cancel it.
-        """
+        """Read the lineage. The future is done, without an error, after success or failure. Do not cancel it."""
         tracing = self._tracing.get(partition)
         if tracing is None:
             tracing = asyncio.get_running_loop().create_future()

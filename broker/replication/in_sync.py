@@ -1,6 +1,7 @@
-"""In-sync sets of a leader: it waits for the committed set united with every proposed one (R4, R16, R17). Pure. Only an
-applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because the commit may
-have succeeded although its response was lost. Set and minimum come from the applied row only.
+"""In-sync sets of a leader: it waits for the committed set united with every proposed one (R4, R16, R17). Pure.
+
+Only an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because the
+commit may have succeeded although its response was lost. Set and minimum come from the applied row only.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Replication throttling (KIP-73): the follower rate over a sliding window, and the replicas it applies to. Pure. All
-bytes count, including those above the quota, so an excess delays the next fetch. The rate is the bytes of the last
+"""Replication throttling (KIP-73): the follower rate over a sliding window, and the replicas it applies to. Pure.
+
+All bytes count, including those above the quota, so an excess delays the next fetch. The rate is the bytes of the last
 windows divided by the time since the first of them began, at least one window (Kafka's SimpleRate). Configs:
 `follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source: Kafka's
 ReplicationQuotaManager.

@@ -1,6 +1,7 @@
-"""Requests that only brokers may send are refused on all listeners except the brokers' own (CVE-2018-1288). They are:
-broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions. A refused request
-changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are brokers.
+"""Requests that only brokers may send are refused on all listeners except the brokers' own (CVE-2018-1288).
+
+They are: broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions. A refused
+request changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are brokers.
 
 Hot path: two look-ups for most requests, 0.1 µs.
 """

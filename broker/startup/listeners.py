@@ -1,5 +1,6 @@
-"""Listener addresses of one broker, and the ready line. Addresses are bound first; connections are accepted when the
-broker serves.
+"""Listener addresses of one broker, and the ready line.
+
+Addresses are bound first; connections are accepted when the broker serves.
 
 An address in use is detected before disk, bucket or lease are touched, and the start is refused (`Refused`).
 """

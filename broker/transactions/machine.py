@@ -1,9 +1,12 @@
-"""Decisions of the coordinator about one transactional id. Pure: each takes the durable state and returns an answer, or
-the state to write before the answer. `is_pending` means that an earlier change is on its way to the log.
+"""Decisions of the coordinator about one transactional id.
+
+Pure: each takes the durable state and returns an answer, or the state to write before the answer. `is_pending` means
+that an earlier change is on its way to the log.
 
 Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and uses exactly one epoch. A fence or an
 end that uses the last epoch takes a new producer id. Retries with the previous epoch exist only for an end that used an
-epoch (version 2)."""
+epoch (version 2).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Ends transactions that no coordinator will end by itself (TX10, TX31 to TX35): transactions with a declared gap, and
-transactions open for longer than any time-out allows. For group offsets also transactions restored with a snapshot that
-are not in the log (TX12).
+transactions open for longer than any time-out allows.
+
+For group offsets also transactions restored with a snapshot that are not in the log (TX12).
 
 The outcome is looked up in the footers of the partition first, then at the coordinators. A transaction that no loaded
 coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable

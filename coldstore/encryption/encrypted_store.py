@@ -1,11 +1,13 @@
-"""An `ObjectStore` that encrypts stored objects and decrypts reads. Its users see plaintext, and sizes and CRCs of
-plaintext. ETags and conditional writes are the inner store's. A ranged read takes one request if this process knows the
-object's trailer from a tail read or an upload, else two. The loop decrypts objects up to the size of a root, a worker
-larger ones. An object that is not encrypted is refused, unless the ring accepts plain ones. Objects below `.probe/`
-stay plain, because the probe asks about the inner store's own checks.
+"""An `ObjectStore` that encrypts stored objects and decrypts reads.
+
+Its users see plaintext, and sizes and CRCs of plaintext. ETags and conditional writes are the inner store's. A ranged
+read takes one request if this process knows the object's trailer from a tail read or an upload, else two. The loop
+decrypts objects up to the size of a root, a worker larger ones. An object that is not encrypted is refused, unless the
+ring accepts plain ones. Objects below `.probe/` stay plain, because the probe asks about the inner store's own checks.
 
 A HEAD proves a copy: the store's checksum of the stored bytes must equal the one in the trailer. The answer then has
-the plaintext's checksum, which is authenticated."""
+the plaintext's checksum, which is authenticated.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md). Every
-object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer holds that
-key wrapped by a key-encryption key, bound to the object's name and size. A chunk that was changed, moved, removed or
-taken from another object is thus refused, and so is a truncated or renamed object. The plaintext's size and the stored
-size can be computed from each other without the key. Pure: no I/O.
+"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md).
+
+Every object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer holds
+that key wrapped by a key-encryption key, bound to the object's name and size. A chunk that was changed, moved, removed
+or taken from another object is thus refused, and so is a truncated or renamed object. The plaintext's size and the
+stored size can be computed from each other without the key. Pure: no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Key-encryption keys: each wraps the data keys of many objects. A key has an id and a check value, which distinguish a
-wrong key from a damaged object. A ring has one active key, which wraps new data keys, and any number of old ones. A
-ring without an active key leaves new objects unencrypted: the first step of switching encryption on in a cluster. No
-message and no `repr` has a key's bytes."""
+"""Key-encryption keys: each wraps the data keys of many objects.
+
+A key has an id and a check value, which distinguish a wrong key from a damaged object. A ring has one active key, which
+wraps new data keys, and any number of old ones. A ring without an active key leaves new objects unencrypted: the first
+step of switching encryption on in a cluster. No message and no `repr` has a key's bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Key services wrap the key-encryption keys, so that the key file alone decrypts nothing. A process asks once for each
-key, never for an object. An outage of the service thus does not stop a running broker. boto3 is loaded only when a key
-is asked for. Everything blocks."""
+"""Key services wrap the key-encryption keys, so that the key file alone decrypts nothing.
+
+A process asks once for each key, never for an object. An outage of the service thus does not stop a running broker.
+boto3 is loaded only when a key is asked for. Everything blocks.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +94,7 @@ def _region_of(key_id: str) -> str | None:
 
 
 def wrapped_by_aws(secret: bytes, name: str, key_id: str, region: str | None, endpoint: str | None) -> KmsKey:
-    """`secret` wrapped by the KMS key `key_id`. `name`: its id in the key file. Raises AccessRefused, StoreUnavailable.
-    """
+    """`secret`, wrapped by KMS key `key_id`. `name`: its id in the key file. Raises AccessRefused, StoreUnavailable."""
     wrapped = AwsKms(key_id, region, endpoint).wrap(secret, name)
     return KmsKey(key_id, base64.b64encode(wrapped).decode(), region, endpoint)
 

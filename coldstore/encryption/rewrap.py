@@ -1,9 +1,10 @@
-"""Rewraps the data keys of a bucket's objects with the active key, also while brokers run. An object of another key
-gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is encrypted. An immutable
-object is copied to a scratch file, checked, and stored again under its key on the condition that it did not change.
-Readers get either the old bytes or the new ones. A root is written as brokers write it, by compare-and-set with the
-same content, so a broker that commits meanwhile wins or reads it back. Foreign and damaged objects are left unchanged
-and counted.
+"""Rewraps the data keys of a bucket's objects with the active key, also while brokers run.
+
+An object of another key gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is
+encrypted. An immutable object is copied to a scratch file, checked, and stored again under its key on the condition
+that it did not change. Readers get either the old bytes or the new ones. A root is written as brokers write it, by
+compare-and-set with the same content, so a broker that commits meanwhile wins or reads it back. Foreign and damaged
+objects are left unchanged and counted.
 """
 
 from __future__ import annotations

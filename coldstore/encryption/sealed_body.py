@@ -1,7 +1,9 @@
-"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them. The plaintext's size and
-CRC32C are checked as a store would check them, before the trailer is sent. A source may be read again (a multipart
-upload, a redirect). Every chunk must then encrypt to the same tag as before. A changed source is refused before any
-byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks."""
+"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them.
+
+The plaintext's size and CRC32C are checked as a store would check them, before the trailer is sent. A source may be
+read again (a multipart upload, a redirect). Every chunk must then encrypt to the same tag as before. A changed source
+is refused before any byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks.
+"""
 
 from __future__ import annotations
 

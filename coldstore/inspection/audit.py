@@ -1,7 +1,9 @@
-"""Findings of `bucket verify` and the plan of `bucket gc`. Pure comparisons of values that `bucket_inspection` read. A
-plan needs a listing taken before root and pages were read. Then no root names a deletable object now or later: its
-key's epoch is below the root's, and a commit adds only objects of the root's own epoch (C2). Unnamed objects of the
-root's own epoch are pending and stay. Unknown objects are neither pending nor deletable.
+"""Findings of `bucket verify` and the plan of `bucket gc`.
+
+Pure comparisons of values that `bucket_inspection` read. A plan needs a listing taken before root and pages were read.
+Then no root names a deletable object now or later: its key's epoch is below the root's, and a commit adds only objects
+of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and stay. Unknown objects are neither
+pending nor deletable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Compares a footer's section 7 with the markers in the object's bytes, without the bucket. A reader of committed
-records hides exactly the transactions that section 7 lists as aborted. A missing entry thus shows aborted records, and
-a wrong entry hides committed ones. Only markers within the object can be compared."""
+"""Compares a footer's section 7 with the markers in the object's bytes, without the bucket.
+
+A reader of committed records hides exactly the transactions that section 7 lists as aborted. A missing entry thus shows
+aborted records, and a wrong entry hides committed ones. Only markers within the object can be compared.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Protects orphans from deletion that may be the only copies of records. It reads the footers of orphans and writes
-nothing. The caller's `Holds` tells whether a log (or the manifest if there is no log) holds records. An object is kept
-if this is not proved, or the object cannot be read."""
+"""Protects orphans from deletion that may be the only copies of records.
+
+It reads the footers of orphans and writes nothing. The caller's `Holds` tells whether a log (or the manifest if there
+is no log) holds records. An object is kept if this is not proved, or the object cannot be read.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Entries of a manifest: segments, pages, snapshots, and sums over them.
+
 `check_*` bound a damaged or hostile entry (they raise Corrupt): its numbers are in range and in order, and no list in
-it is longer than `RANGES_MAX`."""
+it is longer than `RANGES_MAX`.
+"""
 
 from __future__ import annotations
 

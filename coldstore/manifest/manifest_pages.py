@@ -1,7 +1,10 @@
-"""Manifest pages: immutable Parquet files of entries that keep a root small (docs/formats/manifest.md). Level 0 holds
-segments, level 1 pointers to level-0 pages (C14). Every read checks a page against its pointer: length, CRC32C, order
-and range of the rows, and their sums. No memory is allocated for counts that exceed the pointer's. pyarrow is imported
-by the first call, because most partitions need no page. All calls block (a few ms for 4 096 entries)."""
+"""Manifest pages: immutable Parquet files of entries that keep a root small (docs/formats/manifest.md).
+
+Level 0 holds segments, level 1 pointers to level-0 pages (C14). Every read checks a page against its pointer: length,
+CRC32C, order and range of the rows, and their sums. No memory is allocated for counts that exceed the pointer's.
+pyarrow is imported by the first call, because most partitions need no page. All calls block (a few ms for 4 096
+entries).
+"""
 
 from __future__ import annotations
 

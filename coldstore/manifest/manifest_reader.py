@@ -1,6 +1,8 @@
 """Read-only access to one partition's manifest: its root, and its segments by offset and time.
+
 A returned manifest passed its checks and belongs to the partition. `segments` accounts for every offset of its range,
-by a segment or by a page that was skipped for its times. It needs a `ReadStore` only: Spark executors may not write."""
+by a segment or by a page that was skipped for its times. It needs a `ReadStore` only: Spark executors may not write.
+"""
 
 from __future__ import annotations
 

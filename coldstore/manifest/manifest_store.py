@@ -1,7 +1,8 @@
-"""`ManifestStore`: loads, claims, commits and searches one partition's manifest in a bucket. It does the I/O for
-`Manifest` and its pages. A page is in the bucket before a root names it. A root stays within 64 KiB. Nothing is deleted
-here: the caller deletes unnamed objects after the grace. `may_delete` is true only if no attempt of ours can still
-arrive and the root read after that, with its pages, does not name the object (C3).
+"""`ManifestStore`: loads, claims, commits and searches one partition's manifest in a bucket.
+
+It does the I/O for `Manifest` and its pages. A page is in the bucket before a root names it. A root stays within 64
+KiB. Nothing is deleted here: the caller deletes unnamed objects after the grace. `may_delete` is true only if no
+attempt of ours can still arrive and the root read after that, with its pages, does not name the object (C3).
 """
 
 from __future__ import annotations

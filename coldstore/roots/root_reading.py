@@ -1,7 +1,9 @@
-"""Reads a root. One that cannot be decoded is read again, to tell a damaged object from a damaged response. A root
-counts as damaged after three undecodable reads of one version (one ETag). A bit flipped in transit thus does not count.
-Neither does a mix of two versions: a client that asks for the size first (`ArrowStore` on S3) may read one if a writer
-commits between its two requests.
+"""Reads a root.
+
+One that cannot be decoded is read again, to tell a damaged object from a damaged response. A root counts as damaged
+after three undecodable reads of one version (one ETag). A bit flipped in transit thus does not count. Neither does a
+mix of two versions: a client that asks for the size first (`ArrowStore` on S3) may read one if a writer commits between
+its two requests.
 """
 
 from __future__ import annotations

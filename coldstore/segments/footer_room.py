@@ -1,7 +1,9 @@
 """Upper bound of a segment object's footer size, before the log is read.
+
 A copy in one pass announces it, because a store wants the object's length before its first byte. `build_footer`'s
 result fits, with two rare exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that compress
-worse than the local log's."""
+worse than the local log's.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Packed indexes of a segment: the payload of the footer's optional section 8 (docs/formats/segment-object.md). Both
-indexes are stored as columns of differences, split into byte planes and compressed by zlib. An entry takes 2 to 7 bytes
-instead of 20, so an entry every 16 KiB costs no more than one every 64 KiB did. Thin indexes are stored as well, for
-older readers. `unpack`'s memory is bounded by the log's size, not by the payload's counts.
+"""Packed indexes of a segment: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
+
+Both indexes are stored as columns of differences, split into byte planes and compressed by zlib. An entry takes 2 to 7
+bytes instead of 20, so an entry every 16 KiB costs no more than one every 64 KiB did. Thin indexes are stored as well,
+for older readers. `unpack`'s memory is bounded by the log's size, not by the payload's counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""One pass over the log bytes of a range: checks each batch, and collects the content of the segment's footer. After a
-finished scan CRC32C, magic and length of every batch are right, and the batches tile `[base, end)` (C12). The chunk
-CRCs are of exactly the checked bytes, because these are not read a second time. Memory: one piece plus at most one
-batch that straddles two. Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a
-batch of 100 bytes instead of 2.1; for batches of 16 KiB and more the two CRC passes dominate.
+"""One pass over the log bytes of a range: checks each batch, and collects the content of the segment's footer.
+
+After a finished scan CRC32C, magic and length of every batch are right, and the batches tile `[base, end)` (C12). The
+chunk CRCs are of exactly the checked bytes, because these are not read a second time. Memory: one piece plus at most
+one batch that straddles two.
+
+Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a batch of 100 bytes instead
+of 2.1; for batches of 16 KiB and more the two CRC passes dominate.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A directory as the bucket: the embedded default, and the store of simulated power cuts. `<root>/<key>` is the object;
-locks and temporary files are under `<root>/.thermocline/`. Each operation is one worker call on the Disk seam with a
-deadline (`directory_files` has the order of system calls). Safe for many processes on one local file system. The ETag
-is the SHA-256 of the bytes up to 256 KiB; above that, and in listings, it is a weak tag of the size. It never uses
-mtime, inode or xattr, because `cp` loses them (C22). For the same reason the CRC32C of a large object is not stored:
-verification reads the whole object.
+"""A directory as the bucket: the embedded default, and the store of simulated power cuts.
+
+`<root>/<key>` is the object; locks and temporary files are under `<root>/.thermocline/`. Each operation is one worker
+call on the Disk seam with a deadline (`directory_files` has the order of system calls). Safe for many processes on one
+local file system. The ETag is the SHA-256 of the bytes up to 256 KiB; above that, and in listings, it is a weak tag of
+the size. It never uses mtime, inode or xattr, because `cp` loses them (C22). For the same reason the CRC32C of a large
+object is not stored: verification reads the whole object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The blocking operations of a directory bucket, one worker call each, and their order of system calls. A name appears
-only with its whole, synced content. A write that returned is durable, including names of new directories. A complete
-read returns only durable bytes, because its reader acts on them (it may delete the local copy). A conditional write
-compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary files carry their
-writer's name, and the writer holds a lock of that name. A process's first write removes files of writers whose lock it
-can take. This is housekeeping: a file that vanishes under a writer only fails that write."""
+"""The blocking operations of a directory bucket, one worker call each, and their order of system calls.
+
+A name appears only with its whole, synced content. A write that returned is durable, including names of new
+directories. A complete read returns only durable bytes, because its reader acts on them (it may delete the local copy).
+A conditional write compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary
+files carry their writer's name, and the writer holds a lock of that name. A process's first write removes files of
+writers whose lock it can take. This is housekeeping: a file that vanishes under a writer only fails that write.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Uploads one object with boto3, in the caller's thread. At most one piece of the source is in memory. The object's
-CRC32C is sent before or after the bytes, and the store checks it: without one, versitygw and LocalStack store a short
-object if a client dies in mid-body. No byte is sent twice. An error of the source is raised unchanged. An object up to
-256 MiB is one streaming PUT, a larger one has parts of 64 MiB (`limits.PART_BYTES`), because every part is a billed
-request. Parts have their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s and
-more). A checksum known only at the end is a trailer of the `aws-chunked` encoding, as the AWS SDKs send it over TLS
-(STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder needs a C library for CRC32C and makes frames of 1 MiB, so
-the frame is made here, and `announce_trailer` makes botocore sign it.
+"""Uploads one object with boto3, in the caller's thread.
+
+At most one piece of the source is in memory. The object's CRC32C is sent before or after the bytes, and the store
+checks it: without one, versitygw and LocalStack store a short object if a client dies in mid-body. No byte is sent
+twice. An error of the source is raised unchanged. An object up to 256 MiB is one streaming PUT, a larger one has parts
+of 64 MiB (`limits.PART_BYTES`), because every part is a billed request. Parts have their checksum in a header, so a
+multipart upload reads its source twice (CRC32C runs at 9 GB/s and more). A checksum known only at the end is a trailer
+of the `aws-chunked` encoding, as the AWS SDKs send it over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own
+encoder needs a C library for CRC32C and makes frames of 1 MiB, so the frame is made here, and `announce_trailer` makes
+botocore sign it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""Reads runs of complete batches from a segment file. It checks their positions and offsets, not their content. A run's
-batches have valid lengths, and each begins at the offset where the last one ended: no CRC covers a base offset. The
-reader of the records checks each CRC; `damage_in` then finds the damaged batch. Hot path: one `unpack_from` a batch."""
+"""Reads runs of complete batches from a segment file.
+
+It checks their positions and offsets, not their content. A run's batches have valid lengths, and each begins at the
+offset where the last one ended: no CRC covers a base offset. The reader of the records checks each CRC; `damage_in`
+then finds the damaged batch.
+
+Hot path: one `unpack_from` a batch.
+"""
 
 from __future__ import annotations
 

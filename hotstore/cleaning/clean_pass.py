@@ -1,7 +1,9 @@
-"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean). The dirty part fills the map of keys,
-segment by segment; when the map is full the pass ends there. Then each run of segments below that point is rewritten
-without superseded records, and swapped in. Every step begins under the lease. If the role ends, unfinished files
-remain, and the next pass or start removes them. The last step records the offset below which the log is clean.
+"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean).
+
+The dirty part fills the map of keys, segment by segment; when the map is full the pass ends there. Then each run of
+segments below that point is rewritten without superseded records, and swapped in. Every step begins under the lease. If
+the role ends, unfinished files remain, and the next pass or start removes them. The last step records the offset below
+which the log is clean.
 """
 
 from __future__ import annotations

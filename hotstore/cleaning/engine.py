@@ -1,7 +1,9 @@
 """The cleaner's engine: reads batches of open files, maps their keys, writes cleaned segments with both indexes.
+
 `CleanerEngine` is the interface. The broker uses `engine_process.ProcessEngine`; `LocalEngine` works in the calling
 thread on any `File`. All calls block, and one thread at a time may call. An engine opens no path and renames nothing:
-the caller owns files, names and directories. The output of a pass takes effect only when the caller swaps it in."""
+the caller owns files, names and directories. The output of a pass takes effect only when the caller swaps it in.
+"""
 
 from __future__ import annotations
 

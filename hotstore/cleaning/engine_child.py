@@ -1,6 +1,7 @@
-"""Main program of the cleaner's child process: runs a `LocalEngine` for the requests of one `ProcessEngine`. It opens
-no path: files come as descriptors with a request. It exits with its parent, after `idle_s` (its third argument) without
-a pass, and after an error that is neither of a file nor of a log.
+"""Main program of the cleaner's child process: runs a `LocalEngine` for the requests of one `ProcessEngine`.
+
+It opens no path: files come as descriptors with a request. It exits with its parent, after `idle_s` (its third
+argument) without a pass, and after an error that is neither of a file nor of a log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Messages between `ProcessEngine` and its child, in msgpack: a request, then its reply, never two at once. A request's
-files are sent with it as descriptors, in the order of its paths. Paths are for error messages only. Paths are bytes,
-because a file name need not be UTF-8.
+"""Messages between `ProcessEngine` and its child, in msgpack: a request, then its reply, never two at once.
+
+A request's files are sent with it as descriptors, in the order of its paths. Paths are for error messages only. Paths
+are bytes, because a file name need not be UTF-8.
 """
 
 from __future__ import annotations

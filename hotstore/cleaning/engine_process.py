@@ -1,7 +1,9 @@
 """The cleaner's engine in a child process of low priority (`engine_child`), so that this process never imports numba.
+
 The first `begin` starts the child. After a pass the child stays for a while without a map, so that the next pass needs
 no start; then it exits by itself. Every wait has a deadline that grows with the bytes of the step. A child that died or
-exceeded the deadline is killed, and the call raises CleanerLost."""
+exceeded the deadline is killed, and the call raises CleanerLost.
+"""
 
 from __future__ import annotations
 

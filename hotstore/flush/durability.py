@@ -1,8 +1,9 @@
-"""A log's flushed end and recovery point, and the sync and seal jobs that raise them. `begin_*` makes a job from the
-current state, the job runs off the loop, `finish_*` records its success. The flushed end moves only to a log end that
-was sampled before the sync began, and after older files and the directory were synced. The recovery point never exceeds
-the start of an epoch that the checkpoint file lacks. The index and producer files of a sealed segment are written after
-its bytes are durable, so their existence proves that.
+"""A log's flushed end and recovery point, and the sync and seal jobs that raise them.
+
+`begin_*` makes a job from the current state, the job runs off the loop, `finish_*` records its success. The flushed end
+moves only to a log end that was sampled before the sync began, and after older files and the directory were synced. The
+recovery point never exceeds the start of an epoch that the checkpoint file lacks. The index and producer files of a
+sealed segment are written after its bytes are durable, so their existence proves that.
 """
 
 from __future__ import annotations

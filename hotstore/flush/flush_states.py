@@ -1,6 +1,8 @@
-"""States of one log's sync as a pure transition table. A sync starts only if none runs. The timer runs in DEFERRED
-only. Nothing starts after CLOSED, CLOSING, FAILING or FAILED. A failure is reported once. `Flusher` decides whether a
-sync is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED: after an append while no sync runs, and in DECIDING.
+"""States of one log's sync as a pure transition table.
+
+A sync starts only if none runs. The timer runs in DEFERRED only. Nothing starts after CLOSED, CLOSING, FAILING or
+FAILED. A failure is reported once. `Flusher` decides whether a sync is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED:
+after an append while no sync runs, and in DECIDING.
 
             needed, forced           its round began          appended           ended
     IDLE ───────────────────► REQUESTED ───────────► SYNCING ──────────► DIRTY ─────────► DECIDING

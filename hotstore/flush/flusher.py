@@ -1,11 +1,13 @@
-"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning. `flush_states` decides
-the start of a sync, `Durability` its range. At most one sync and one seal job of a log run, off the loop. The owner is
-called after the flushed end moved, in the same turn of the loop. After a failed sync the log is offline and no sync is
-tried again (C10).
+"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning.
+
+`flush_states` decides the start of a sync, `Durability` its range. At most one sync and one seal job of a log run, off
+the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the log is
+offline and no sync is tried again (C10).
 
 A sync that a request waits for starts at once if none runs; later appends go into the next one. Without a waiter
 (acks=1, no reader at the log's end) it starts `LAZY_S` after the append, because a sync costs more than the append (ADR
-8). Index and producer files of a sealed segment are written after the acknowledgements of its bytes."""
+8). Index and producer files of a sealed segment are written after the acknowledgements of its bytes.
+"""
 
 from __future__ import annotations
 

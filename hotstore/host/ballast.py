@@ -1,8 +1,10 @@
-"""A file that reserves disk space, so that a full disk still has room for the small files that free space. Deleting
-copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes, producers or
-reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to those files.
-Appends resume when free space is twice the size of the file, which is then created again. `check_space` blocks; the
-flags are set by a worker and read by the loop."""
+"""A file that reserves disk space, so that a full disk still has room for the small files that free space.
+
+Deleting copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes,
+producers or reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to
+those files. Appends resume when free space is twice the size of the file, which is then created again. `check_space`
+blocks; the flags are set by a worker and read by the loop.
+"""
 
 from __future__ import annotations
 

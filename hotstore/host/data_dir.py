@@ -1,6 +1,8 @@
-"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager). One
-process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists, no log is open, and
-opening the directory does not change files that the marker covers. All methods block."""
+"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager).
+
+One process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists, no log is open,
+and opening the directory does not change files that the marker covers. All methods block.
+"""
 
 from __future__ import annotations
 

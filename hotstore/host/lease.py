@@ -1,8 +1,10 @@
-"""A lease: the right of one replica role (leader, follower, …) to change an open log. A log has at most one active
-lease. `end` takes effect at once: a later effect through it raises LeaseOver and is reported to `World.late_effect` as
-a defect. The next lease is granted after the blocking calls of the last one returned. A log may be closed once its
-lease is over, so a role checks its lease before it reads too (`check`). `append_as_leader` and `append_as_follower` are
-the log's own methods until the end, so a lease adds no cost to appends."""
+"""A lease: the right of one replica role (leader, follower, …) to change an open log.
+
+A log has at most one active lease. `end` takes effect at once: a later effect through it raises LeaseOver and is
+reported to `World.late_effect` as a defect. The next lease is granted after the blocking calls of the last one
+returned. A log may be closed once its lease is over, so a role checks its lease before it reads too (`check`).
+`append_as_leader` and `append_as_follower` are the log's own methods until the end, so a lease adds no cost to appends.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager). Concurrent callers
-share one opening of a log. A log that fails to open or close does not affect the others. Checkpoints are written by one
-job at a time. It needs neither a bucket nor a role."""
+"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager).
+
+Concurrent callers share one opening of a log. A log that fails to open or close does not affect the others. Checkpoints
+are written by one job at a time. It needs neither a bucket nor a role.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Callbacks from a log to its current role. A log has one owner at a time, `UNOWNED` while no role uses it. Calls come
-on the loop. A new owner reads the log's state, because earlier events are not repeated."""
+"""Callbacks from a log to its current role.
+
+A log has one owner at a time, `UNOWNED` while no role uses it. Calls come on the loop. A new owner reads the log's
+state, because earlier events are not repeated.
+"""
 
 from __future__ import annotations
 

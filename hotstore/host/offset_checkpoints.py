@@ -1,8 +1,11 @@
 """Checkpoints of a data directory, one line per log: recovery points, log starts, high watermarks, first dirty offsets,
-and seen leader epochs. A seen epoch is the last one in which the log led or agreed with its leader. An entry stays
-until its log is deleted, even while the log is refused, so that the next start still compares damage with it. A
-checkpoint whose write failed is written by the next job that names it. Log starts are written first: bytes below them
-may be unlinked afterwards. Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile."""
+and seen leader epochs.
+
+A seen epoch is the last one in which the log led or agreed with its leader. An entry stays until its log is deleted,
+even while the log is refused, so that the next start still compares damage with it. A checkpoint whose write failed is
+written by the next job that names it. Log starts are written first: bytes below them may be unlinked afterwards.
+Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tracks which bytes of local files are in the page cache, so that sendfile does not block the loop on a disk (C25). It
-remembers steps of 4 MiB that a worker recently found in the page cache or read into it, and the reads under way.
+"""Tracks which bytes of local files are in the page cache, so that sendfile does not block the loop on a disk (C25).
+
+It remembers steps of 4 MiB that a worker recently found in the page cache or read into it, and the reads under way.
 `ready` never blocks or touches a file. It answers yes only if at most `budget_bytes` were requested since the bytes
 were read. Concurrent callers share one read of each step. A failed read is reported, raised to the next caller, then
 tried again; from then on only a real read counts for that step. The kernel may still evict a page under memory

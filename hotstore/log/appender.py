@@ -1,8 +1,12 @@
-"""Decides the offsets of the next batches, and whether to roll a segment before them. Pure; runs before the write. An
-append is completely in one segment. Its last offset fits the 2^31−1 offsets that index entries can store relative to
-the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with record timestamps; here the
-broker's clock since the first append counts, so an import of old records does not roll a segment for every batch. Hot
-path: `must_roll` runs once an append, `check_continuity` once a follower's append."""
+"""Decides the offsets of the next batches, and whether to roll a segment before them.
+
+Pure; runs before the write. An append is completely in one segment. Its last offset fits the 2^31−1 offsets that index
+entries can store relative to the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with
+record timestamps; here the broker's clock since the first append counts, so an import of old records does not roll a
+segment for every batch.
+
+Hot path: `must_roll` runs once an append, `check_continuity` once a follower's append.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""Segments of one log in order, and remembered positions of offsets in their files. Two bounded memories of (offset →
-position) save index lookups. Ends of recent appends serve tail readers and the high watermark, which is the end of an
-append. Ends of recent reads serve sequential readers. A remembered position belongs to a batch that begins at exactly
-that offset. Segments are contiguous; the last one is active. Hot path: a `slice` takes about 3 µs with a remembered
-position."""
+"""Segments of one log in order, and remembered positions of offsets in their files.
+
+Two bounded memories of (offset → position) save index lookups. Ends of recent appends serve tail readers and the high
+watermark, which is the end of an append. Ends of recent reads serve sequential readers. A remembered position belongs
+to a batch that begins at exactly that offset. Segments are contiguous; the last one is active.
+
+Hot path: a `slice` takes about 3 µs with a remembered position.
+"""
 
 from __future__ import annotations
 

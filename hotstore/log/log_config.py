@@ -1,5 +1,7 @@
 """Configuration of one local log, resolved from topic and broker configs.
-Invalid values raise ValueError; −1 means "no limit" as in Kafka."""
+
+Invalid values raise ValueError; −1 means "no limit" as in Kafka.
+"""
 
 from __future__ import annotations
 

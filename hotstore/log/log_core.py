@@ -1,5 +1,6 @@
-"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share. Also
-their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
+"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share.
+
+Also their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
 `flushed_end ≤ log_end`. An empty segment begins at the log's end. A FAILED log stays failed until it is opened again.
 """
 

@@ -1,11 +1,13 @@
 """Adapts a log to another leader: a new epoch at its end, truncation to the common part, or a restart at another
-offset. A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a
-leader that never wrote may have left one). Kept data is made durable before anything is removed. After a crash at any
-point the log opens, truncated or not. A connection may still send a `LogSlice` after a truncation, and its client must
-not get other records under that response (D26). Therefore a truncated file is never written again: the log continues in
-a new segment. The slice then either has its original bytes, or the file ends before them and the connection is closed
-in the middle of its response (`broker.net.transport_writer`). Removed files stay readable for their readers, so slices
-need no check.
+offset.
+
+A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a leader that
+never wrote may have left one). Kept data is made durable before anything is removed. After a crash at any point the log
+opens, truncated or not. A connection may still send a `LogSlice` after a truncation, and its client must not get other
+records under that response (D26). Therefore a truncated file is never written again: the log continues in a new
+segment. The slice then either has its original bytes, or the file ends before them and the connection is closed in the
+middle of its response (`broker.net.transport_writer`). Removed files stay readable for their readers, so slices need no
+check.
 """
 
 from __future__ import annotations

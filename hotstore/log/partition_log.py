@@ -1,8 +1,11 @@
-"""One partition's log on local disk: the interface for the broker and tiering. This module opens and reads the log and
-deletes its oldest segments; `log_append` appends, `log_cut` truncates, `log_swap` inserts cleaned segments. All methods
-are synchronous and run on the loop. Methods marked *blocking* run in workers; those marked "alone" need exclusive use
-of the log. `log_start ≤ local_log_start ≤ log_end`; offsets are contiguous; records below `flushed_end_offset` survive
-a power cut. Hot path: `read` at the tail costs 0.9 µs (CPython 3.11).
+"""One partition's log on local disk: the interface for the broker and tiering.
+
+This module opens and reads the log and deletes its oldest segments; `log_append` appends, `log_cut` truncates,
+`log_swap` inserts cleaned segments. All methods are synchronous and run on the loop. Methods marked *blocking* run in
+workers; those marked "alone" need exclusive use of the log. `log_start ≤ local_log_start ≤ log_end`; offsets are
+contiguous; records below `flushed_end_offset` survive a power cut.
+
+Hot path: `read` at the tail costs 0.9 µs (CPython 3.11).
 """
 
 from __future__ import annotations

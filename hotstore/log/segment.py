@@ -1,6 +1,9 @@
-"""One segment file with its two indexes. Offsets [base_offset, end_offset) are in the file's first `size` bytes, in
-complete batches. Indexes are in `indexer` until the index files are written; afterwards an `IndexCache` loads them. An
-index is only a hint: each entry is compared with its batch, and a wrong index is rebuilt from the log (fault D7)."""
+"""One segment file with its two indexes.
+
+Offsets [base_offset, end_offset) are in the file's first `size` bytes, in complete batches. Indexes are in `indexer`
+until the index files are written; afterwards an `IndexCache` loads them. An index is only a hint: each entry is
+compared with its batch, and a wrong index is rebuilt from the log (fault D7).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Restores the producers of a log from its files: the newest readable five-batch file, then the batches after it. Open
-transactions are included; a marker's body shows which transaction it ends (TX25). If the high watermark is below the
-newest file, transactions with a marker at or above it are searched from an older file on. Kafka's `.snapshot` has one
-batch of each producer, so it is read only if there is no file of ours. A file with a wrong CRC is replaced by the next
-older one plus its later batches. All functions block.
+"""Restores the producers of a log from its files: the newest readable five-batch file, then the batches after it.
+
+Open transactions are included; a marker's body shows which transaction it ends (TX25). If the high watermark is below
+the newest file, transactions with a marker at or above it are searched from an older file on. Kafka's `.snapshot` has
+one batch of each producer, so it is read only if there is no file of ours. A file with a wrong CRC is replaced by the
+next older one plus its later batches. All functions block.
 """
 
 from __future__ import annotations

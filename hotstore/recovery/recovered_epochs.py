@@ -1,6 +1,7 @@
 """Leader epochs of a log that is being opened: those of the checkpoint if all read batches agree with it, otherwise
-those of the batches. Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All
-functions block.
+those of the batches.
+
+Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All functions block.
 """
 
 from __future__ import annotations

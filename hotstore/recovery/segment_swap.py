@@ -1,8 +1,9 @@
-"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments). A cleaned segment
-covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's first segment. It
-is written as `.log.cleaned`, with its transaction index beside it. Once it is durably named `.log.swap`, it belongs to
-the log, and a later start finishes the swap. Before that, a start removes it. Each step may be repeated. All functions
-block.
+"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments).
+
+A cleaned segment covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's
+first segment. It is written as `.log.cleaned`, with its transaction index beside it. Once it is durably named
+`.log.swap`, it belongs to the log, and a later start finishes the swap. Before that, a start removes it. Each step may
+be repeated. All functions block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The kernel that writes the retained part of a run of batches. A batch without removed records is copied unchanged. A
-batch that loses some records keeps its header fields (ADR 30). A batch that loses all records becomes part of a hole,
-which a filler covers before the next retained batch; the last batch of a producer stays as an empty batch. For any
-input, loads stay inside the run and stores inside the output."""
+"""The kernel that writes the retained part of a run of batches.
+
+A batch without removed records is copied unchanged. A batch that loses some records keeps its header fields (ADR 30). A
+batch that loses all records becomes part of a hole, which a filler covers before the next retained batch; the last
+batch of a producer stays as an empty batch. For any input, loads stay inside the run and stores inside the output.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Kafka's `.txnindex`: aborted transactions of a segment, 34-byte entries.
+
 An entry is version int16 (0), then four int64: producer id, first offset of the transaction, offset of its abort
 marker, last stable offset when the marker was written. Markers' offsets grow strictly. No checksum. `AbortedIndex` has
-the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex."""
+the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Linux' native AIO for fdatasync: one system call submits many files, an eventfd signals their end.
+
 A ctypes binding of io_setup(2), io_submit(2) and io_getevents(2) with IOCB_CMD_FDSYNC (Linux 4.18). No call blocks
-except `close`: the kernel syncs in threads of its own."""
+except `close`: the kernel syncs in threads of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and functions over them. A write is complete or
-raises `OSError`. Nothing is durable before `File.sync` (content) and `Disk.sync_dir` or `Directory.sync` (names)
-returned. All calls block: use them on the loop only where they hit the page cache by design, otherwise through
-`Workers`. `seams.files.posix_disk` has the real disk.
+"""Files as a parameter: the `File`, `Directory` and `Disk` protocols, and functions over them.
+
+A write is complete or raises `OSError`. Nothing is durable before `File.sync` (content) and `Disk.sync_dir` or
+`Directory.sync` (names) returned. All calls block: use them on the loop only where they hit the page cache by design,
+otherwise through `Workers`. `seams.files.posix_disk` has the real disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The disk of this machine: `seams.files.disk` by system calls (`seams.files.syncs` syncs many files at once). A short
-write continues until all is written, or raises. A dropped file or directory stays open until its last user is done,
-because its descriptor number must not be reused for another file while a late call may use it.
+"""The disk of this machine: `seams.files.disk` by system calls (`seams.files.syncs` syncs many files at once).
+
+A short write continues until all is written, or raises. A dropped file or directory stays open until its last user is
+done, because its descriptor number must not be reused for another file while a late call may use it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Common times for periodic checks, so that an idle process wakes once for all of them. A beat is the phase plus a
-whole multiple of its period. The beats of a longer period are thus among those of a shorter one that divides it.
-Without beats an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between processes, so
-that brokers of one machine, or of one simulation, do not check at the same time.
+"""Common times for periodic checks, so that an idle process wakes once for all of them.
+
+A beat is the phase plus a whole multiple of its period. The beats of a longer period are thus among those of a shorter
+one that divides it. Without beats an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs
+between processes, so that brokers of one machine, or of one simulation, do not check at the same time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""A fixed number of slots, granted in the order of requests. A caller requests all its slots at once and holds none
-meanwhile, so no two callers wait for each other. For one loop."""
+"""A fixed number of slots, granted in the order of requests.
+
+A caller requests all its slots at once and holds none meanwhile, so no two callers wait for each other. For one loop.
+"""
 
 from __future__ import annotations
 

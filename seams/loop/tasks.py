@@ -1,6 +1,8 @@
 """Background tasks with an owner.
+
 A task is spawned into a `Tasks`, which counts it, and cancels and awaits it when it closes. A failed task is reported.
-`supervise` restarts a service after any exception."""
+`supervise` restarts a service after any exception.
+"""
 
 from __future__ import annotations
 

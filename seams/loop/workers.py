@@ -1,6 +1,8 @@
 """Blocking work off the loop, as a parameter: bounded lanes of threads.
+
 A lane never runs more than its threads, and lanes do not wait for one another, so cold reads and uploads never delay an
-fdatasync. The simulation runs the same calls in virtual time."""
+fdatasync. The simulation runs the same calls in virtual time.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""`thermocline certificate`: the certificates that `serve --secure` made, in its data directory. Works beside a running
-broker, which loads a renewed certificate by itself; `reload` makes running brokers read all their files now."""
+"""`thermocline certificate`: the certificates that `serve --secure` made, in its data directory.
+
+Works beside a running broker, which loads a renewed certificate by itself; `reload` makes running brokers read all
+their files now.
+"""
 
 from __future__ import annotations
 

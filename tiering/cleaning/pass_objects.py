@@ -1,6 +1,8 @@
-"""Objects of one pass: gives each as a local file, or only its footer. Before and after each read the pass checks that
-it may continue. Objects that are read twice stay in the scratch directory while there is room. An object that is
-missing is damage only if the newest root still names it. This module does not decide which records stay.
+"""Objects of one pass: gives each as a local file, or only its footer.
+
+Before and after each read the pass checks that it may continue. Objects that are read twice stay in the scratch
+directory while there is room. An object that is missing is damage only if the newest root still names it. This module
+does not decide which records stay.
 """
 
 from __future__ import annotations

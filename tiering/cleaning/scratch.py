@@ -1,7 +1,9 @@
-"""Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters. One pass at a
-time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to `KEPT_BYTES_MAX` of
-objects that the pass reads twice: for their keys, and to clean them. A pass removes all files at its end, and so does
-the next start. A step of the engine always returns before another step begins, even if its pass was cancelled.
+"""Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters.
+
+One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to
+`KEPT_BYTES_MAX` of objects that the pass reads twice: for their keys, and to clean them. A pass removes all files at
+its end, and so does the next start. A step of the engine always returns before another step begins, even if its pass
+was cancelled.
 """
 
 from __future__ import annotations

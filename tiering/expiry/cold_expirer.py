@@ -1,6 +1,7 @@
-"""Deletes one partition's cold segments, by retention over both tiers or after tiering was switched off. The steps are:
-the root's log start moves, the grace passes, objects are deleted, the deletion cursor moves (KAFKA-15352). After an
-interruption at any step, the next run or gc continues.
+"""Deletes one partition's cold segments, by retention over both tiers or after tiering was switched off.
+
+The steps are: the root's log start moves, the grace passes, objects are deleted, the deletion cursor moves
+(KAFKA-15352). After an interruption at any step, the next run or gc continues.
 
 When tiering is switched off, the log start moves to the local start, once. If no other replica is assigned, objects of
 ranges that are local are removed from the manifest and then deleted, so tiering may be switched on again at any time.

@@ -1,6 +1,9 @@
-"""Watches the disk of the data directory and frees space under pressure (G12). The chunk cache yields first, then
-copied segments, oldest first; a remaining excess slows producers down (`local_excess_ratio`). No partition is checked
-while the disk is below its limit and has room. A shortage is logged when it begins and when it ends."""
+"""Watches the disk of the data directory and frees space under pressure (G12).
+
+The chunk cache yields first, then copied segments, oldest first; a remaining excess slows producers down
+(`local_excess_ratio`). No partition is checked while the disk is below its limit and has room. A shortage is logged
+when it begins and when it ends.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Retention of one partition: schedules it, and deletes local segments. Local bytes of a tiered log are deleted only if
-the committed manifest covers them with objects that this process verified. A log that is not tiered follows its own
-retention, with its start checkpointed first. The cold side (`cold_expirer`) runs first; its failure does not stop the
-local side. Each step may be interrupted; the next run continues.
+"""Retention of one partition: schedules it, and deletes local segments.
+
+Local bytes of a tiered log are deleted only if the committed manifest covers them with objects that this process
+verified. A log that is not tiered follows its own retention, with its start checkpointed first. The cold side
+(`cold_expirer`) runs first; its failure does not stop the local side. Each step may be interrupted; the next run
+continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Attaches the tier of an open log for one leader epoch, and detaches it. A log has one tier at a time, for the newest
-epoch in which it led. After `attach` the log may append up to `log.reserved_end`; claim, copy and expiry have not
-begun. After detaching the log stays open for the next leader role; until then it accepts no appends as a leader."""
+"""Attaches the tier of an open log for one leader epoch, and detaches it.
+
+A log has one tier at a time, for the newest epoch in which it led. After `attach` the log may append up to
+`log.reserved_end`; claim, copy and expiry have not begun. After detaching the log stays open for the next leader role;
+until then it accepts no appends as a leader.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Epochs and producers of a log that begins at the bucket's end, and the claim of such a log. They come from the footer
-of the last object, which takes two requests plus at most one manifest page. They contain only offsets below the end,
-even if the object reaches further."""
+"""Epochs and producers of a log that begins at the bucket's end, and the claim of such a log.
+
+They come from the footer of the last object, which takes two requests plus at most one manifest page. They contain only
+offsets below the end, even if the object reaches further.
+"""
 
 from __future__ import annotations
 

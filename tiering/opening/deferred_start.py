@@ -1,6 +1,7 @@
-"""Deferred starts of attached tiers: while logs are being opened, claims and copies would slow that down. A tier starts
-once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is starting.
-Partitions that fail to open thus do not delay others for long.
+"""Deferred starts of attached tiers: while logs are being opened, claims and copies would slow that down.
+
+A tier starts once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is
+starting. Partitions that fail to open thus do not delay others for long.
 """
 
 from __future__ import annotations

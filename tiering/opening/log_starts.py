@@ -1,5 +1,8 @@
-"""Determines the start of a log, from disk and root. A log start never moves back, and never above the log's end. The
-manifest, not the topic's configs, shows which objects exist."""
+"""Determines the start of a log, from disk and root.
+
+A log start never moves back, and never above the log's end. The manifest, not the topic's configs, shows which objects
+exist.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Loaded data of cold reads: open segments, checked chunks, and positions of batches. Bounded LRU tables, no I/O. A
-chunk is pinned when it was announced to a waiting reader: until it is read or 30 s pass, others are evicted first. A
-prefetched chunk counts as unread until it is read, dropped, or 30 s pass. An answer in flight keeps its file even if
-the chunk is dropped here (T23).
+"""Loaded data of cold reads: open segments, checked chunks, and positions of batches.
+
+Bounded LRU tables, no I/O. A chunk is pinned when it was announced to a waiting reader: until it is read or 30 s pass,
+others are evicted first. A prefetched chunk counts as unread until it is read, dropped, or 30 s pass. An answer in
+flight keeps its file even if the chunk is dropped here (T23).
 """
 
 from __future__ import annotations

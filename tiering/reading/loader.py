@@ -1,6 +1,8 @@
-"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets. Readers of
-the same data share one load. A load continues if its reader gave up, up to the first requested chunk. After a missing
-object the manifest is read again, because the object may have expired or been replaced (T4)."""
+"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets.
+
+Readers of the same data share one load. A load continues if its reader gave up, up to the first requested chunk. After
+a missing object the manifest is read again, because the object may have expired or been replaced (T4).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Plans a cold read: from an offset to ranges of files, or to the load that is needed first. Pure. An answer begins and
-ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks whose object existed just
-before. Missing data is reported only if no answer is possible without it. Hot path: an answer of 1 MiB costs about 20
-µs."""
+"""Plans a cold read: from an offset to ranges of files, or to the load that is needed first. Pure.
+
+An answer begins and ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks whose
+object existed just before. Missing data is reported only if no answer is possible without it.
+
+Hot path: an answer of 1 MiB costs about 20 µs.
+"""
 
 from __future__ import annotations
 

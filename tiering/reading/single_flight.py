@@ -1,8 +1,9 @@
-"""Shared loads: readers of the same key wait for one job, with bounds, queue and deadline for all cold reads. A key has
-at most one job. A future always becomes done and never carries an error. The failure of a job that a reader waited for
-is raised once, to the next reader within 30 s; the failure of a prefetch is raised to none. At most `concurrency`
-pieces of I/O run and hold at most `bytes_in_flight_max`; demand comes before prefetch. At most `queue_max` more wait.
-Each job ends by its deadline.
+"""Shared loads: readers of the same key wait for one job, with bounds, queue and deadline for all cold reads.
+
+A key has at most one job. A future always becomes done and never carries an error. The failure of a job that a reader
+waited for is raised once, to the next reader within 30 s; the failure of a prefetch is raised to none. At most
+`concurrency` pieces of I/O run and hold at most `bytes_in_flight_max`; demand comes before prefetch. At most
+`queue_max` more wait. Each job ends by its deadline.
 """
 
 from __future__ import annotations

@@ -106,8 +106,7 @@ def size_of(configs: Mapping[str, str | None]) -> int:
 
 
 def check_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
-    """Raise InvalidConfig, which names the longest config, when the configs take more than `bytes_max` bytes as JSON.
-    """
+    """Raise InvalidConfig, with the longest config's name, when all take more than `bytes_max` bytes as JSON."""
     size = size_of(configs)
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))

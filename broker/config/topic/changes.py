@@ -1,4 +1,5 @@
 """Explicit configs of a topic after CreateTopics, AlterConfigs and IncrementalAlterConfigs, checked by Kafka's rules.
+
 The results fit the roots that store them. They always contain `remote.storage.enable`, so that no later change of
 broker configs switches a topic's tiering on or off.
 """

@@ -1,5 +1,7 @@
-"""Interface of the controller's deciders: pure functions from an image to records and an answer. A decider refuses with
-an ApiError in Kafka's code and words."""
+"""Interface of the controller's deciders: pure functions from an image to records and an answer.
+
+A decider refuses with an ApiError in Kafka's code and words.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Chooses the replicas of new partitions, or checks requested ones. Pure. The first replica leads and has a session.
-Only registered brokers are named, none twice. Leaders are spread evenly over the brokers in session: within the topic,
-then over all topics. Replicas are spread over fault domains (R15): racks, or machines without a rack. More replicas
-than domains are allowed. Errors are in Kafka's words."""
+"""Chooses the replicas of new partitions, or checks requested ones. Pure.
+
+The first replica leads and has a session. Only registered brokers are named, none twice. Leaders are spread evenly over
+the brokers in session: within the topic, then over all topics. Replicas are spread over fault domains (R15): racks, or
+machines without a rack. More replicas than domains are allowed. Errors are in Kafka's words.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Decides client quotas (KIP-546). Pure. Each entity is validated separately; a refused entity does not affect the
-others of the request. An alteration without effect writes nothing.
+"""Decides client quotas (KIP-546). Pure.
+
+Each entity is validated separately; a refused entity does not affect the others of the request. An alteration without
+effect writes nothing.
 
 Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are refused too: the
 metadata is JSON.

@@ -1,5 +1,6 @@
-"""Decides and lists partition reassignments (KIP-455, KIP-860). Pure. Source: Kafka's
-ReplicationControlManager.alterPartitionReassignments.
+"""Decides and lists partition reassignments (KIP-455, KIP-860). Pure.
+
+Source: Kafka's ReplicationControlManager.alterPartitionReassignments.
 
 - Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
 - A cancelled or replaced move removes replicas at once. Enough others must stay in sync: the minimum, without failed

@@ -1,5 +1,8 @@
-"""Decides the creation, growth, deletion and removal of topics. Pure. Names are unique, even if '.' and '_' count as
-equal. A deleted topic's name is free at once; its id is recorded until its files and objects are deleted (C9)."""
+"""Decides the creation, growth, deletion and removal of topics. Pure.
+
+Names are unique, even if '.' and '_' count as equal. A deleted topic's name is free at once; its id is recorded until
+its files and objects are deleted (C9).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Events and effects of the classic group machine. Immutable values. A `token` is opaque: the machine returns it at
-most once. Versions of requests appear only as the features that they allow."""
+"""Events and effects of the classic group machine.
+
+Immutable values. A `token` is opaque: the machine returns it at most once. Versions of requests appear only as the
+features that they allow.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""JoinGroup: new members, rejoins, and static members that return under a new id. Source: KIP-345, KIP-394, KIP-814.
-Each join is answered once, at once or at the end of the join phase. A static member's old id is fenced before its new
-one is answered."""
+"""JoinGroup: new members, rejoins, and static members that return under a new id.
+
+Source: KIP-345, KIP-394, KIP-814. Each join is answered once, at once or at the end of the join phase. A static
+member's old id is fenced before its new one is answered.
+"""
 
 from __future__ import annotations
 

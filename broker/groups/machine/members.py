@@ -1,5 +1,8 @@
-"""The member set of a classic group: members, static names, votes for a protocol. A static name maps to one member. The
-leader, if any, is a member. `awaiting_join` and the protocol counts are those of the current members."""
+"""The member set of a classic group: members, static names, votes for a protocol.
+
+A static name maps to one member. The leader, if any, is a member. `awaiting_join` and the protocol counts are those of
+the current members.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The phases of a rebalance: from one generation of a classic group to the next. Transitions follow `PREDECESSORS`; the
-generation only grows. A removed member's parked requests are answered. Source: Kafka 4.3's group coordinator (classic
-groups); KIP-134 (initial rebalance delay)."""
+"""The phases of a rebalance: from one generation of a classic group to the next.
+
+Transitions follow `PREDECESSORS`; the generation only grows. A removed member's parked requests are answered. Source:
+Kafka 4.3's group coordinator (classic groups); KIP-134 (initial rebalance delay).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""CreateTopics, DeleteTopics, CreatePartitions. A topic that a request names twice is not changed. Source: KIP-4,
-KIP-195, KIP-516."""
+"""CreateTopics, DeleteTopics, CreatePartitions.
+
+A topic that a request names twice is not changed. Source: KIP-4, KIP-195, KIP-516.
+"""
 
 from __future__ import annotations
 

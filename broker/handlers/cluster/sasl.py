@@ -1,4 +1,5 @@
 """SaslHandshake and SaslAuthenticate of a client that needs no login or is logged in already: refused in Kafka's words.
+
 Logins are handled by `broker.security.sasl.login_dispatcher`.
 """
 

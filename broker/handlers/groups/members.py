@@ -192,8 +192,7 @@ async def handle_heartbeat(
 async def handle_leave_group(
     coordinator: GroupCoordinator, request: wire.LeaveGroupRequest, version: int, client: ClientInfo
 ) -> wire.LeaveGroupResponse:
-    """LeaveGroup. v0–2 name one member, and the response has its error. v3+ (KIP-345) name several, each with an error.
-    """
+    """LeaveGroup. v0–2 name one member, and the response has its error. v3+ name several, each with an error."""
     if version < 3:
         reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
         error = next((row.error for row in reply.members), ErrorCode.NONE)

@@ -1,6 +1,7 @@
-"""A run of produce requests with one joined answer. Batches are appended partition by partition (`PartitionBatches`),
-each once and in the order of arrival. Responses follow the order of the requests; each has the results of its own
-batches.
+"""A run of produce requests with one joined answer.
+
+Batches are appended partition by partition (`PartitionBatches`), each once and in the order of arrival. Responses
+follow the order of the requests; each has the results of its own batches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The fetchers of this broker: two for each leader it follows, with shared session, connections and rate. A fetcher
-starts with the first partition followed from its broker; all fetchers end together. All share the rate
-`follower.replication.throttled.rate`."""
+"""The fetchers of this broker: two for each leader it follows, with shared session, connections and rate.
+
+A fetcher starts with the first partition followed from its broker; all fetchers end together. All share the rate
+`follower.replication.throttled.rate`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader. The
-partition serves records below the follower's own high watermark, the lesser of the leader's and its own log end.
+"""Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader.
+
+The partition serves records below the follower's own high watermark, the lesser of the leader's and its own log end.
 `FollowerReplica.readable` makes it after the first clean response of the leader epoch (KAFKA-14704). It ends with the
 role. Offsets below the local log are in the bucket, because a follower deletes only segments that its leader found
 complete in the bucket.

@@ -1,7 +1,9 @@
 """Local retention of followed logs: deletes segments that have only deleted records, and segments verified in the
-bucket (R6). Below the leader's log start every segment may be deleted. Above it local retention deletes only committed
-segments that the leader found complete in the bucket. The log start is durable before a file is deleted. A follower
-ignores total retention: its leader moves the log start (R7).
+bucket (R6).
+
+Below the leader's log start every segment may be deleted. Above it local retention deletes only committed segments that
+the leader found complete in the bucket. The log start is durable before a file is deleted. A follower ignores total
+retention: its leader moves the log start (R7).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset. Nothing is
-fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log end. If
-the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk. `FollowerReplica`
-runs one of these at a time."""
+"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset.
+
+Nothing is fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log
+end. If the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk.
+`FollowerReplica` runs one of these at a time.
+"""
 
 from __future__ import annotations
 

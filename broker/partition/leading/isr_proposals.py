@@ -1,6 +1,7 @@
-"""Sends leaders' in-sync set proposals to the controller (AlterPartition). A proposal counts for its leader before it
-is sent. Only a new row decides it (R17), not the response. One request is in flight at a time. `isr_policy` decides
-which set to propose; a partition without a proposal costs nothing.
+"""Sends leaders' in-sync set proposals to the controller (AlterPartition).
+
+A proposal counts for its leader before it is sent. Only a new row decides it (R17), not the response. One request is in
+flight at a time. `isr_policy` decides which set to propose; a partition without a proposal costs nothing.
 """
 
 from __future__ import annotations

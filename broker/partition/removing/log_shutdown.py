@@ -1,6 +1,7 @@
-"""Closes a broker's logs at its stop: flush, detach, close, checkpoint. Used once. A log that cannot be closed cleanly
-makes the stop unclean; later logs are then closed without further work. A failed flush does not prevent the flush of
-another log. Waiters of a partition fail last.
+"""Closes a broker's logs at its stop: flush, detach, close, checkpoint.
+
+Used once. A log that cannot be closed cleanly makes the stop unclean; later logs are then closed without further work.
+A failed flush does not prevent the flush of another log. Waiters of a partition fail last.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Stray logs: on this disk, but not assigned to this broker. They are moved before their directories are needed, and
-deleted after a week.
+"""Stray logs: on this disk, but not assigned to this broker.
+
+They are moved before their directories are needed, and deleted after a week.
 
 - Only an image with this broker's session counts (D43).
 - A log of a deleted topic is no stray: the deletion proves that it may be removed (R24).

@@ -25,7 +25,6 @@ def credential(login: PasswordLogin, salt: bytes, iterations: int = ITERATIONS_M
 async def first_records(
     logins: Sequence[PasswordLogin], workers: Workers, rng: Rng
 ) -> tuple[ScramSecret | ScramCredential, ...]:
-    """Records of the cluster's secret and, after it, of a credential for each login. Credentials are made in a worker.
-    """
+    """Records of the cluster's secret, then of a credential for each login, which is made in a worker."""
     made = [await workers.run(credential, each, rng.random_bytes(SALT_BYTES), lane=Lane.LOGIN) for each in logins]
     return (ScramSecret(rng.random_bytes(SECRET_BYTES)), *made) if made else ()

@@ -1,6 +1,7 @@
-"""The current TLS contexts of one listener: created at the start and again when files or configs change. New sessions
-use the newest contexts; open sessions keep theirs. Tickets of older contexts are refused. When new files cannot be
-used, the old contexts stay.
+"""The current TLS contexts of one listener: created at the start and again when files or configs change.
+
+New sessions use the newest contexts; open sessions keep theirs. Tickets of older contexts are refused. When new files
+cannot be used, the old contexts stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """`ssl.principal.mapping.rules`: maps a certificate's subject to a principal's name, like Kafka's `SslPrincipalMapper`.
+
 Rules are tried in order, and the first one that matches the complete name applies. `DEFAULT` leaves the name as it is;
 `RULE:pattern/replacement/[LU]` replaces it and changes its case. A subject that no rule matches has no name, and its
 connection is closed. Patterns have Java's syntax; syntax that Python's `re` reads differently is translated or refused.

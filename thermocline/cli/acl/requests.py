@@ -1,5 +1,7 @@
-"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls. A refusal raises CommandFailed with the
-remedy. They work with Apache Kafka too."""
+"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls.
+
+A refusal raises CommandFailed with the remedy. They work with Apache Kafka too.
+"""
 
 from __future__ import annotations
 

@@ -58,8 +58,7 @@ R = TypeVar("R", bound=Message)
 
 
 class BrokerUnreachable(Retryable):
-    """No response from an address. The message has the address, the cause and what to check; `why` is the cause alone.
-    """
+    """No response from an address. The message has address, cause and what to check; `why` is the cause alone."""
 
     why = ""
 

@@ -69,8 +69,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 class _Given:
-    """Whether the group assigned partitions to this member. It has none if the group has more members than partitions.
-    """
+    """Whether the group assigned partitions to this member. It has none if there are more members than partitions."""
 
     once = False
 

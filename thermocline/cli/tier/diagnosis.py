@@ -1,5 +1,6 @@
-"""Explains a client's timeout by the state of the broker and the topic's configs. If the broker cannot be asked, the
-explanation is left out and the command continues.
+"""Explains a client's timeout by the state of the broker and the topic's configs.
+
+If the broker cannot be asked, the explanation is left out and the command continues.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Text of a topic's retention: one sentence about when data is deleted from the disk, and when from the bucket. Pure.
-"""
+"""Retention of a topic as one sentence: when data is deleted from the disk, and when from the bucket. Pure."""
 
 from __future__ import annotations
 

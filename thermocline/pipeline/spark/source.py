@@ -1,8 +1,8 @@
 """Spark's entry point: `spark.read.format("thermocline")`, `readStream`, `CREATE TABLE … USING thermocline`.
 
 Options are checked when the source is created, so that mistakes show at `load()`. Options of a table, or without bucket
-and topics, are checked when it is read.
-Spark's Python data source API: pyspark.sql.datasource (4.1 and later for pushed filters).
+and topics, are checked when it is read. Spark's Python data source API: pyspark.sql.datasource (4.1 and later for
+pushed filters).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_WRITING: Final = (
 _OPTIONS_KEY: Final = "thermocline.options"
 _MADE_BY_SQL: Final = "provider"  # a table property of Spark's, and no reader's option
 _PREFIX: Final = "option."
-_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # configs of Spark's own source, and JAAS
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # Spark's own, and JAAS
 
 
 class ThermoclineSource(DataSource):

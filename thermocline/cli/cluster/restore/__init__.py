@@ -1,2 +1,1 @@
-"""`cluster restore` and `rebuild`: recover a cluster of which only the bucket is left, or whose `cluster.json` is lost.
-"""
+"""`cluster restore` and `rebuild`: recover a cluster after the loss of all disks, or of its `cluster.json`."""
