@@ -34,7 +34,7 @@ _AUTHORIZER = (
         ALLOWS_WITHOUT_ACLS,
         ConfigType.BOOLEAN,
         "false",
-        doc="true: what no ACL names is allowed to everybody. Only with authorizer.class.name.",
+        doc="true: a resource without an ACL is open to everybody. Only with authorizer.class.name.",
         honoured=True,
     ),
 )

@@ -128,7 +128,7 @@ class UnfitBrokers:
                 await self._commit_queue.decide(lambda image: reassignments.over(image, self.reports.fitness(image)))
         except (ThermoclineError, OSError) as refused:
             self.is_done = False
-            log.warning("unfit brokers lead on for now: %s", refused)
+            log.warning("unfit brokers keep leading for now: %s", refused)
             await asyncio.sleep(_REFUSED_S)
         return self.is_done
 

@@ -62,6 +62,6 @@ async def leave(
             await controller_lease.release(cluster.epoch)
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "left without a word: %s; others wait until this broker's session or lease is over",
+            "left without ending the session: %s; others wait until this broker's session or lease is over",
             str(failure) or "no answer in time",
         )

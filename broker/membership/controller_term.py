@@ -77,7 +77,7 @@ class ControllerTerm:
         if controller is None or controller.incarnation != self._asked.incarnation:
             if self.is_controller and controller is not None:
                 log.warning(
-                    "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
+                    "controller epoch %d is over, epoch %d began: still serving", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
                 self._pause_s = self._first_pause_s  # another broker took over: reset the doubling
@@ -153,7 +153,7 @@ class ControllerTerm:
         except Fenced as fenced:
             log.info("another broker claimed first: %s", fenced)
             return
-        log.warning("controller epoch %d is ours", self._cluster.epoch)
+        log.warning("this broker is the controller: controller epoch %d", self._cluster.epoch)
         self._take(at)
 
     # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────

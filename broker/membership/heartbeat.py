@@ -131,7 +131,7 @@ class Heartbeats:
             return False
         except (ApiError, Retryable) as refused:  # our image or the controller's is outdated; the next poll shows which
             self.is_refused = False
-            log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
+            log.info("the controller, broker %d, refuses heartbeats: %s", node.node_id, refused)
             return False
         self.is_refused = False
         known = self._at().controller

@@ -285,7 +285,7 @@ class SessionStart:
         log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
         if asked.lost_logs:
             log.warning(
-                "%d replicas here are gone, or may lack what was acknowledged last: they are copied from others",
+                "%d replicas here are gone, or may lack the last acknowledged records: they are copied from others",
                 len(asked.lost_logs),
             )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)

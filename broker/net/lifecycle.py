@@ -181,7 +181,7 @@ class Lifecycle:
         outbox = self._outbox
         next_tick, late = self.timeouts.overdue(tick, self.state, owes=bool(outbox.answers), taken=outbox.send.progress)
         if late is Overdue.TAKING:
-            self.abort(CloseReason.SLOW_READER, "it takes nothing of its answers")
+            self.abort(CloseReason.SLOW_READER, "it does not read its responses")
         elif late is Overdue.ANSWER:
             self.abort(self._reason, "answers in flight did not come")
         elif late is not None:

@@ -70,7 +70,7 @@ async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Work
     except OSError as failure:
         if not is_full(failure):
             raise
-        log.warning("this process is not noted in %s: %s", data_dir.path, failure)
+        log.warning("this process is not recorded in %s: %s", data_dir.path, failure)
 
 
 def _doubt(data_dir: DataDir) -> None:

@@ -112,7 +112,7 @@ class OpenEnded:
             pause_s = min(max(2 * self._paused.get(partition, (0.0, 0.0))[1], _PAUSE_S[0]), _PAUSE_S[1])
             self._paused[partition] = self._clock.monotonic_s() + pause_s, pause_s
             name = f"{partition.topic}-{partition.index}"
-            log.warning("%s: what became of a transaction is not known yet: %s", name, why)
+            log.warning("%s: the outcome of a transaction is not known yet: %s", name, why)
 
     async def _end(self, partition: LeaderReplica) -> bool:
         """Returns whether no work is left now. Raises as `decided_in_bucket` and `append_markers`."""

@@ -14,8 +14,7 @@ from broker.config.values import InvalidConfig
 _UNCOMPRESSED = "batches of internal topics stay uncompressed, as by Kafka's default."
 _REPLICATION = "how replicas fetch is fixed."
 _LEADERS_RATE = (
-    "what leaves a leader is limited where it arrives, by follower.replication.throttled.rate, which Kafka's tools set "
-    "with it."
+    "replication is limited at the follower, by follower.replication.throttled.rate, which Kafka's tools set with it."
 )
 
 TOPIC_REASONS: Mapping[str, str] = {
@@ -26,7 +25,7 @@ TOPIC_REASONS: Mapping[str, str] = {
 }
 """Topic configs accepted without effect, and the reason."""
 
-_SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
+_PROVIDERS = "OpenSSL takes the place of Java's security providers."
 _SASL = "it is of Kerberos, of a Java class, or of how a client gets a token, none of which is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
@@ -38,11 +37,10 @@ _THREADS = "one loop and a bounded pool of workers take the place of these threa
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("sasl.", _SASL),
-    ("sasl.", _SECURITY),
-    ("ssl.", "OpenSSL takes the place of Java's security providers."),
-    ("security.", _SECURITY),
-    ("principal.", _SECURITY),
-    ("delegation.token.", _SECURITY),
+    ("ssl.", _PROVIDERS),
+    ("security.", _PROVIDERS),
+    ("principal.", "principals come from certificates and logins; no Java class is run here."),
+    ("delegation.token.", "delegation tokens are not served yet."),
     ("controller.quorum.", _QUORUM),
     ("controller.", _QUORUM),
     ("metadata.", _QUORUM),
@@ -98,8 +96,8 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     (
         "listener.name.",
-        "of one listener only its configs of SASL and TLS, max.connections and max.connection.creation.rate are its "
-        "own.",
+        "one listener can have its own configs of SASL and TLS, its own max.connections and its own "
+        "max.connection.creation.rate, and no others.",
     ),
 )
 """Reasons for accepting broker configs without effect, by the beginning of the name; the first match counts."""

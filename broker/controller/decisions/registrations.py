@@ -83,7 +83,7 @@ def register(
             f"Expected cluster ID {cluster_id}, but got cluster ID {asked.cluster_id}",
         )
     if asked.node_id == UNKNOWN_REPLICA:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for unknown replicas")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} is reserved for unknown replicas")
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:
@@ -147,7 +147,7 @@ def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> D
     if broker_epoch not in (NO_EPOCH, node.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: look again what it holds",
+            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: check again what it holds",
         )
     if not _assigned(image, node_id):
         return unregister(image, node_id)

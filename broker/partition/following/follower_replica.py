@@ -304,7 +304,7 @@ class FollowerReplica:
             if not is_short:
                 self._fail(str(failure))
             if is_short or (self.opened.is_torn and not self.log.failure):
-                log.warning("%s is opened again, once its disk lets it: %s", self._name, failure)
+                log.warning("%s will be opened again when its disk allows it: %s", self._name, failure)
                 self.resign()
                 self._torn()
                 return
@@ -315,7 +315,7 @@ class FollowerReplica:
         self.failure = why
         if not self.lease.is_over:  # otherwise the next role reports it, or the directory was removed
             self._log_failures.failed(self._place, why)
-        log.error("%s is copied no more: %s", self._name, why)
+        log.error("%s is no longer copied: %s", self._name, why)
         if self.reads is not None:
             self.reads.wake()
         self._moved()

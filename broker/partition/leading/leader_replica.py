@@ -272,7 +272,7 @@ class LeaderReplica(Watchable):
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if producer_id in self.undecided or (self.awaits_coordinators and not producers.has_open(producer_id, epoch)):
             raise TransactionUndecided(
-                f"{self.topic}-{self.index}: records are lost here, and what became of the transactions of then is not "
+                f"{self.topic}-{self.index}: records are lost here, and the outcome of their transactions is not "
                 "known yet; try again"
             )
         if not is_verified and not producers.has_open(producer_id, epoch):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def register(nouns: Subparsers[Parser]) -> None:
     verbs = nouns.add_parser(
         "acl",
-        help="add, list, delete ACLs: who may do what",
+        help="add, list, delete ACLs",
         example="thermocline acl add --allow-principal User:alice --producer --topic orders",
     ).add_subparsers(metavar="VERB", required=True)
     add = verbs.add_parser(
@@ -54,7 +54,9 @@ def register(nouns: Subparsers[Parser]) -> None:
         _add_entry(parser)
     pattern = listing.add_mutually_exclusive_group()
     pattern.add_argument("--prefixed", action="store_true", help="ACLs of exactly this prefix")
-    pattern.add_argument("--matching", action="store_true", help="all that count for it: of its name, its prefixes, *")
+    pattern.add_argument(
+        "--matching", action="store_true", help="all ACLs that apply to it: of its name, its prefixes, and *"
+    )
     listing.add_argument("--principal", type=filled, action="append", default=[], metavar="User:NAME")
     add_json(listing)
     delete.add_argument("--yes", action="store_true", help="do not ask")

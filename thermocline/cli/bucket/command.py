@@ -92,14 +92,14 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     gc = _verb(
         verbs,
         "gc",
-        about="list the objects that nothing names, and delete those that nothing can name again",
+        about="list objects that no manifest names, and delete those that none can name later",
         example="thermocline bucket gc s3://my-bucket/log --delete",
     )
     gc.add_argument("--delete", action="store_true", help="delete what is deletable (without it: only list)")
     gc.add_argument(
         "--delete-only-copies",
         action="store_true",
-        help="with --delete: what is kept too, which may be the only copies of records",
+        help="with --delete: also kept objects, which may be the only copies of records",
     )
     add_json(gc)
     gc.set_defaults(run=_gc)

@@ -75,8 +75,8 @@ def _forgotten_throttle(seen: ClusterState) -> list[str]:
         return []
     return [
         f"replication is throttled ({longest.throttled}), and nothing has moved for "
-        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: who falls behind catches up no faster; take "
-        "it back with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: replicas that fall behind catch up no faster; "
+        "remove it with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
     ]
 
 
@@ -109,7 +109,7 @@ def _of_brokers(seen: ClusterState) -> Iterator[Finding]:
         if standing.version < newest and standing.heartbeat_age_ms > SILENCE_WARN_MS:
             yield Finding(
                 "behind_cluster",
-                f"broker {node} obeys version {standing.version}, the newest is {newest}",
+                f"broker {node} has applied version {standing.version}, the newest is {newest}",
                 "look again; when it lasts, check its way to the controller (--internal) and to the bucket",
             )
     held: dict[str, list[tuple[int, str]]] = {}

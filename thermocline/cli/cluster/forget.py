@@ -30,7 +30,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         help="give a broker up that does not come back",
         description="Prints the partitions that the broker holds, and what becomes of each; then asks. It leaves every "
         "in-sync set, and its directory counts as lost from then on. Partitions that no other broker has completely "
-        "go on with what the best other replica has. A broker without assigned partitions leaves the cluster.",
+        "continue with the records of the best other replica. A broker without assigned partitions leaves the cluster.",
         example="thermocline cluster forget 3 --yes",
     )
     forget.add_argument("node", type=natural, metavar="NODE", help="its number")

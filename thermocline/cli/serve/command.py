@@ -49,7 +49,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         action="store_true",
         help="serve what the bucket of another cluster holds, and write nothing to it",
     )
-    add("--take-over", action="store_true", help="your word that the broker that last served this bucket is dead")
+    add("--take-over", action="store_true", help="asserts that the broker that last served this bucket is dead")
     add(
         "--secure",
         action="store_true",
@@ -59,7 +59,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("--secured-by", metavar="DIR", help=argparse.SUPPRESS)  # of one of --brokers N: the common data directory
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
-    add("--log-level", choices=_LEVELS, default="info", help="the least that is written (default info)")
+    add("--log-level", choices=_LEVELS, default="info", help="lowest level that is logged (default info)")
     add("--supervised", action="store_true", help=argparse.SUPPRESS)  # one of --brokers N: ends with its standard input
     serve.set_defaults(run=_run)
 

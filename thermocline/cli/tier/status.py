@@ -152,7 +152,7 @@ def _compaction(row: StatusRow) -> str:
     """Gain and cost of the next compaction of the bucket; empty without one."""
     if not row.stale_bytes and not row.replaced_bytes:
         return ""
-    said = [f"{show_size(row.replaced_bytes or 0)} of replaced objects wait for the end of their grace"]
+    said = [f"{show_size(row.replaced_bytes or 0)} of replaced objects are kept until their grace ends"]
     if row.stale_bytes:
         said.insert(
             0,

@@ -38,7 +38,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebuild.add_argument(
         "--names",
         metavar="FILE",
-        help="JSON: the name of a topic by its id, or null to leave it out; for those that cannot be told",
+        help="JSON: names of topics by id, null to leave one out; for topics whose name the bucket does not show",
     )
     rebuild.add_argument(
         "--cluster-id",
@@ -46,7 +46,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         help="as cluster.id in meta.properties of any broker's directory says it (default: as lease.json does)",
     )
     rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
-    rebuild.add_argument("--done", action="store_true", help="all is there: what is to be deleted may be deleted again")
+    rebuild.add_argument("--done", action="store_true", help="everything is back: pending deletions may continue")
     rebuild.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT", help="with --done: a broker of the cluster")
     add_client_config(rebuild)
     add_json(rebuild)
@@ -198,7 +198,7 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     there = LiveBrokers(arguments.bootstrap_server)
     snapshot = await BucketState(bucket).read()
     if not is_rebuilt(snapshot.image):
-        note("nothing is held back: this cluster was not rebuilt, or that is done")
+        note("no deletion is held back: this cluster was not rebuilt, or --done was given before")
         return Exit.DONE
     held = [one for one in snapshot.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
     if held:
@@ -211,7 +211,7 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     if not addresses:
         raise CommandFailed("no broker of this cluster answers")
     await there.give_up(addresses, UNKNOWN_REPLICA)
-    note("done: what is to be deleted is deleted from now on")
+    note("done: deleted topics and their objects are removed from now on")
     return Exit.DONE
 
 
