@@ -148,7 +148,7 @@ class Broker:
         self.components.http, self.components.server = self._listening.http, self._listening.server
 
     def _serves(self, open_bucket: StoreOpener) -> BrokerStart:
-        """A member of its cluster."""
+        """Make the start of a member of a cluster."""
         config, world = self._config, self._world
         self.views = operator_views(self._startup, lambda: self._once(Sources), self._reload_asked)
         dispatcher = BrokerDispatcher(self._tasks, BrokersOnly(config.brokers_listener), self.clients)
@@ -205,7 +205,7 @@ class Broker:
         return self._sources if isinstance(self._sources, kind) else None
 
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
-        """A read-only broker beside another cluster."""
+        """Make the start of a read-only broker beside another cluster."""
         config, world = self._config, self._world
         self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources), self._reload_asked)
         refuses = RefusesWrites(config.brokers_listener)

@@ -70,8 +70,10 @@ class ProducerState:
     def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]] = ()) -> tuple[ProducerEntry, ...]:
         """The state at the earlier `offset`: the remembered batches below it. Producers without such batches are left
         out, unless a transaction is open. `transactions`: (producer id, epoch, first offset, marker's offset) of the
-        known decided ones. A transaction is open at `offset` if it spans it, or is open at the end and began below
-        (TX26). A commit in between is not known; its marker then finds no open transaction."""
+        known decided ones. A transaction is open at `offset` if it spans that offset, or if it began below and is still
+        open at the end (TX26). A commit between the two offsets is not known; its marker then finds no open
+        transaction.
+        """
         if offset >= self.end_offset:
             return self.producers
         spanning = {

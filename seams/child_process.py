@@ -202,7 +202,7 @@ def _end_with(parent_pid: int, descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLRDHUP)
     parent: int | None = None
-    with contextlib.suppress(OSError):  # an old kernel or a sandbox: the socket's end must do
+    with contextlib.suppress(OSError):  # an old kernel or a sandbox: the end of the socket has to suffice
         parent = os.pidfd_open(parent_pid)
         poll.register(parent, select.POLLIN)
     if os.getppid() == parent_pid:

@@ -20,7 +20,7 @@ PER_S: Final = "max.connection.creation.rate"
 
 
 class ConnectionBounds(NamedTuple):
-    """Open connections of one listener, and new ones a second; None: bounded as those of the whole broker."""
+    """Open connections of one listener, and new ones a second; None: only the bound of the whole broker applies."""
 
     most: int | None
     per_s: int | None

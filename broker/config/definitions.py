@@ -128,7 +128,7 @@ _OF_A_LISTENER = re.compile(
     rf"listener\.name\.[^.]+\.(?:(?:{'|'.join(MECHANISM_PREFIXES)})\.)?"
     r"((?:ssl|sasl|principal|connections\.max\.reauth|connection\.failed\.authentication)\..+)"
 )
-"""`listener.name.NAME.CONFIG`; configs that a SASL mechanism may have separately have its name before CONFIG."""
+"""`listener.name.NAME.CONFIG`; a config of one SASL mechanism has the mechanism's name before CONFIG."""
 _CONNECTIONS_OF_A_LISTENER = re.compile(r"listener\.name\.[^.]+\.(max\.connections|max\.connection\.creation\.rate)")
 _OF_ONE_LISTENER = {
     "max.connections": "Open connections of this listener; above it accepting waits. The broker's bound holds too, "

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 NAME_BYTES_MAX: Final = 2_048
-"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topic names have at
-most 249.
+"""Longest group id, instance id, protocol name and type. `__consumer_offsets` could hold 32 767 bytes; the longest
+topic name has 249.
 """
 
 PROTOCOLS_MAX: Final = 100

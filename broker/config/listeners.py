@@ -232,5 +232,5 @@ def _joined(address: Address, told: Address | None, host_name: str, protocol: Se
 
 
 def _shown(addresses: Iterable[Address]) -> str:
-    """A list of them in Kafka's format."""
+    """The addresses in Kafka's format."""
     return f"[{', '.join(f'{one.name}://{show_address(one.host, one.port)}' for one in addresses)}]"

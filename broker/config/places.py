@@ -1,7 +1,8 @@
 """Validates a broker's data directory, bucket and addresses.
 
-Neither of bucket and data directory may be inside the other. An address that other machines reach must have encryption
-and authentication, unless --insecure is given (S10). Pure: the file system is not read.
+The bucket may not be inside the data directory, nor the data directory inside the bucket. An address that other
+machines reach must have encryption and authentication, unless --insecure is given (S10). Pure: the file system is not
+read.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def with_overrides(
     *,
     check: bool = False,
 ) -> BrokerConfig:
-    """The configuration of a broker that started with `started`, after overrides: its own override the cluster's, and
-    these the start's.
+    """The configuration of a broker that started with `started`, after overrides. Its own overrides win over the
+    cluster's, and these over the values of the start.
 
     Raises InvalidConfig when a value cannot be read. With `check` it is also raised when the cleaner's values, or
     values that topics inherit, contradict each other; without `check` the cleaner keeps its configuration in that case.

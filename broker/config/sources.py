@@ -40,7 +40,7 @@ def from_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def _listener_config(variable: str) -> str | None:
     """The config of one listener: `THERMOCLINE_LISTENER_NAME_INNER_PLAIN_SASL_JAAS_CONFIG` is
-    `listener.name.inner.plain.sasl.jaas.config`; None if it is no config's. If several configs match, the longest name
+    `listener.name.inner.plain.sasl.jaas.config`; None if no config matches. If several configs match, the longest name
     counts.
     """
     text = variable.removeprefix(_OF_LISTENER)

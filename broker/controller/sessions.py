@@ -203,7 +203,8 @@ class RivalControllers:
       controller that the sender had read, because a heartbeat may take long to arrive.
 
     Each proof expires before any claim that it excludes can be stored. All times are seconds of the boot clock.
-    `bumped_s`: when the claim was sent, or before; −inf: unknown. `others`, of each call: the other brokers in session.
+    `bumped_s`: the time at which the claim was sent, or an earlier one; −inf: unknown. `others`, of each call: the
+    other brokers in session.
     """
 
     def __init__(self, bumped_s: float, times: ClusterTimes) -> None:

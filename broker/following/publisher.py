@@ -55,8 +55,9 @@ class Effects(Protocol):
         Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until all partitions of the topic that this broker leads serve or stay offline. Ends too when the topic
-        is withdrawn. Raises Retryable when the broker stops first."""
+        """Wait until each partition of the topic that is led here serves or stays offline. Ends too when the topic is
+        withdrawn. Raises Retryable when the broker stops first.
+        """
 
 
 class Publisher:

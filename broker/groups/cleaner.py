@@ -137,7 +137,7 @@ class Cleaner:
         return [*group.offsets.adopted(), *self._forget(shard, group)]
 
     def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
-        """Positions in deleted topics, of these names only if given."""
+        """Tombstones for positions in deleted topics; with `names`, only in those of these names."""
         return _tombstones(group.offsets.orphaned(self._topics, names))
 
 

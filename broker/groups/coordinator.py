@@ -100,8 +100,9 @@ class GroupCoordinator:
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
-        """Producers, and their epochs, with offsets in that partition that wait for a possibly lost marker. None while
-        they are loaded."""
+        """Producers and their epochs whose offsets in that partition wait for a marker that may be lost. None while
+        they are loaded.
+        """
         if topic != OFFSETS_TOPIC:
             return {}
         shard = self.log.ready(index)

@@ -45,7 +45,7 @@ class TransactionEnded(Retryable):
 
 
 class Guard:
-    """Between the verification of a producer's transaction and the append of its records (KIP-890). A marker of the
+    """A guard from the verification of a producer's transaction to the append of its records (KIP-890). A marker of the
     producer invalidates it, even one that is not committed yet.
     """
 

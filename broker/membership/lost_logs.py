@@ -26,8 +26,9 @@ from logformat.values import TopicPartition
 
 
 def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
-    """The lost logs in the directory of `node_id`, on a machine booted as `boot_id`: missing logs. After a possible
-    power cut, and in an older copy of the directory, all logs count as lost."""
+    """The lost logs in the directory of `node_id`, on a machine booted as `boot_id`. Missing logs are lost. After a
+    possible power cut, and in an older copy of the directory, all logs count as lost.
+    """
     node = image.nodes.get(node_id)
     if node is None:
         return ()

@@ -294,6 +294,6 @@ class SessionStart:
     def _wait(self, what: str) -> None:
         self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
         kind, now = re.sub(r"\d+", "", what), self._world.clock.monotonic_s()
-        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # each attempt counts down, the log need not
+        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # changed numbers alone are not logged
             self._told = kind, now
             log.info("not ready: %s", what)

@@ -41,7 +41,9 @@ class NoAddressRates:
 
 
 class Allowance:
-    """Open connections, and new ones a second, with at most one second's worth at once. None: no limit."""
+    """Bounds on open connections and on new ones per second; at most one second's worth of new ones may come at once.
+    None: no limit.
+    """
 
     def __init__(self, most: float | None, per_s: float | None, now_s: float) -> None:
         self._most, self._per_s = most, per_s

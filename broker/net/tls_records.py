@@ -24,7 +24,7 @@ _WASTED_SHARE_SHIFT: Final = 14
 
 _HEADER: Final = struct.Struct(">BHH")  # type, version, length
 _DATA: Final = 23
-_OVERHEAD_1_3: Final = 17  # a byte of type and the tag, of every suite
+_OVERHEAD_1_3: Final = 17  # one byte for the type, and the authentication tag; the same in every suite
 
 
 class Records:

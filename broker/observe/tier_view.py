@@ -192,7 +192,7 @@ def refusals(store: MeteredStore) -> tuple[str, ...]:
 
 
 def cluster_now(sources: Sources) -> ClusterSummary:
-    """At once: for few partitions."""
+    """The cluster summary, made at once; for few partitions."""
     return summarize(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
 
 

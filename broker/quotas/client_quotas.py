@@ -193,7 +193,7 @@ class QuotaManagers:
         return int(self._monotonic_s() * 1000)
 
     def mutations(self, peer: Peer, client_id: str, *, is_strict: bool) -> Mutations:
-        """For a request of a client, which may have connected to another broker."""
+        """The mutations of one client's request; the client may be connected to another broker."""
         found = None
         if self._mutation_limits and not self.is_free(peer):
             found = self._mutation_limits.of(user_of(peer.principal), client_id)

@@ -37,7 +37,7 @@ class ClusterPoller:
         self._world = world
         self._taken = taken
         self._asked = asyncio.Event()
-        self._polls = 0  # that ended
+        self._polls = 0  # number of polls that ended
         self._began = 0
         self._polled = asyncio.Event()
         self.outage = outage

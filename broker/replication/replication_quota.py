@@ -105,7 +105,7 @@ class ThrottledReplicas:
         return key in self._high_watermarks
 
     def set(self, key: Key, *, is_throttled: bool) -> None:
-        """Takes effect at the next fetch."""
+        """Set whether the replica is throttled; takes effect at the next fetch."""
         if not is_throttled:
             self._high_watermarks.pop(key, None)
             self._held.pop(key, None)

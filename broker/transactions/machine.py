@@ -311,7 +311,7 @@ def _end_2(
     is_commit: bool,
     is_pending: bool,
 ) -> Step:
-    """Each end takes an epoch, so a retry has the epoch before, or the last one of the producer id before."""
+    """Each end takes an epoch, so a retry has the previous epoch, or the last epoch of the previous producer id."""
     if _is_next(transaction, producer_id, epoch):
         return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
     state = transaction.state

@@ -1,7 +1,7 @@
 """Ends transactions that no coordinator will end by itself (TX10, TX31 to TX35): transactions with a declared gap, and
 transactions open for longer than any time-out allows.
 
-For group offsets also transactions restored with a snapshot that are not in the log (TX12).
+For group offsets it also ends transactions that were restored with a snapshot and are not in the log (TX12).
 
 The outcome is looked up in the footers of the partition first, then at the coordinators. A transaction that no loaded
 coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
@@ -33,7 +33,7 @@ OVERDUE_MS: Final = 60_000  # after the longest time-out, when the coordinator's
 _AT_ONCE: Final = 8  # partitions
 _ROUND_MAX: Final = 1_000  # transactions of one partition
 _ASK_TIMEOUT_S: Final = 30.0
-_PAUSE_S: Final = (5.0, 60.0)  # of a partition, after an answer that was missing
+_PAUSE_S: Final = (5.0, 60.0)  # first and longest pause of a partition after a missing answer
 
 
 class OpenEnded:

@@ -138,7 +138,7 @@ def _add_errors(
 
 
 class _Found(NamedTuple):
-    """State of a transaction at a coordinator that its outcome depends on."""
+    """The part of a transaction's state at its coordinator that decides its outcome."""
 
     node_id: int
     transactional_id: str

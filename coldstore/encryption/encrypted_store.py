@@ -166,7 +166,7 @@ class EncryptedStore:
             got = await self._inner.get(key, -length)
             if (got.etag, got.size) == (known.etag, known.stored):
                 self._remember(key, known)
-                return got  # otherwise it was encrypted meanwhile; so few bytes do not show that
+                return got  # otherwise it was encrypted meanwhile, and these bytes may not contain the trailer
         got = await self._inner.get(key, -min(stored_tail(length), GET_BYTES_MAX))
         sealed = self._learn(key, got).sealed
         if sealed is None:

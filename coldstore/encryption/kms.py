@@ -99,7 +99,7 @@ def wrapped_by_aws(secret: bytes, name: str, key_id: str, region: str | None, en
     return KmsKey(key_id, base64.b64encode(wrapped).decode(), region, endpoint)
 
 
-_UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # a few: as many as the process has read key files' entries
+_UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # few: one for each entry of the key files that were read
 
 
 def unwrapped_once(key: KmsKey, name: str, service: KeyService | None = None) -> bytes:

@@ -12,7 +12,9 @@ from logformat.transaction_marker import marker_of, may_be_marker
 
 
 class MarkerWalk:
-    """Feed the object's log bytes in order, in pieces of any size, whose batches were checked; then `differences`."""
+    """Call `feed` with the object's log bytes in order, in pieces of any size, after their batches were checked. Then
+    call `differences`.
+    """
 
     def __init__(self) -> None:
         self._carry = bytearray()

@@ -44,9 +44,10 @@ def footer_room(
 ) -> int:
     """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
 
-    `indexes`: the local log's indexes of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less;
-    those of a scan compress about as well. Without them the bound is the probable maximum, several times as much. A
-    batch's epoch is one of the lineage's."""
+    `indexes`: the local log's indexes of the same bytes, with entries at most `interval_of(log_bytes)` / 4 apart. The
+    indexes of a scan compress about as well. Without `indexes` the bound is the probable maximum, several times as
+    much. A batch's epoch is one of the lineage's.
+    """
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(
         base_offset=key.base_offset,

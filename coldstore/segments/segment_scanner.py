@@ -109,8 +109,8 @@ class SegmentScanner:
         self._min_timestamp = self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._lineage = lineage
-        self._epoch = -1  # of the batch before
-        self._epoch_end = base_offset  # where the lineage says that it ends
+        self._epoch = -1  # of the previous batch
+        self._epoch_end = base_offset  # the end of that epoch by the lineage
         self._epochs: list[tuple[int, int]] = []
         self._gaps: tuple[tuple[int, int], ...] = ()
         self._fed = 0

@@ -43,7 +43,7 @@ DELETE_KEYS_MAX = 1000  # S3, a request
 _BODY_CHUNK = 1 << 20
 _CONNECT_S = 5.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # no store's listing lacks all of them
+_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # every listing has at least one
 _MISSING_IS_FINE = frozenset({"NoSuchKey", "NotFound"})
 _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 

@@ -96,7 +96,7 @@ class CleanerEngine(Protocol):
         ...
 
 
-_REFUSALS: Final = (Corrupt, InvalidRequest)  # errors of invalid bytes in a log, whichever of them a producer would get
+_REFUSALS: Final = (Corrupt, InvalidRequest)  # all errors that mean invalid bytes in a log
 
 
 class LocalEngine:
@@ -152,7 +152,7 @@ class LocalEngine:
         segment.writer.write(kept)
         segment.read_offset = run.end_offset
         if was_cold:
-            _drop(file, position, len(run.batches))  # the last read of it
+            _drop(file, position, len(run.batches))  # the pass does not read these bytes again
         return len(run.batches)
 
     def finish_segment(self) -> CleanedSegment:

@@ -135,7 +135,9 @@ class Durability:
         self.pending_seals.append(PendingSeal(segment, producers))
 
     def add_seals(self, seals: Iterable[PendingSeal]) -> None:
-        """Small files of durable segments without disk space when the log was opened; a later seal job writes them."""
+        """Add small files of durable segments that found no disk space when the log was opened; a later seal job writes
+        them.
+        """
         self.pending_seals.extend(seals)
 
     def begin_sync(self, active: Segment, log_end_offset: int) -> SyncJob | None:

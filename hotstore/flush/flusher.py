@@ -158,7 +158,7 @@ class Flusher:
         return _NEEDED if is_due else FlushEvent.NOT_NEEDED
 
     def _begin_sync(self) -> SyncJob | None:
-        """None when no bytes are dirty, or after a failed write, because bytes before it are never synced."""
+        """None when no bytes are dirty, or after a failed write: bytes that were written before it are never synced."""
         log = self._log
         if log.state is _FAILED:
             return None

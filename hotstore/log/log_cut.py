@@ -117,7 +117,7 @@ class LogCut(LogCore):
         kept = self._locator.segments[:keep]
         last = kept[-1]
         if last.damage is not None and last.damage.offset >= last.end_offset:
-            last.damage = None  # it was truncated
+            last.damage = None  # the damaged part was truncated
         end = last.end_offset
         truncate(self.directory, self._locator.segments, keep)
         if is_cut:
@@ -136,7 +136,7 @@ class LogCut(LogCore):
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         self.producers.transactions.remember_ended(ended)
-        # This is a roll point now. Without `is_cut` its files are there already if it was one before.
+        # The end is a roll point now. Without a cut, an end that was a roll point before has its files already.
         self.durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 

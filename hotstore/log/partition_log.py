@@ -163,8 +163,10 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return list(found.values())
 
     def markers_of(self, producer_ids: Collection[int], from_offset: int) -> dict[int, tuple[int, bool]]:
-        """*Blocking*, beside the loop: by producer id, the first marker at or above `from_offset`, a batch's end: its
-        offset, and whether it commits. Reads headers until it has all. Raises DamagedLog, Corrupt."""
+        """*Blocking*, beside the loop: the first marker of each producer id at or above `from_offset`, which is a
+        batch's end. A result is the marker's offset and whether it commits. Reads headers until all are found. Raises
+        DamagedLog, Corrupt.
+        """
         wanted, found = set(producer_ids), {}
         for segment in self._locator.segments.copy() if wanted else ():
             if segment.end_offset <= from_offset:

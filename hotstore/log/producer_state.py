@@ -281,8 +281,8 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy(), dict(self._open), self._coordinator_epochs.copy())
 
     def _forget_oldest(self) -> None:
-        """Drop a tenth of the producers: 25 000 take 2 ms, once for as many new ones. At most `OPEN_MAX` have open
-        transactions, so there are enough others.
+        """Drop a tenth of the producers. Dropping 25 000 takes 2 ms, and is due once for every 25 000 new ones. At most
+        `OPEN_MAX` have open transactions, so there are enough others.
         """
         open_ = self._open
         self._forget(tuple(islice((of for of in self._entries if of not in open_), PRODUCERS_MAX // 10)))

@@ -297,7 +297,7 @@ class _Recovery:
             self._scanned, segment.aborted = segment, None
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
-            segment.has_preallocated = True  # possibly, because it was active at the kill
+            segment.has_preallocated = True  # it may have some, because it was active at the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms

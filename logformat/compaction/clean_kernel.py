@@ -196,7 +196,7 @@ def _put_empty(state: int, batch: int) -> None:
     copy(target, batch, HEADER_SIZE)
     attributes = load_be16(batch + ATTRIBUTES_AT)
     if attributes & DELETE_HORIZON_BIT:
-        store_be64(target + BASE_TIMESTAMP_AT, NO_TIMESTAMP)  # it was the horizon
+        store_be64(target + BASE_TIMESTAMP_AT, NO_TIMESTAMP)  # the field held the delete horizon
     store_be16(target + ATTRIBUTES_AT, attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT))
     store_be32(target + RECORD_COUNT_AT, 0)
     _seal_batch(target, target + HEADER_SIZE)

@@ -17,7 +17,7 @@ from numba.core import cgutils as _cgutils
 from numba.core import config as _config
 from numba.extending import intrinsic
 
-cgutils: Final[Any] = _cgutils  # neither is typed
+cgutils: Final[Any] = _cgutils  # numba has no types for these two
 config: Final[Any] = _config
 
 _I8: Final = ir.IntType(8)

@@ -65,8 +65,9 @@ def _share(size: int, sharers: int) -> int:
 
 
 def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> Shares[Owner]:
-    """Select the oldest segments for `excess` bytes, and further certain ones in place of those that may not be
-    freed."""
+    """Select the oldest segments for `excess` bytes. For those that may not be freed, further segments are selected
+    that certainly are.
+    """
     shares: dict[Owner, int] = {}
     asked = sure = 0
     for segment in sorted(held, key=lambda one: one.first_append_ms):

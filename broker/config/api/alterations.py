@@ -24,7 +24,7 @@ _SHOWN_CHARS: Final = 80
 
 
 class AlterOperation(IntEnum):
-    """Numbers as in IncrementalAlterConfigs."""
+    """An operation on a config; numbers as in IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -101,7 +101,7 @@ def _items(text: str) -> list[str]:
 
 
 def size_of(configs: Mapping[str, str | None]) -> int:
-    """Bytes, as JSON."""
+    """Size as JSON, in bytes."""
     return len(msgspec.json.encode(configs))
 
 

@@ -63,7 +63,9 @@ def _striped(domains: Mapping[int, str]) -> list[int]:
 
 
 def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row]) -> list[int]:
-    """`order`, starting with the node that leads fewest partitions of the topic; among equals, fewest of all."""
+    """`order`, starting with the node that leads fewest partitions of the topic, or among equals fewest partitions of
+    all topics.
+    """
     own = Counter(row.leader for row in rows)
     newest = chain.from_iterable(topic.rows for topic in reversed(image.topics.values()))
     all_led = Counter(row.leader for row in islice(newest, _COUNTED_MAX))

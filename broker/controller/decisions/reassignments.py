@@ -88,8 +88,9 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
 
 
 def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
-    """Complete moves that no proposal completes: the awaited replica has a session or is fit again. 30 000 rows without
-    moves take 1 ms."""
+    """Complete moves without a proposal, where the last awaited replica has a session or is fit again. 30 000 rows
+    without moves take 1 ms.
+    """
     said_of = judge(told)
     rows = {
         (topic.topic_id, index): after

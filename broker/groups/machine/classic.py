@@ -58,7 +58,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
 
     @classmethod
     def restore(cls, config: GroupConfig, metadata: GroupMetadata) -> tuple[ClassicGroup, tuple[Effect, ...]]:
-        """The group of its last record: Stable with every session starting now, or Empty."""
+        """The group as its last record describes it: Stable, with sessions that start now, or Empty."""
         group = cls(config, metadata.state_since_ms)
         group.generation = metadata.generation
         group.protocol_type = metadata.protocol_type or None

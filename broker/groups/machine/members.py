@@ -95,7 +95,7 @@ class Members:
         return self.leader == member_id
 
     def add(self, member: Member) -> None:
-        """The leader; the first member is the leader until it is replaced."""
+        """Add a member. If there is no leader, it becomes the leader."""
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._static

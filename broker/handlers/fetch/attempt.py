@@ -60,7 +60,7 @@ class FetchAttempt:
         self.open: list[tuple[Target, Readable]] = []  # the partitions of `answers`
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes; a partition cut by its limit counts as the full limit
-        self.is_behind = False  # it reads older segments or the bucket, which have more bytes even if few fit
+        self.is_behind = False  # it reads older segments or the bucket, so more bytes are available even if few fit
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 

@@ -1,7 +1,7 @@
 """The leader's side of a follower's fetch: its session, its records, and the report in its offset (R3, R5, R16).
 
-* A replica is served up to the log end, unflushed bytes included: the high watermark also counts the leader's own
-  flushed end.
+* A replica is served up to the log end, including bytes that the leader has not flushed. This is safe, because the high
+  watermark never exceeds the leader's own flushed end.
 * A replica's offset counts as its flushed end only after its lineage agreed, and only in the session of the applied
   image. A fetch answered with divergence or an error reports nothing. A fetch that is referred to the bucket does
   report.

@@ -22,7 +22,7 @@ from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from seams.loop.turns import next_turn
 
-_TOPIC_IDS_SINCE: Final = 10  # of both
+_TOPIC_IDS_SINCE: Final = 10  # of OffsetCommit and OffsetFetch
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
 _OFFSET_FETCH_GROUPS_SINCE: Final = 8
 _COMMIT_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop

@@ -57,7 +57,7 @@ async def handle_txn_offset_commit(
     # One write per turn, as in OffsetCommit; a request without rows also asks the coordinator.
     answered: list[ErrorCode] = []
     starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
-    if not request.group_id:  # a group that OffsetCommit takes
+    if not request.group_id:  # OffsetCommit accepts this group id, TxnOffsetCommit does not
         answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
     for start in starts:
         if start:

@@ -71,7 +71,7 @@ class PartitionFigures:
         self._offsets: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _OFFSETS}
 
     def add(self, partition: LeaderReplica) -> None:
-        """25 µs."""
+        """Add a partition; takes 25 µs."""
         tier = partition.tier.status()
         self.found.append((partition, tier))
         if len(self.late) < LATE_MAX:
@@ -108,7 +108,7 @@ class PartitionFigures:
 
 
 def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionFigures:
-    """At once: for few partitions. `reads`: of followed partitions."""
+    """The figures, collected at once; for few partitions. `reads`: of followed partitions."""
     seen = PartitionFigures()
     for partition in partitions:
         seen.add(partition)
@@ -120,7 +120,7 @@ def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[Followe
 async def collect_figures_in_turns(
     partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()
 ) -> PartitionFigures:
-    """In turns with other work: for thousands."""
+    """As `collect_figures`, in turns with other work; for thousands of partitions."""
     seen = PartitionFigures()
     turns = Turns(_PARTITIONS_PER_TURN)
     for partition in tuple(partitions):
@@ -175,7 +175,7 @@ def _figures(partition: LeaderReplica, tier: TierStatus) -> dict[str, float]:
 
 
 def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
-    """In the order of `_OFFSETS`."""
+    """The offsets of a partition, in the order of `_OFFSETS`."""
     return (
         partition.log_start_offset,
         partition.log.local_log_start_offset,

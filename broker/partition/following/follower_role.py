@@ -69,7 +69,7 @@ class FollowerRole:
         self.followed: FollowerReplica | None = None  # once its log is open
         self.is_over = False
         self._roles = roles
-        self._keeps_reservation = False  # of an earlier leadership: its next start uses it
+        self._keeps_reservation = False  # of an earlier leadership, which the next start as leader uses
         self._has_asked = False  # an end was reported in this epoch
         self._pause_s = _AGAIN_S  # before its log is opened again
         self._lease: Lease | None = None

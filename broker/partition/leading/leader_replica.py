@@ -48,7 +48,7 @@ from logformat.record_batch import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, F
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
 
-_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; only producers that are ahead of it poll
+_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; polled only while producers wait for offsets
 
 
 OnMarker = Callable[[TransactionMarker, int], None]

@@ -48,7 +48,7 @@ class AclIndex:
         self._acls: tuple[Acl, ...] = ()
         self._literal: dict[tuple[int, str], _Pattern] = {}
         self._prefixed: dict[tuple[int, str], _Pattern] = {}
-        self._lengths: dict[int, dict[int, int]] = {}  # of prefixes by resource type: length → how many patterns
+        self._lengths: dict[int, dict[int, int]] = {}  # by resource type: length of a prefix → number of its patterns
         self._by_principal: dict[str, dict[Acl, None]] = {}
         self.follow(acls)
 

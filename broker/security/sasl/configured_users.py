@@ -26,5 +26,5 @@ class ConfiguredUsers:
         return f"{self._logins.plain_users_count} in use"
 
     def reload(self) -> bool:
-        """Raises InvalidConfig; then the old ones stay."""
+        """Read the users again. Raises InvalidConfig; then the old users stay."""
         return self._logins.use_plain_users(self._reread().sasl)

@@ -165,7 +165,7 @@ def world_of(workers: ThreadWorkers) -> World:
 
 
 def bucket_url_of(url: str) -> BucketUrl:
-    """Parsed, with the key file that the environment names. Raises InvalidRequest."""
+    """The parsed bucket URL, with the key file that the environment names. Raises InvalidRequest."""
     return with_key_file(parse_bucket_url(url), os.environ.get(KEY_FILE_VARIABLE))
 
 

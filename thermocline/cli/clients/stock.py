@@ -105,8 +105,8 @@ def make_client(
     decided: Mapping[str, str],
 ) -> C:
     """A client. This command's client configuration wins over `defaults`; `extra` are the `-X` pairs in it.
-    CommandFailed (usage) for an unknown name, with the nearest one, for a refused value, and for a name that a flag
-    decides.
+    CommandFailed (usage) for an unknown name (the message has the nearest one), for a refused value, and for a config
+    that a flag sets.
     """
     for name, _ in extra:
         if why := decided.get(name):

@@ -69,7 +69,7 @@ def notes(seen: ClusterState) -> list[str]:
 
 
 def _forgotten_throttle(seen: ClusterState) -> list[str]:
-    """As reported by the broker that has watched longest."""
+    """The finding about a throttle that may be forgotten, by the report of the broker that has watched longest."""
     longest = max(seen.standings.values(), key=lambda standing: standing.throttled_idle_ms, default=None)
     if longest is None or longest.throttled_idle_ms < THROTTLE_IDLE_MS:
         return []

@@ -156,7 +156,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
         if arguments.group is not None and printed:
             _commit(consumer, arguments, printed)
         if not printed and _reader_left(out):
-            raise BrokenPipeError  # do not wait for the next write to find out
+            raise BrokenPipeError  # without this the end would be noticed only at the next write
         unread = _unread(consumer, ended, partitions)
         if arguments.exit_at_end and unread is not None and not unread:
             undecided.tell()

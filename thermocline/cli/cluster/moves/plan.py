@@ -149,8 +149,9 @@ class Loads:
         return Counter(self.domain_of(node) for node in nodes)
 
     def idlest(self, others: Nodes, without: Collection[int]) -> int | None:
-        """The broker for a replica beside `others`: the least loaded one in the least loaded of the domains that
-        hold fewest of them. None when every broker holds one, or is in `without`.
+        """The broker for a replica beside `others`. The domains that hold fewest of them count; of these the least
+        loaded domain is chosen, and in it the least loaded broker. None when every broker holds one, or is in
+        `without`.
         """
         crowd = self.spread(others)
         average = {

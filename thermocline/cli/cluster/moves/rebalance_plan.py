@@ -152,7 +152,9 @@ def _level_replicas(state: _State) -> bool:
 def _uneven(
     counts: Counter[int], active: list[int], whole: Band, stuck: set[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The next two brokers to move a replica between: one is outside of the band, and neither leaves it."""
+    """The next two brokers to move a replica between: one is outside of the band, and the move takes neither of them
+    out of it.
+    """
     up = sorted(active, key=lambda node: (counts[node], node))
     down = sorted(active, key=lambda node: (-counts[node], node))
     if counts[down[0]] <= whole.high and counts[up[0]] >= whole.low:
@@ -239,7 +241,9 @@ def _exchange(state: _State, source: int, to: int, even: Band) -> bool:
 
 # ── leaders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_leaders(state: _State) -> None:
-    """Pass leaderships along partitions that the next broker holds too, until all are in the band."""
+    """Pass leaderships from broker to broker until all are in the band. Each step uses a partition that the next broker
+    holds too.
+    """
     leads, active = state.loads.leads, state.loads.active
     whole = band(sum(leads[node] for node in active), len(active))
     offers: dict[tuple[int, int], list[int]] = {}  # (leader, other replica): a heap of partitions; may be stale

@@ -37,7 +37,7 @@ def plan_json(plan: Plan) -> list[str]:
 def plan_lines(plan: Plan) -> list[str]:
     lines = []
     if plan.moves:
-        shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # users' first
+        shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # internal last
         rows = [(move.name, nodes(move.before), nodes(move.after), *_sizes(move)) for move in shown]
         header = ("partition", "from", "to", "copied", "in the bucket")
         lines = table(header, rows, right=("copied", "in the bucket")).splitlines()
