@@ -283,7 +283,7 @@ class TieredPartition:
         config = self.config
         start = self.log.local_log_start_offset if self.chooses_start else self.log_start_offset
         await self.move_start(lambda m: m.switch_off(config.topic, dict(config.configs), start), config)
-        log.info("%s is tiered no more: its log starts at offset %d", self.name, self.log_start_offset)
+        log.info("%s is no longer tiered: its log starts at offset %d", self.name, self.log_start_offset)
 
     def fence(self, why: Fenced) -> Fenced:
         """Stop tiering this partition in this epoch; reported to its leader unless only the topic was deleted."""

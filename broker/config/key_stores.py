@@ -29,6 +29,6 @@ def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
     directory = posixpath.dirname(posixpath.normpath(first))
     if posixpath.dirname(posixpath.normpath(text.strip())) != directory:
         raise InvalidConfig(
-            f"{name}: a running broker takes key stores of {directory or 'its working directory'} only, where the one "
-            "of its start is; put the new one there, or restart with another path"
+            f"{name}: a running broker reads key stores only from {directory or 'its working directory'}, the "
+            "directory of its first one; put the new one there, or restart with another path"
         )

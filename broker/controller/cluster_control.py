@@ -152,7 +152,7 @@ class ClusterControl:
         if asked.wants_bump:
             self._bump()
             raise ApiError(
-                ErrorCode.NOT_CONTROLLER, f"its lease is bumped: where broker {asked.node_id} reads that, it may join"
+                ErrorCode.NOT_CONTROLLER, f"its lease is bumped; broker {asked.node_id} may join once it reads that"
             )
         ours, read = self._lease_counter, asked.lease_counter
         if read != NOT_READ and read < ours - _BUMPS_BEHIND_MAX:
@@ -276,7 +276,7 @@ class ClusterControl:
             await asyncio.sleep(_REFUSED_S)
         else:
             if ended:
-                log.warning("silent, so the session ended and others lead what it led: broker %s", _nodes(ended))
+                log.warning("silent, so its session ended and others lead its partitions: broker %s", _nodes(ended))
 
     async def _end(self, sessions: tuple[SessionId, ...]) -> None:
         await self._commit_queue.decide(lambda image: registrations.end(image, sessions))

@@ -73,7 +73,7 @@ class GroupOffsets:
         self._pending: dict[TopicPosition, int] = {}
         self._adopted: set[TopicPosition] = set()  # positions without a topic id in the log yet
         self.open = OpenOffsets()
-        self.count = 0  # committed ones
+        self.count = 0  # number of committed positions
         self._size_bytes = 0
 
     @property

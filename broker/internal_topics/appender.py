@@ -177,7 +177,7 @@ class Appender:
                     log.warning("%s: a marker at %d is not committed yet: %s", self._shard_log.name, first.offset, late)
                     continue
                 except (ThermoclineError, OSError) as over:
-                    log.warning("%s: markers are applied no more: %s", self._shard_log.name, over)
+                    log.warning("%s: markers are no longer applied: %s", self._shard_log.name, over)
                     return  # the epoch ends: the next load reads them
                 while self._ended < first.batches and self._resigned is None:
                     self._moved.clear()

@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
-        self.peer.throttle = None  # a cycle
+        self.peer.throttle = None  # breaks a reference cycle
         self._outbox.close()
         self._reader.close()
         self._server.left(self)

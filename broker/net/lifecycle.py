@@ -55,7 +55,7 @@ class Lifecycle:
         self._reason = CloseReason.PEER  # set by the broker from CLOSING or CUT on
         self._transport: asyncio.Transport
         self._outbox: Outbox
-        self.armed_tick = 0  # the wheel's
+        self.armed_tick = 0  # set by the deadline wheel only
         self.timeouts = PeerTimeouts(shared.ticks)
         self.reads = True  # the transport is not paused
         self.state = State.WAITING

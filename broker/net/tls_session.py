@@ -46,7 +46,7 @@ class ServerSession:
         self._shared = shared
         self._tls = tls
         self._handshakes = handshakes
-        self.armed_tick = 0  # the wheel's
+        self.armed_tick = 0  # set by the deadline wheel only
         self._layer = TlsLayer(connection, self, tls.context, is_server=True)
 
     @property

@@ -61,7 +61,7 @@ class ReplicaManager:
         self._is_closing = False  # once set, no role begins; the clean-shutdown marker relies on that
         self._topics: dict[str, Topic] = {}  # by id, as in the newest image
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
-        self._publications: dict[str, list[Publication]] = {}  # by topic id, until they are over
+        self._publications: dict[str, list[Publication]] = {}  # by topic id; removed when they are over
         self._config_updates = ConfigUpdates(self._topics, self._configure, tasks)
         self.stray_logs = StrayLogs(node_id, logs, metadata, report)
         self.checkpointing = Checkpointing(config, world, logs, registry)

@@ -1,7 +1,7 @@
 """Main program of the cleaner's child process: runs a `LocalEngine` for the requests of one `ProcessEngine`.
 
 It opens no path: files come as descriptors with a request. It exits with its parent, after `idle_s` (its third
-argument) without a pass, and after an error that is neither of a file nor of a log.
+argument) without a pass, and after an error that concerns neither a file nor the content of a log.
 """
 
 from __future__ import annotations

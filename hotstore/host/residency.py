@@ -184,7 +184,7 @@ class Residency:
 
     def _future(self, step: Step) -> asyncio.Future[None]:
         waiting = self._reading[step]
-        if waiting.cancelled():  # by a caller that shared it
+        if waiting.cancelled():  # a caller that shared it cancelled it
             waiting = self._reading[step] = asyncio.get_running_loop().create_future()
         return waiting
 

@@ -1,9 +1,10 @@
 """Replaces a run of sealed segments by one cleaned segment of the same offsets.
 
 The swap is one step on the loop: later reads use the cleaned segment. A worker then renames its files (`segment_swap`).
-Until that is done the cleaned segment's indexer is set, so retention stops before it. Readers of a replaced segment
-keep its file. An index that they load meanwhile may be another segment's; it is rebuilt, because every entry is
-compared with its batch. A failure takes the log offline: opening it again finishes or undoes the swap.
+Until the worker is done, the cleaned segment counts as one whose small files are not written yet, so retention stops
+before it. Readers of a replaced segment keep its file. An index that they load meanwhile may be another segment's; it
+is rebuilt, because every entry is compared with its batch. A failure takes the log offline: opening it again finishes
+or undoes the swap.
 """
 
 from __future__ import annotations

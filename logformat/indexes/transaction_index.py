@@ -83,7 +83,7 @@ class AbortedIndex:
         self._firsts = array("q")
         self._lasts = array("q")
         self._stable = array("q")
-        self._least_firsts = array("q")  # of each block
+        self._least_firsts = array("q")  # the least first offset of each block
         for entry in entries:
             self.add(entry)
 
@@ -121,7 +121,7 @@ class AbortedIndex:
             at = after
 
     def completes(self, end: int) -> bool:
-        """Whether no transaction that began below `end` has its marker after this segment, by the last entry."""
+        """Whether the last entry shows that no transaction that began below `end` has its marker after this segment."""
         return bool(self._stable) and self._stable[-1] >= end
 
     def below(self, end: int) -> AbortedIndex:

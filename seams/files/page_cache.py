@@ -10,7 +10,7 @@ from typing import Final
 
 from seams.files import syscalls
 
-_CACHESTAT: Final = 451  # on every machine
+_CACHESTAT: Final = 451  # the same number on every architecture
 
 
 class _Range(ctypes.Structure):

@@ -119,7 +119,7 @@ def new_authority(arguments: argparse.Namespace) -> int:
     if not secured.is_new:
         raise CommandFailed(
             f"{secured.authority_file} is there: brokers of other directories trust it; move {arguments.data_dir}"
-            "/security away first, if it is really lost to you",
+            "/security away first, if it is really lost",
             Exit.USAGE,
         )
     secured.establish(Authority.new(datetime.now(UTC)), secrets.token_urlsafe(32))

@@ -58,7 +58,7 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
         local, cold = _tiers(cluster)
         picture.act("sunk into the bucket")
         picture.say(
-            f"{cold / 1e6:.0f} MB in the bucket; on the disks the tails, {local / 1e6:.0f} MB of all partitions"
+            f"{cold / 1e6:.0f} MB in the bucket; the disks hold the tails: {local / 1e6:.0f} MB of all partitions"
         )
         moved, stayed, replaced_s, steady = _replace_one(cluster, picture)
         cluster.command("tier", "seal", "--wait", "-b", cluster.bootstrap)
@@ -78,7 +78,7 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
         sums = [0] * Bulk.PARTITIONS
         read_s = replay(cluster.bootstrap, history, history.count, lambda: picture.tick(lambda: "reading"), sums)
         if sums != history.sums():
-            raise Failed("the sums of the partitions are others")
+            raise Failed("the sums of the partitions differ")
         steady.check(cluster.bootstrap)
         picture.act("every byte read and compared")
         picture.say("every byte as it was written, partition by partition: " + " ".join(f"{one:08x}" for one in sums))

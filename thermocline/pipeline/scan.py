@@ -150,7 +150,7 @@ class SplitReader:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
         if self._read_committed and piece.segment.decided:
             # Only the footer knows which of them were aborted (TX45).
-            what += f"; what became of {piece.segment.decided} transactions stood there only"
+            what += f"; only it had the outcome of {piece.segment.decided} transactions"
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
             return None
         rebuilt = rebuild_index(self._store, key, piece.segment)

@@ -115,7 +115,7 @@ class ColdCleaning:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             while not running.done():
-                with suppress(asyncio.CancelledError):  # by the end of the role, and by that of the broker
+                with suppress(asyncio.CancelledError):  # cancelled by the end of the role or of the broker
                     await asyncio.wait([running])
             if not running.cancelled():
                 running.exception()  # the pass is cancelled and does not see this error

@@ -58,7 +58,7 @@ class SingleFlight(Generic[K]):
     def future(self, key: K) -> asyncio.Future[None] | None:
         """The future of a running job of this key."""
         waiting = self._running.get(key)
-        if waiting is not None and waiting.cancelled():  # by one of its readers: the others continue
+        if waiting is not None and waiting.cancelled():  # one of its readers cancelled it; the others continue
             waiting = self._running[key] = asyncio.get_running_loop().create_future()
         return waiting
 

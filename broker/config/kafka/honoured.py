@@ -232,8 +232,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Time between two checks for expired transactional ids."
     ),
     "add.partitions.to.txn.retry.backoff.ms": H(
-        "Longest time between two tries to add a partition whose producer's transaction before is not yet marked "
-        "everywhere."
+        "Longest time between two tries to add a partition while the producer's previous transaction still lacks "
+        "markers."
     ),
     "add.partitions.to.txn.retry.backoff.max.ms": H("How long a produce request is held for these tries."),
     "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),

@@ -26,7 +26,7 @@ TOPIC_REASONS: Mapping[str, str] = {
 """Topic configs accepted without effect, and the reason."""
 
 _PROVIDERS = "OpenSSL takes the place of Java's security providers."
-_SASL = "it is of Kerberos, of a Java class, or of how a client gets a token, none of which is run here."
+_SASL = "it concerns Kerberos, a Java class, or how a client gets a token; none of these is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
 _TRANSACTIONS = "a transaction is verified always, without an interval of its own, and ends in one phase."

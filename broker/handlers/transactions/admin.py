@@ -151,5 +151,5 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     if len(re.findall(r"[*+?{]", simple)) > 2 or re.search(r"\)\s*[*+{?]|\(\?|\\\d", simple):
         raise re.error("too complex: use characters, classes and their repetitions")
     if _READ_OTHERWISE.search(simple) or any(int(count) > _COUNT_MAX for count in re.findall(r"[{,](\d{1,9})", simple)):
-        raise re.error("not of RE2J, or not served")
+        raise re.error("RE2J does not know this syntax, or it is not served here")
     return re.compile(simple, re.ASCII)

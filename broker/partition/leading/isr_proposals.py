@@ -72,7 +72,7 @@ class IsrProposals:
             if len(found) >= _PROPOSALS_MAX:
                 break
             if served.get((partition.topic, partition.index)) is not partition:
-                continue  # it is opening
+                continue  # the partition is still opening
             if partition.leader.is_steady(LogExtent(partition.log.log_end_offset, partition.log_start_offset)):
                 partition.mark_steady()
                 self._forget(partition)  # all replicas are caught up: lag counts from here

@@ -68,7 +68,7 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
         )
     except jwt.PyJWTError as refused:
         return NotValid(f"{type(refused).__name__}")
-    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # of the cryptography below
+    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # raised by the cryptography library
         return NotValid(f"a malformed token: {type(malformed).__name__}")
     return _verified(claims, rules)
 

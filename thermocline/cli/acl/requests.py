@@ -63,7 +63,7 @@ def _check(what: str, code: int, message: str | None) -> None:
         )
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise CommandFailed(
-            f"{what}: this user may not; a super user (super.users) may, and who has Alter (to list: Describe) on the "
-            "cluster"
+            f"{what}: this user may not; a super user (super.users) may, and so may a user with Alter (to list: "
+            f"Describe) on the cluster"
         )
     raise CommandFailed(f"{what}: {message or error_name(code)}")

@@ -82,7 +82,7 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     verify = _verb(
         verbs,
         "verify",
-        about="check that what the manifests name is there, whole and without a hole; exit 5 when it is not",
+        about="check that all objects in the manifests exist, complete and without a gap; exit 5 otherwise",
         example="thermocline bucket verify s3://my-bucket/log --deep",
     )
     verify.add_argument("--topic", metavar="T", help="this topic only, by name or id")
@@ -109,7 +109,7 @@ def _register_rewrap(verbs: Subparsers[Parser]) -> None:
     rewrap = _verb(
         verbs,
         "rewrap",
-        about="bring every object under the key file's active key, beside running brokers too",
+        about="encrypt the data key of every object with the key file's active key, also while brokers run",
         example="thermocline bucket rewrap 's3://my-bucket/log?key_file=/etc/thermocline/keys.json' --dry-run",
     )
     rewrap.add_argument("--dry-run", action="store_true", help="only count the objects under each key")

@@ -70,7 +70,7 @@ _ADVICE: dict[int, str] = {
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "it takes Read on the group: `thermocline acl add --allow-principal "
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this needs Read on the group: `thermocline acl add --allow-principal "
     "User:NAME --operation Read --group GROUP`, or -g with one that you may read",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "see `thermocline acl list --topic TOPIC --matching`, as a super user",
     KafkaError.NON_EMPTY_GROUP: "stop its members first; see `thermocline group describe`",
@@ -267,7 +267,8 @@ def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
             cause = failed.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() in _LATE:
                 raise CommandFailed(
-                    f"{what(name)}: no answer within {REQUEST_TIMEOUT_S:.0f} s; the broker may still be at it: see "
+                    f"{what(name)}: no answer within {REQUEST_TIMEOUT_S:.0f} s; the broker may still be working on "
+                    f"it: see "
                     "`thermocline topic list` before you try again"
                 ) from failed
             raise

@@ -89,7 +89,7 @@ def _of_controller(seen: ClusterState) -> Iterator[Finding]:
     yield Finding(
         "no_controller",
         f"{who} is the controller: topics cannot be changed, and nobody is elected",
-        "wait for half a minute: any broker takes over that reaches the bucket; when none does, check the bucket",
+        "wait for half a minute: a broker that reaches the bucket takes over; when none does, check the bucket",
     )
 
 

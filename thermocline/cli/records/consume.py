@@ -36,7 +36,7 @@ _DECIDED = {
     "group.id": "use -g",
     "auto.offset.reset": "use -o",
     "enable.partition.eof": "-e needs it",
-    "enable.auto.commit": "with -g what was printed is committed, nothing else ever",
+    "enable.auto.commit": "with -g only printed records are committed",
 }
 
 
@@ -140,7 +140,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
             if error is None:
                 if left == 0:
                     break
-                assert index is not None and offset is not None  # only events without a record lack them
+                assert index is not None and offset is not None  # None only in events without a record
                 out.write(render(message))
                 ended.discard(index)
                 printed[index] = offset + 1

@@ -277,8 +277,8 @@ class _Archiver:
         if gone and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{self._topic.topic}: offsets left the bucket before they were archived: "
-                f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and step over "
-                "them with --allow-data-loss (fail_on_data_loss=False)"
+                f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and skip them "
+                f"with --allow-data-loss (fail_on_data_loss=False)"
             )
         # Once the archive has passed these offsets the table no longer shows them, so the first observation is kept.
         known = {(one.partition, one.first) for one in self._summary.lost}

@@ -66,8 +66,9 @@ def remaining(logs: Sequence[BucketPartition], archived: OffsetRanges) -> dict[i
 def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, initial: Mapping[int, int] | None) -> list[Expired]:
     """Offsets between the end of a partition's archive and a later log start.
 
-    Where nothing is archived yet, they count from the log start in `initial` (when the table was created), or from 0
-    for a partition added since. `initial` None: there is no table yet, so nothing is lost.
+    For a partition of which nothing is archived, offsets from its log start in `initial` on are lost. `initial` has the
+    log starts at the creation of the table; a partition added since then counts from 0. `initial` None: there is no
+    table yet, so nothing is lost.
     """
     found = []
     for log in logs:

@@ -73,7 +73,7 @@ _JAAS: Final = "sasl.jaas.config"
 class ConsumerSettings:
     """librdkafka's configuration, and how long to wait for data."""
 
-    settings: tuple[tuple[str, str], ...] = field(repr=False)  # with passwords
+    settings: tuple[tuple[str, str], ...] = field(repr=False)  # may contain passwords
     poll_timeout_ms: int
     read_committed: bool = True
 

@@ -184,7 +184,7 @@ def drain(places: Sequence[Place], partitions: Sequence[Assignment], node: int) 
             cannot.append(
                 Immovable(
                     held,
-                    "nobody leads it, so nobody can be copied from",
+                    "no broker leads it, so there is no replica to copy from",
                     f"start broker {node}, or give it up (`thermocline cluster forget {node}`)",
                 )
             )

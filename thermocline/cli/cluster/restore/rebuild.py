@@ -43,7 +43,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebuild.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="as cluster.id in meta.properties of any broker's directory says it (default: as lease.json does)",
+        help="the cluster.id in meta.properties of any broker's directory (default: that of lease.json)",
     )
     rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
     rebuild.add_argument("--done", action="store_true", help="everything is back: pending deletions may continue")
@@ -81,12 +81,10 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
     is_new = not (arguments.cluster_id or lease_id)
     _print_plan(plan, cluster_id, is_new=is_new, as_json=arguments.json)
     if not plan.is_complete:
-        raise CommandFailed(
-            "say with --names FILE what the topics without a name of their own are called (null: leave out)"
-        )
+        raise CommandFailed("name the topics without a unique name with --names FILE (null leaves one out)")
     if not arguments.yes:
         if not can_ask():
-            note("nothing was changed: --yes does it")
+            note("nothing was changed: add --yes to write it")
             return Exit.DONE
         confirm(f"Write a new cluster.json of {len(plan.topics)} topics to {bucket.store.url}?", cluster_id)
     await wait_until_still(bucket)
@@ -262,7 +260,7 @@ def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
     if is_new:
         found.append(
             "the id of the cluster is a new one: brokers refuse to start on directories of the old one; "
-            "--cluster-id says which it was"
+            "give the old id with --cluster-id"
         )
     if any(of.missing for of in plan.topics):
         found.append("partitions of which the bucket has nothing begin empty")
