@@ -25,7 +25,7 @@ LOG_START_FILE: Final = "log-start-offset-checkpoint"
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 """First dirty offset of each compacted log."""
 SEEN_EPOCH_FILE: Final = "leader-epoch-seen-checkpoint"
-"""An offset checkpoint with leader epochs instead of offsets. Not Kafka's."""
+"""An offset checkpoint with leader epochs instead of offsets. Kafka has no such file."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 META_PROPERTIES_FILE: Final = "meta.properties"
 

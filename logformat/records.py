@@ -124,7 +124,8 @@ def validate_records(
             greatest = max(greatest, timestamp)
             index += 1
     except CorruptBatch as error:
-        # Bytes after the last record count as its fault: a client looks up the index in its request.
+        # Bytes after the last record are reported as an error of the last record, because a client looks up the index
+        # in its request.
         raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
     return greatest
 

@@ -49,7 +49,7 @@ class Net(Protocol):
     async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
     ) -> Listener:
-        """Raises OSError for an address that is taken, or not this machine's."""
+        """Raises OSError for an address that is taken, or that this machine does not have."""
         ...
 
     async def connect(
@@ -70,8 +70,8 @@ class Net(Protocol):
         """Send from the file now, without waiting. Returns the bytes sent, 0 at the file's end, or -1 if this pair of
         file and transport cannot.
 
-        The result is less than `length` also if the socket took no more. BlockingIOError: it takes no bytes. Other
-        OSErrors are the file's, or, as ConnectionError, the peer's.
+        The result is less than `length` also if the socket took no more. BlockingIOError: it takes no bytes. A
+        ConnectionError comes from the peer, any other OSError from the file.
         """
         ...
 

@@ -136,7 +136,7 @@ def _said(part: OffsetForLeaderEpochResponsePartition) -> Candidate | None:
 
 
 def request_of(questions: list[Question]) -> OffsetForLeaderEpochRequest:
-    """To one broker; `questions` are grouped by topic."""
+    """The request to one broker; `questions` are grouped by topic."""
     return OffsetForLeaderEpochRequest(
         of_candidates=True,
         topics=[

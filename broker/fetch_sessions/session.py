@@ -272,7 +272,7 @@ def next_epoch(epoch: int) -> int:
 
 
 def weight(target: Target) -> int:
-    """Bytes of a target. A topic name is the client's; the name for an id is shared."""
+    """Bytes of a target. A topic name comes from the client; the name for an id is shared."""
     return TARGET_BYTES + (4 * len(target.topic or "") if target.topic_id is ZERO_UUID else 0)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class ServingGate:
-    """Open, paused (until `reopen`), or shut for ever (`shut`). `boottime_s` is seams.Clock's."""
+    """Open, paused (until `reopen`), or shut for ever (`shut`). `boottime_s`: see `seams.clock.Clock`."""
 
     __slots__ = ("_boottime_s", "_jump_max_s", "_looked_at", "_opened", "paused", "paused_count", "superseded_by")
 

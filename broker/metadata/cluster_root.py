@@ -57,7 +57,7 @@ class ImageAt(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Content and version of `cluster.json` from one read. `epoch`: the controller's."""
+    """Content and version of `cluster.json` from one read. `epoch`: the controller epoch."""
 
     cluster_id: str
     image: ClusterImage

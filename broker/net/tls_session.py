@@ -51,7 +51,7 @@ class ServerSession:
 
     @property
     def protocol(self) -> TlsLayer:
-        """For the transport."""
+        """The protocol that the transport drives."""
         return self._layer
 
     @property

@@ -46,7 +46,7 @@ class Views:
     not_ready: Callable[[], str]  # "" when ready
     failures: Callable[[], list[str]]
     seal: Callable[[str | None], Awaitable[None]]
-    reload: Callable[[], Awaitable[bytes]]  # JSON, an array of what was read again
+    reload: Callable[[], Awaitable[bytes]]  # JSON, an array of the files that were read again
 
 
 class Secrets(Protocol):

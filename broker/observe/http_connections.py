@@ -27,8 +27,9 @@ _room = memoryview(bytearray(64 << 10))
 
 
 class HttpConnections:
-    """Makes the protocol of each connection. `http` makes aiohttp's, `context` gives the present TLS context; None: the
-    port speaks plaintext."""
+    """Makes the protocol of each connection. `http` makes the protocol of aiohttp, `context` gives the present TLS
+    context; None: the port speaks plaintext.
+    """
 
     def __init__(self, http: Callable[[], asyncio.Protocol], context: Callable[[], ssl.SSLContext] | None) -> None:
         self._http = http

@@ -33,7 +33,7 @@ class RefusedCopy(NamedTuple):
 
 
 class Registry:
-    """Partitions by (topic name, index), topics by name. `node_id`: this broker's."""
+    """Partitions by (topic name, index), topics by name. `node_id`: the id of this broker."""
 
     def __init__(self, metadata: MetadataCache, node_id: int) -> None:
         self._metadata = metadata

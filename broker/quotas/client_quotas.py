@@ -129,7 +129,7 @@ class Mutations:
 
     @property
     def throttle_ms(self) -> int:
-        """For how long the client is throttled from now."""
+        """How long the client is throttled from now on."""
         return max(self._throttled_until_ms - self._now_ms(), 0) if self._throttled_until_ms else 0
 
     def _count(self, partitions: int) -> None:

@@ -74,7 +74,7 @@ class Archive:
         """Partitions have no config here."""
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Replicas are the owner's."""
+        """Replicas belong to the owner of the bucket."""
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
         """Nothing is copied here."""

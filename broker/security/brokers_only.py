@@ -21,7 +21,7 @@ RESTRICTED: Final = BROKERS_ONLY | {
     int(ApiKey.OFFSET_FOR_LEADER_EPOCH),
     int(ApiKey.ADD_PARTITIONS_TO_TXN),
 }
-"""APIs of which some request, or each, is a broker's."""
+"""APIs of which all or some requests may come from brokers only."""
 _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 
 

@@ -58,7 +58,7 @@ class Reload:
 
     def __init__(self) -> None:
         self._watched: list[Watched] = []
-        self._why: dict[str, str] = {}  # of what was refused, by `where`, until it is mended
+        self._why: dict[str, str] = {}  # reasons of refusals, by `where`, until they are mended
         self._lock = asyncio.Lock()
 
     def add(self, *watched: Watched) -> None:

@@ -55,7 +55,8 @@ async def keep_by_manifest(
     segment's footer the leader epochs that wrote them. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
     StoreError.
 
-    Without `workers` it uses no event loop but `store`'s."""
+    Without `workers` it uses no event loop except that of `store`.
+    """
     if not plan.deletable:
         return plan
     reader = ManifestReader(store, topic_id, partition, workers=workers)

@@ -46,7 +46,7 @@ def footer_room(
 
     `indexes`: the local log's indexes of the same bytes, with entries at most `interval_of(log_bytes)` / 4 apart. The
     indexes of a scan compress about as well. Without `indexes` the bound is the probable maximum, several times as
-    much. A batch's epoch is one of the lineage's.
+    much. The lineage contains the epoch of every batch.
     """
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(

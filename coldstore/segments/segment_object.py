@@ -213,7 +213,7 @@ class SegmentFooter:
     chunk_crcs: array[int]
     lineage: LeaderEpochs
     transactions: tuple[DecidedTransaction, ...]
-    """In the order of their markers."""
+    """Decided transactions, in the order of their markers."""
     aborted: AbortedIndex | None
     """The aborted ones among them; None: there are none."""
     producer_bytes: bytes

@@ -42,9 +42,9 @@ from logformat.record_batch import (
 )
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-# Smallest interval, four times Kafka's. A reader of one hour reads the whole index and, at its two ends, one interval.
-# With 5 bytes an entry (`packed_indexes`) their sum is smallest at √(5 × log bytes), which is 26 KB for segments of 128
-# MiB.
+# Smallest interval, four times Kafka's. A reader of a time range reads the whole index, and about one interval too much
+# of the log. With 5 bytes an entry (`packed_indexes`) the sum of both is smallest for an interval of √(5 × log bytes),
+# which is 26 KB for segments of 128 MiB.
 INDEX_INTERVAL_BYTES: Final = 16 * 1024
 
 

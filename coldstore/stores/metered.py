@@ -66,8 +66,9 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class Meter:
-    """One operation's counts. Bytes are the body's: sent by puts, received by gets. `failed_in_a_row`: failures since
-    the last answer, the first at `failing_since_s`, the last with `failure`."""
+    """One operation's counts. Bytes are those of bodies: sent by puts, received by gets. `failed_in_a_row`: failures
+    since the last answer, the first at `failing_since_s`, the last with `failure`.
+    """
 
     requests: int = 0
     bytes: int = 0

@@ -263,7 +263,7 @@ def _put_parts(
 
 
 def _part_checksums(body: Upload, sizes: list[int]) -> tuple[list[int], int]:
-    """Of each part, and of the whole."""
+    """The checksum of each part, and that of the whole."""
     source, checksums, whole = _Source(body.open()), [], 0
     for size in sizes:
         checksum = 0

@@ -59,7 +59,7 @@ class ProcessEngine:
 
     @property
     def pid(self) -> int | None:
-        """The child's; None without one. It may have ended by itself since."""
+        """Process id of the child; None without a child. It may have ended by itself since."""
         child = self._child
         return None if child is None else child.pid
 
@@ -180,7 +180,7 @@ class ProcessEngine:
         except (EOFError, msgspec.MsgspecError) as error:
             raise self._lost(str(error)) from None
         except BaseException:
-            self._drop()  # its reply would be taken for the next request's
+            self._drop()  # its reply would be taken for the reply to the next request
             raise
         if isinstance(reply, messages.FileError | messages.Damage):
             raise messages.raised(reply)

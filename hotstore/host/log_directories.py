@@ -49,7 +49,8 @@ class LogDirectories:
 
     def clear(self, place: TopicPartition, topic_id: UUID) -> None:
         """Mark the directory at `place` as deleted, if there is one, so that a log of this topic can be created. Raises
-        ForeignLog if it is another topic's; Corrupt, OSError."""
+        ForeignLog if it belongs to another topic; Corrupt, OSError.
+        """
         path = self._data_dir.log_path(place.topic, place.partition)
         if self._world.disk.stat(path) is None:
             return

@@ -439,7 +439,7 @@ class LogHost:
             if not is_wanted():
                 return None
             moved = None
-            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else the log is another topic's
+            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else it is another topic's log
                 if at.occupant is not None:
                     await self._close(at.occupant, clean=False)
                 moved = await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)

@@ -89,7 +89,7 @@ class LogCore:
 
     @property
     def path(self) -> str:
-        """For messages."""
+        """Path of the log's directory, for messages."""
         return self.directory.path
 
     # --- offsets and sizes --------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class LogCore:
 
     @property
     def recovery_point(self) -> int:
-        """For the checkpoint: recovery does not read below it."""
+        """The recovery point for the checkpoint: recovery does not read below it."""
         return self.durability.recovery_point
 
     @property
@@ -125,7 +125,7 @@ class LogCore:
 
     @property
     def active_segment(self) -> Segment:
-        """For the flusher."""
+        """The active segment, for the flusher."""
         return self._active
 
     @property

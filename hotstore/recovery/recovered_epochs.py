@@ -110,7 +110,7 @@ class RecoveredEpochs:
 
 
 def _epochs_of_batches(loaded: LeaderEpochs, trusted: Sequence[Segment]) -> LeaderEpochs:
-    """The epochs of every batch in the trusted segments, after those that `loaded` has below them."""
+    """The epochs of `loaded` below the trusted segments, then the epochs of every batch in these segments."""
     epochs = loaded.truncate_from_end(trusted[0].base_offset) if trusted else LeaderEpochs()
     for segment in trusted:
         for _, header in walk_headers(segment.file, 0, segment.size):

@@ -40,7 +40,7 @@ class _Iocb(ctypes.Structure):
 
 
 class _Event(ctypes.Structure):
-    """struct io_event: `data` is the request's, `result` 0 or a negative errno."""
+    """struct io_event: `data` identifies the request, `result` is 0 or a negative errno."""
 
     _fields_ = (
         ("data", ctypes.c_uint64),

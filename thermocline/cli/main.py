@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_stdout()
         return Exit.DONE
     except OSError as failed:
-        # A full disk without a file name in the error is stdout's.
+        # A full disk without a file name in the error concerns stdout.
         nameless = failed.filename is None and failed.errno in _FULL
         what = f"writing the results to stdout: {failed.strerror}" if nameless else plain_words(failed)
         return _fail(what, Exit.FAILED)

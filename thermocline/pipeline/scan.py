@@ -180,8 +180,9 @@ class SplitReader:
             return self._fetch_moved(replaced.part, opened, window)
 
     def _fetch_moved(self, part: SplitPart, before: OpenPiece, window: Window) -> FetchedSplit | None:
-        """The batches of a window in the object that replaced its own: those whose last offsets are the window's. A
-        batch that survives compaction keeps its last offset, so each is in one window."""
+        """The batches of a window in the object that replaced its own: those whose last offsets are inside the window.
+        A batch that survives compaction keeps its last offset, so each is in one window.
+        """
         first, end = window.offsets
         is_fetched_again = False
         for _ in range(MOVES_MAX):

@@ -274,9 +274,9 @@ class ExpiryVerdict(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class TotalRetention:
-    """Checks a partition's cold segments, oldest first, until the first one that is kept. `total_bytes`: of the log,
-    both tiers, counted once, and only what a committed manifest or the local log above it holds (KAFKA-17062,
-    KAFKA-15479). Limits of −1: none.
+    """Checks a partition's cold segments, oldest first, until the first one that is kept. `total_bytes`: bytes of the
+    log in both tiers, each counted once, and only those that a committed manifest or the local log above it holds
+    (KAFKA-17062, KAFKA-15479). Limits of −1: none.
     """
 
     retention_ms: int

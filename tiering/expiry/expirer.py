@@ -123,7 +123,7 @@ class Expirer:
         sealed = local.sealed_segments()
         manifest = partition.manifest
         assert manifest is not None
-        start = manifest.log_start_offset  # the root's: a start known only to the local log is not durable yet
+        start = manifest.log_start_offset  # the root's start: a start known only to the local log is not durable yet
         wanted = expirable(
             sealed,
             manifest.remote_end_offset,

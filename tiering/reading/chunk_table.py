@@ -193,7 +193,7 @@ class OpenSegments:
         return found
 
     def beginning_at(self, place: LogPlace) -> OpenSegment | None:
-        """The open segment whose first offset is `place`'s."""
+        """The open segment that begins at the offset of `place`."""
         uuid = self._bases.get(place)
         return None if uuid is None else self.get(uuid)
 

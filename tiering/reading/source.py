@@ -67,7 +67,7 @@ class ChunkSource:
         return await self._load(chunk, opened.footer.object_bytes)
 
     async def still_there(self, opened: OpenSegment) -> None:
-        """Directory bucket: raises ObjectMissing if the object's name is gone, or is another file's."""
+        """Directory bucket: raises ObjectMissing if the object's name is gone, or now belongs to another file."""
         if self.is_directory is not False:
             await self._workers.run(self._check_name, opened, lane=Lane.COLD_READ)
 

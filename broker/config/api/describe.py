@@ -167,8 +167,8 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
 
 
 def _known(name: str) -> Definition:
-    """The definition of a config, which may be one listener's. An override without a definition was left out when it
-    was applied.
+    """The definition of a config, which may belong to one listener. An override without a definition was left out when
+    it was applied.
     """
     found = broker_definition(name)
     assert found is not None, name

@@ -96,7 +96,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
         return self.state is EMPTY and not self._pending and not self._stores
 
     def knows(self, member_id: str) -> bool:
-        """Whether the id is a member's, or was handed out."""
+        """Whether the id belongs to a member, or was handed out."""
         return member_id in self.members or member_id in self._pending
 
     @property

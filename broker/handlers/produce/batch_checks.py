@@ -4,7 +4,7 @@ Kafka reads every record. This broker trusts a header, with two exceptions, whos
 than the topic's `message.timestamp.*.max.ms`:
 
 - The greatest timestamp is below that of the first record (Sarama before 2025 writes −1).
-- The header is recognised as KafkaJS's, which writes the timestamp of the last record.
+- The header is recognised as written by KafkaJS, which writes the timestamp of the last record.
 
 A forged header harms only its producer. `thermocline.validate.records=true` reads the records of every batch. So does a
 compacted topic: each record needs a key, and the cleaner must be able to read it (`logformat.key_check`).

@@ -1,5 +1,6 @@
-"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are tiering's; figures that also fall are
-gauges."""
+"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are those in `tiering`; figures that also
+fall are gauges.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A follower's log and its role in one leader epoch: checks and appends the leader's responses, or truncates.
 
-- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs stay
-  the leader's.
+- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs of the
+  leader are kept.
 - The next fetch offset follows the flushed end; with `os` it follows the written end.
 - A failed log stops fetching and is reported. A log that a failure left half truncated is reopened. The log stays open
   for the next role.

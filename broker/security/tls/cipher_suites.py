@@ -32,7 +32,7 @@ _OPENSSL: Final = {
     if keys == "DHE-RSA" or iana != "AES_256_CBC_SHA256"
     if keys != "DHE-RSA" or iana != "AES_256_CBC_SHA384"
 }
-"""IANA's name → OpenSSL's, of TLS 1.2."""
+"""Suites of TLS 1.2: IANA's name → OpenSSL's name."""
 DEFAULT_1_2: Final = tuple(name for name in _OPENSSL.values() if "GCM" in name or "CHACHA20" in name)
 """Suites of TLS 1.2 when the configs name none. CBC is not among them, because its padding was attacked repeatedly
 (Lucky 13); every client of this decade has one of these suites. A configured list may name CBC.

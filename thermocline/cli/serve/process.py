@@ -108,7 +108,7 @@ class Configuration:
         return resolve(self.flags, self._sets, self._environment, self._text, judged, defaults)
 
     def again(self) -> BrokerConfig:
-        """As the file is now."""
+        """The configuration as the file is now."""
         from broker.config.sources import ConfigError
 
         try:

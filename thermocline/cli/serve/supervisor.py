@@ -116,7 +116,7 @@ class _Supervisor:
             return
         log.info("broker %d is process %d", node_id, process.pid)
         self._processes[node_id] = process
-        if node_id in self._stopping:  # since its start began
+        if node_id in self._stopping:  # it was told to stop while it started
             self._close_input(process)
         await self._read_ready_line(node_id, process)
         code = await process.wait()

@@ -188,7 +188,7 @@ def _size(value: int | None) -> str:
 
 
 def _time(value_ms: int | None) -> str:
-    """In whole seconds, because milliseconds flicker in a live table."""
+    """A time in whole seconds, because milliseconds flicker in a live table."""
     return plain(value_ms) if value_ms is None else show_duration(value_ms // 1000 * 1000)
 
 

@@ -100,4 +100,4 @@ END: Final = 1  # walk: end of the log; rows: end of the table
 POISON: Final = 2  # REASON says why; walk: the batch at POS, rows: the batch of ENTRY
 HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END
 FULL: Final = 4  # rows: deliver the output, and call again
-TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS say what would
+TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS have the needed sizes

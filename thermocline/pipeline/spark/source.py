@@ -36,7 +36,7 @@ _NO_WRITING: Final = (
 )
 
 _OPTIONS_KEY: Final = "thermocline.options"
-_MADE_BY_SQL: Final = "provider"  # a table property of Spark's, and no reader's option
+_MADE_BY_SQL: Final = "provider"  # a table property of Spark, not an option of a reader
 _PREFIX: Final = "option."
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # Spark's own, and JAAS
 

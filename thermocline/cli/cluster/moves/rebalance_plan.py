@@ -38,7 +38,7 @@ class Band(NamedTuple):
 
 
 def band(total: int, brokers: int) -> Band:
-    """For counts: the mean ± `SLACK`; 7 over 2 are 3 to 4."""
+    """The band for counts: the mean ± `SLACK`, rounded outwards; 7 replicas on 2 brokers are 3 to 4."""
     slack = int(total / brokers * SLACK)
     return Band(total // brokers - slack, -(-total // brokers) + slack)
 

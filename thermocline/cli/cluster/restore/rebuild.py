@@ -115,7 +115,7 @@ async def _check_lost(bucket: Bucket) -> str | None:
         etag = (await bucket.store.head(CLUSTER_KEY)).etag
     except ObjectMissing:
         return None
-    except Corrupt:  # an encrypted one; `load` says what is wrong
+    except Corrupt:  # an encrypted file; `load` reports the fault
         from coldstore.encryption.encrypted_store import etag_of_damaged
 
         etag = await etag_of_damaged(bucket.store, CLUSTER_KEY)
