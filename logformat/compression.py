@@ -37,7 +37,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 _LZ4_DEFAULT: Final = 9  # Kafka's default is not lz4's level 9, but its fast compressor
-_LZ4_LEVEL_MAX: Final = 16  # of the frame library; Kafka's 17 is the strongest there is
+_LZ4_LEVEL_MAX: Final = 16  # the highest level of the frame library; Kafka's level 17 becomes this one
 
 
 class Compression(NamedTuple):

@@ -76,7 +76,7 @@ class InternalLog(Generic[S]):
     def __post_init__(self) -> None:
         self._partitions: dict[int, _Partition[S]] = {}
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._moved = asyncio.Event()  # any shard's state
+        self._moved = asyncio.Event()  # set when the state of any shard changes
 
     # ---- leadership ------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class Sensors(Generic[T]):
 
     def __init__(self, count_max: int = SENSORS_MAX) -> None:
         self._count_max = count_max
-        self._found: OrderedDict[SensorKey, tuple[int, T]] = OrderedDict()  # by last use
+        self._found: OrderedDict[SensorKey, tuple[int, T]] = OrderedDict()  # in the order of their last use
 
     def __len__(self) -> int:
         return len(self._found)

@@ -54,7 +54,9 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Also to the current size: frees blocks of `allocate_ahead` beyond it."""
+        """Truncate to `size`. The current size is allowed too, which frees the blocks that `allocate_ahead` got beyond
+        it.
+        """
         ...
 
     def allocate_ahead(self, position: int, end: int) -> None:

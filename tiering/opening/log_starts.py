@@ -1,7 +1,7 @@
 """Determines the start of a log, from disk and root.
 
-A log start never moves back, and never above the log's end. The manifest, not the topic's configs, shows which objects
-exist.
+A log start never moves back, and is never above the log's end. The manifest, not the topic's configs, shows which
+objects exist.
 """
 
 from __future__ import annotations

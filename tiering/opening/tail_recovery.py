@@ -103,7 +103,7 @@ class TailRecovery:
             reservation = await self._lease.call(
                 read_reservation, self._log.directory, partition.topic_id, partition.partition
             )
-        self.is_own = reservation is not None  # a log that is copied has none (R21)
+        self.is_own = reservation is not None  # a log that is copied has no reservation (R21)
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self.new, boot_id=boot_id, clean=self.was_clean):
             case Tail.NEW:

@@ -96,7 +96,7 @@ def register(
     if node is not None and not is_silent and not asked.take_over and _takes_the_last_seat(image, node, asked):
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Records that only broker {asked.node_id} has would be given up, and its last process (incarnation "
+            f"Records that only broker {asked.node_id} has would be given up, although its last process (incarnation "
             f"{node.incarnation}, broker epoch {last}) was heard within a lease.",
         )
     if asked.previous_broker_epoch != last:

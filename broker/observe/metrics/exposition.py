@@ -210,13 +210,15 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         "fetch sessions that made room for others; many: raise max.incremental.fetch.session.cache.slots",
         sessions.evicted_count,
     )
-    yield counter("incremental_fetches", "fetches that named only what changed", sessions.incremental_count)
+    yield counter(
+        "incremental_fetches", "incremental fetches, which name only changed partitions", sessions.incremental_count
+    )
 
 
 def _room(sources: Sources) -> Iterator[Metric]:
     watch, throttle = sources.tiers.watch, sources.context.throttle
     yield gauge("disk_bytes", "size of the data directory's file system", watch.disk.total)
-    yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", watch.disk.free)
+    yield gauge("disk_free_bytes", "bytes that may still be written there; 0: disk_full", watch.disk.free)
     yield gauge(
         "local_limit_bytes",
         "size of local logs above which copied segments are deleted before local.retention.ms ends",

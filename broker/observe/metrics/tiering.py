@@ -17,7 +17,7 @@ from tiering.copying.cost import estimated_dollars_per_day
 BOUNDS_S = tuple(bound / 1000 for bound in LATENCY_BOUNDS_MS)
 _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})
 TEXTS: Final = {
-    "copied_bytes": "log bytes copied to the bucket and committed; slower than produce_bytes: it does not keep up",
+    "copied_bytes": "log bytes copied to the bucket and committed; if slower than produce_bytes, copies do not keep up",
     "copied_segments": "segments copied and committed",
     "copy_errors": "attempts to copy that failed; each is made again, blocked_partitions has those that do not move",
     "verified_segments": "objects verified in the bucket after their commit; local bytes are deleted only for these",

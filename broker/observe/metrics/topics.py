@@ -29,14 +29,16 @@ OTHERS: Final = ""
 _PARTITIONS_PER_TURN: Final = 200  # 25 µs each
 
 _COUNTERS: Final = {
-    "topic_produced_bytes": "record batch bytes taken in, by topic; beside the network's figures: who fills the disk",
+    "topic_produced_bytes": "record batch bytes taken in, by topic; shows which topic fills the disk",
     "topic_produced_records": "records taken in, by topic",
     "topic_produced_batches": "batches taken in, by topic; records ÷ batches tells whether producers batch (linger.ms)",
-    "topic_fetched_bytes": "record bytes sent to consumers, by topic; far more than produced: many groups, or a replay",
+    "topic_fetched_bytes": "record bytes sent to consumers, by topic; if far more than produced: many groups, or a "
+    "replay",
     "topic_fetched_answers": "answers that carried records, by topic; few bytes each: raise consumers' fetch.min.bytes",
 }
 _GAUGES: Final = {
-    "copy_lag_bytes": "sealed bytes that are not in the bucket; growing: slower than producers, upload_lags",
+    "copy_lag_bytes": "sealed bytes that are not in the bucket; if it grows, copies are slower than producers: "
+    "upload_lags",
     "copy_lag_segments": "sealed segments that are not in the bucket",
     "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 300: the condition upload_lags",
     "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
@@ -50,8 +52,8 @@ _OFFSETS: Final = {
     "local_log_start_offset": "first offset on local disk; below it reads come from the bucket",
     "remote_end_offset": "end of the bucket's part; log end − remote end is what a lost disk would lose",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
-    "log_end_offset": "next offset to be assigned; far above the high watermark: syncs are slow, see sync_seconds",
-    "last_stable_offset_lag": "offsets that committed readers wait for; growing: a transaction is open here",
+    "log_end_offset": "next offset to be assigned; if far above the high watermark, syncs are slow: see sync_seconds",
+    "last_stable_offset_lag": "offsets that committed readers wait for; if it grows, a transaction is open here",
 }
 
 

@@ -37,7 +37,9 @@ def run_many(config: BrokerConfig, given: argparse.Namespace, count: int) -> int
 
 async def _serve(children: Sequence[Child], data_dir: str) -> int:
     await _check_addresses(children)
-    log.info("%d brokers, %d to %d, below %s", len(children), children[0].node_id, children[-1].node_id, data_dir)
+    log.info(
+        "%d brokers, node ids %d to %d, below %s", len(children), children[0].node_id, children[-1].node_id, data_dir
+    )
     return await _Supervisor(children, data_dir).run()
 
 

@@ -202,13 +202,13 @@ def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss
     """The next offset to expect when the cluster lacks offset `at`; the part's end if nothing of it is left."""
     line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
     if strict:
-        raise DataLoss(f"{line}; failOnDataLoss=false reads on from the first offset there is")
+        raise DataLoss(f"{line}; failOnDataLoss=false continues at the first offset there is")
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(part.topic, part.partition), WATERMARKS_TIMEOUT_S)
     except KafkaException as error:
-        raise Retryable(f"{line}; and it does not say which it has: {_text(error)}") from None
+        raise Retryable(f"{line}; it does not say which offsets it has: {_text(error)}") from None
     if marks is None:
-        raise Retryable(f"{line}; and it does not say within {WATERMARKS_TIMEOUT_S:g} s which it has")
+        raise Retryable(f"{line}; it does not say within {WATERMARKS_TIMEOUT_S:g} s which offsets it has")
     first, after = marks
     if after <= at or first >= part.rows.end_offset:
         loss.damage.append(f"{line}; it holds offsets from {first} to before {after}, nothing of this part")

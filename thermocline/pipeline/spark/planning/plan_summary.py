@@ -75,7 +75,7 @@ class PlanSummary:
             (
                 "columns",
                 ", ".join(self.columns)
-                + ("; .schema() with fewer decodes fewer, select() does not" if self._all_columns else ""),
+                + ("; a .schema() with fewer columns decodes fewer, select() does not" if self._all_columns else ""),
             ),
         ]
 
