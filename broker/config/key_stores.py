@@ -19,7 +19,9 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.ssl\.keystore\.locat
 
 
 def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
-    """`static`: the configs of the start. Raises InvalidConfig for a key store `name` that may not be `text`."""
+    """`static`: the configs of the start. Raises InvalidConfig if the config `name` of a key store may not get the
+    value `text`.
+    """
     found = _OF_LISTENER.fullmatch(name)
     if found is None:
         return

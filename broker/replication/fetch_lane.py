@@ -24,8 +24,9 @@ _JOINING_MS: Final = 20  # how long an in-sync fetch is parked while replicas ma
 
 class FetchLane:
     """One lane to one leader. `is_in_sync`: by the image. `quiet_ms`: time without a produce request at the leader, by
-    lane, shared by all lanes of a broker because producers of one leader wait for replicas on others; negative while
-    unknown. `now_s` never goes back between calls."""
+    lane; negative while unknown. All lanes of a broker share it, because producers of one leader may wait for replicas
+    on others. `now_s` never goes back between calls.
+    """
 
     def __init__(self, is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int], *, is_behind: bool) -> None:
         self._is_in_sync = is_in_sync
