@@ -23,7 +23,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         "--set thermocline.testing=true.",
         example="THERMOCLINE_CRASH_AT=copy.uploaded thermocline serve --data-dir /tmp/d --set thermocline.testing=true",
     )
-    points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
+    points.add_argument("-v", "--verbose", action="store_true", help="describe the state at each point")
     points.set_defaults(run=crash_points)
     job_points = debug.add_parser(
         "job-crash-points",
@@ -32,7 +32,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="THERMOCLINE_TESTING=true THERMOCLINE_CRASH_AT=archive.committed "
         "thermocline archive orders --bucket file:///tmp/b --table t.orders --warehouse file:///tmp/lake",
     )
-    job_points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
+    job_points.add_argument("-v", "--verbose", action="store_true", help="describe the state at each point")
     job_points.set_defaults(run=job_crash_points)
 
 

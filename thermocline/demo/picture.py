@@ -24,7 +24,7 @@ from thermocline.demo.keys import Keys
 from thermocline.demo.payload import Failed
 
 TICK_S = 0.25
-_LOG_CHARS_MAX: Final = 2000  # characters that are printed of the end of each log
+_LOG_CHARS_MAX: Final = 2000  # characters printed from the end of each log
 
 
 @dataclass

@@ -26,7 +26,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A name (the same or another) that gives the value; the strongest first."""
+    """One name under which the value can be set: the config itself or a synonym. The strongest comes first."""
 
     name: str
     value: str | None
@@ -101,7 +101,7 @@ def _topic_entry(
 def _yielding(
     broker: BrokerConfig, overrides: Mapping[str, str], name: str, text: str | None, *, internal: bool
 ) -> str | None:
-    """The effective value of defaults that depend on explicit values."""
+    """Effective values of configs whose default depends on explicit values."""
     if name == "remote.storage.enable":
         return str(resolve_topic(broker, overrides, internal=internal).remote_storage_enable).lower()
     if name in ("local.retention.ms", "local.retention.bytes") and text != "-2":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from thermocline.cli.terminal.output import ProgressLine
 
-OUTPUT_BYTES_MAX = 16 << 10  # bytes that are printed of the end of the JVM's output
+OUTPUT_BYTES_MAX = 16 << 10  # bytes printed from the end of the JVM's output
 
 
 def add_spark(parser: argparse._ActionsContainer) -> None:
