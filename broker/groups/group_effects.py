@@ -37,7 +37,7 @@ _NOT_READY_S: Final = 1.0  # delay of a timer that fires while its shard loads
 
 
 class _TimerKey(NamedTuple):
-    shard: GroupShard  # not its partition: timers of another leader epoch are ignored
+    shard: GroupShard  # not the partition, so that timers of another leader epoch are ignored
     group_id: str
     timer: Timer
 

@@ -72,9 +72,7 @@ class ClusterImage(msgspec.Struct):
     scram: dict[str, dict[str, ScramCredential]] = {}
     acls: tuple[Acl, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
-    scram_secret: bytes = (
-        b""  # secret for salts of unknown users; empty: no user was added since clusters have such a secret
-    )
+    scram_secret: bytes = b""  # for salts of unknown users; empty until a user is added or a controller makes it
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
         return self.cluster_configs, self.node_configs.get(node_id, {})

@@ -124,7 +124,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if not await self._end_restored(partition, of):
-                return False  # must be first: a rewrite writes them to the log, and producers continue
+                return False  # they end before producers continue: a rewrite writes them to the log
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
         overdue = self.overdue(partition)

@@ -1,5 +1,6 @@
-"""Manifest: the list of one partition's objects in the cold tier, and its edits. Pure (docs/formats/manifest.md). Every
-manifest that `check` passes, and every edit's result, has these properties:
+"""Manifest: the list of one partition's objects in the cold tier, and its edits. Pure (docs/formats/manifest.md).
+
+Every manifest that `check` passes, and the result of every edit, has these properties:
 - Segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or above the log start.
 - `added − removed = live` for bytes, records and segments; `live_hash` is the sum of the live entries' hashes (C13).
 - Log start and deletion cursor never fall; the remote end falls only by `withdraw`. Edits are idempotent by ids and
@@ -62,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     of the held offsets. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then
     level 0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction has removed every record
     below it that a later record below it supersedes. `replaced`: objects that compaction replaced and that are not
-    deleted yet; edits of both are in `replacement`.
+    deleted yet. The module `replacement` edits `clean_end_offset` and `replaced`.
     """
 
     topic_id: UUID
@@ -378,7 +379,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if (self.live - in_tail).any_negative or (in_tail + in_pages - self.live).any_negative:
             raise Corrupt(f"manifest of {self._name}: {self.live} live, {in_tail} in the tail, {in_pages} in pages")
         if not self.pages and (self.live != in_tail or self.live_hash != hash_of(self.tail)):
-            raise Corrupt(f"manifest of {self._name}: the tail is not what the books say is live")
+            raise Corrupt(f"manifest of {self._name}: no pages, and the tail differs from the live totals or hash")
 
 
 def _is_off(configs: Mapping[str, str]) -> bool:

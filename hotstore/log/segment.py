@@ -86,7 +86,7 @@ class Segment:
     @property
     def max_timestamp(self) -> TimestampOffset:
         """The greatest timestamp (ms, −1 none) and the last offset of the first batch that has it."""
-        indexer = self.indexer  # read once: the loop may release it while a worker is here
+        indexer = self.indexer  # read once, because the loop may release it while a worker runs this
         if indexer is not None:
             return TimestampOffset(indexer.max_timestamp, indexer.max_timestamp_offset)
         return self._max_timestamp
@@ -141,7 +141,7 @@ class Segment:
         return SegmentIndexes(self.indexer.offset_index, self.indexer.time_index)
 
     def indexes(self, cache: IndexCache) -> SegmentIndexes:
-        indexer = self.indexer  # read once: the loop may release it while a worker is here
+        indexer = self.indexer  # read once, because the loop may release it while a worker runs this
         if indexer is not None:
             return SegmentIndexes(indexer.offset_index, indexer.time_index)
         return cache.get(self)
