@@ -1,4 +1,4 @@
-"""Reports this broker's fitness to lead to the controller, here or on another node.
+"""Tells the controller, here or on another node, whether this broker is fit to lead partitions.
 
 A change is reported at once: directly to the own controller, or by a second heartbeat beside the parked one. A stopping
 broker first reports that it stops (R9).

@@ -159,7 +159,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
         away = sorted(set(partition.replicas) - set(active))
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
         return (
-            "every replica that held all that was acknowledged lost its log",
+            "every replica with all acknowledged records lost its log",
             f"{do}: when all replicas have reported, the one with most records leads; "
             "a replica that never returns is waited for until thermocline cluster forget",
         )
@@ -174,7 +174,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
     return (
         f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all that was "
         "acknowledged, and cannot lead",
-        "look for log_offline or disk_full there, and at its log; restart it when the disk works",
+        "look there for the conditions log_offline and disk_full, and read its log; restart it when the disk works",
     )
 
 

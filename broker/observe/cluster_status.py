@@ -47,8 +47,8 @@ class PartitionRow(msgspec.Struct, frozen=True, gc=False):
 
     * `leader`: None without one.
     * `in_sync`: replicas with all committed records, including those without a session.
-    * `under_replicated`: fewer of them have a session than there are replicas.
-    * `below_min`: fewer than min.insync.replicas have one, so acks=all is refused.
+    * `under_replicated`: a replica is not in sync or has no session.
+    * `below_min`: fewer than min.insync.replicas replicas are in sync and have a session, so acks=all is refused.
     * `starting`: the leader began without all acknowledged records and has not recovered them yet.
     """
 

@@ -28,8 +28,8 @@ class PolicyChanged(Retryable):
 
 
 class PassObjects:
-    """`check`: raises when the pass may not go on. All calls raise its errors; Corrupt, ObjectMissing, Fenced,
-    Retryable, OSError."""
+    """`check`: raises when the pass may not go on. All calls raise its errors, and Corrupt, ObjectMissing,
+    Fenced, Retryable, OSError."""
 
     def __init__(
         self, partition: TieredPartition, shared: ColdCleaning, files: ScratchFiles, check: Callable[[], None]

@@ -78,7 +78,7 @@ class DiskWatch:
         if limit is None:
             limit = int(space.total * ratio_max) // sharers
             if ballast.is_short:
-                stuck = 0  # other programs' files, perhaps: the full disk is logged already
+                stuck = 0  # perhaps other programs fill the disk; the log has a line about the full disk already
         before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
         free = space.free - ballast.size_bytes if ballast.is_short else space.free
         self.disk = DiskView(space.total, max(free, 0), limit, limits.local_bytes_max is None)
@@ -94,8 +94,8 @@ class DiskWatch:
         space = await self._workers.run(ballast.check_space)
         if ballast.is_short and not was_short:
             log.warning(
-                "no space left below %s: appends are refused, reads and copies go on, and what the bucket holds leaves "
-                "the disk; free space, appends go on by themselves",
+                "no space left below %s: appends are refused, reads and copies go on, and copied segments are deleted "
+                "from the disk; free space: appends then resume by themselves",
                 path,
             )
         elif was_short and not ballast.is_short:
@@ -149,8 +149,8 @@ class DiskWatch:
         elif disk.is_share:
             log.warning(
                 "the file system of %s is %d %% full, and %d MB of local logs are not in the bucket yet, so they "
-                "cannot go: produces slow down, and are refused when it gets worse; see blocked_by in tier status, "
-                "free disk space, or set thermocline.local.bytes.max",
+                "cannot be deleted: produces slow down, and are refused when it gets worse; see blocked_by "
+                "in tier status, free disk space, or set thermocline.local.bytes.max",
                 self._logs.path,
                 100 * (disk.total - disk.free) // max(disk.total, 1),
                 stuck >> 20,

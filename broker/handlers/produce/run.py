@@ -149,7 +149,7 @@ class AlikeRun:
 
     @property
     def tried(self) -> int:
-        """Requests whose batch was tried: not those after a refused one that ended the run."""
+        """Requests whose batch was tried; a refused batch can end the run before the others."""
         return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:

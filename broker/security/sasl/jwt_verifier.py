@@ -1,6 +1,6 @@
-"""Verifies the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768). A signature takes tenths of
-a millisecond: runs in a worker.
+"""Verifies the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768).
 
+Runs in a worker, because the check of a signature takes tenths of a millisecond.
 Only signatures by a private key are accepted. A token that is unsigned or signed by a shared secret is refused,
 whatever its header says. A separate validator accepts unsecured tokens, for tests. No message repeats a token.
 """

@@ -115,7 +115,7 @@ def _file(store: Store, where: str, read: ReadFile) -> bytes:
     if store.kind in ("PKCS12", "JKS") and is_pem:
         raise BadStore(f"{name} is PEM: set {store.of}.type=PEM")
     if store.kind == "PEM" and not is_pem:
-        raise BadStore(f"{name} is not PEM: set {store.of}.type=PKCS12 if it is that")
+        raise BadStore(f"{name} is not PEM: if it is PKCS12, set {store.of}.type=PKCS12")
     return data
 
 
