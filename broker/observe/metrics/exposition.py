@@ -260,7 +260,7 @@ def network_metrics(server: Server) -> Iterator[Metric]:
         {(str(reason),): counted.closes[reason] for reason in CloseReason},
     )
     yield counter("tls_handshakes", "TLS handshakes that were completed", counted.tls_handshakes)
-    yield counter("tls_resumed", "TLS handshakes that resumed a session by ticket, unsigned", counted.tls_resumed)
+    yield counter("tls_resumed", "TLS handshakes resumed by a ticket, without a signature", counted.tls_resumed)
     turns = server.handshakes.turns
     yield gauge("tls_handshakes_under_way", "TLS handshakes that began and are not complete", turns.under_way)
     yield gauge("tls_handshakes_waiting", "connections that wait for a step of their handshake", turns.waiting)
