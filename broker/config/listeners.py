@@ -101,8 +101,8 @@ def _listener_of_brokers(texts: ListenerTexts, listeners: Sequence[ListenerConfi
     address = parse_address(texts.internal, "thermocline.internal")._replace(name=BROKERS)
     if any(listener.name == BROKERS for listener in listeners):
         raise InvalidConfig(
-            f"listener {BROKERS} has the name of the one that only brokers use: give it another name, or let "
-            f"inter.broker.listener.name={BROKERS} say that it is that one, beside a listener for clients"
+            f"listener {BROKERS} has the name of the listener that only brokers use: give it another name, or set "
+            f"inter.broker.listener.name={BROKERS} and add a listener for clients"
         )
     _check_ports([*(listener.address for listener in listeners), address])
     default = SecurityProtocol((texts.inter_broker_protocol or SecurityProtocol.PLAINTEXT).strip())

@@ -272,7 +272,9 @@ class ClusterControl:
         try:
             ended = await self._commit_queue.decide(decide)
         except (ThermoclineError, OSError) as refused:
-            log.warning("the sessions of brokers %s are over and cannot be ended: %s", _nodes(due), refused)
+            log.warning(
+                "the sessions of brokers %s expired, but their end is not committed yet: %s", _nodes(due), refused
+            )
             await asyncio.sleep(_REFUSED_S)
         else:
             if ended:

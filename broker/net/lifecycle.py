@@ -76,7 +76,7 @@ class Lifecycle:
         was = self.state
         now = self.state = event.get(was, was)
         if was is _STARVED and now is not was and now is not _BEHIND:
-            self._shared.budget.forget(self._memory_freed)  # if it was called already, that wakes the next one
+            self._shared.budget.forget(self._memory_freed)  # if it was called already, it wakes the next waiter itself
 
     def update_reading(self) -> None:
         reads = self.state in READS

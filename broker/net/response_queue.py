@@ -97,7 +97,7 @@ def _memory(parts: list[Part]) -> int:
 
 
 class Outbox:
-    """`progress` is called on the event loop when a response arrives for which others, or the next frame, wait.
+    """`progress` is called on the event loop when a response arrives that other responses or the next frame need.
     `released` is called when the next frame no longer waits, although the response is not ready. `failed` is called
     once when a response will never arrive; earlier responses leave, later ones do not. Its third argument is the
     failure when that is a bug.
@@ -150,7 +150,7 @@ class Outbox:
 
     def drop(self) -> None:
         for waiting in self.answers.drain():
-            cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not hold us
+            cast("Later", waiting).forget(self._progress)  # it would keep this object in memory for minutes
 
     def close(self) -> None:
         """The connection is gone. A blocking request that completes later drops its response; if it were kept here, it

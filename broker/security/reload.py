@@ -71,7 +71,7 @@ class Reload:
             return [await workers.run(self._reloaded, one) for one in tuple(found)]
 
     async def asked(self, workers: Workers, by: str) -> list[Reloaded]:
-        """Read all files again on an operator's request, which came by `by`. Logs the outcome."""
+        """Read all files again on an operator's request. `by`: its source. Logs the outcome."""
         found = await self.run(workers)
         for one in found:
             level = logging.ERROR if one.outcome is Outcome.REFUSED else logging.INFO

@@ -54,7 +54,7 @@ def moves_sentence(moves: Sequence[Move], *, verb: str = "moves") -> str:
     found = totals(moves)
     copied = f"{verb} {show_size(found.hot_bytes)} between brokers"
     if found.unknown:
-        copied += f", and what is not known of {_partitions(found.unknown)}"
+        copied += f", plus an unknown size for {_partitions(found.unknown)}"
     replicas = f"{found.replicas} replica{'s' * (found.replicas != 1)} of {_partitions(len(moves))}"
     stays = f"; {show_size(found.cold_bytes)} stay where they are, in the bucket"
     return f"{copied} ({replicas}){stays if found.cold_bytes else ''}"
