@@ -96,7 +96,7 @@ class Job:
 
 
 class WorkQueue:
-    """Jobs that share `running_max` slots. Failures other than `Retryable` go to the report of `tasks`; `recovery` are
+    """Jobs that share `running_max` slots. Failures other than `Retryable` go to the report of `tasks`; `recovery` is
     shared by all queues of the same store."""
 
     def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, recovery: StoreRecovery) -> None:

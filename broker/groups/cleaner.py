@@ -61,7 +61,7 @@ class Cleaner:
         group.offsets.adopt(self._topics, self._leaving)
 
     def shard_loaded(self, shard: GroupShard) -> None:
-        """Write soon the topic ids that loading adopted, and tombstones of orphaned positions."""
+        """Topic ids that loading adopted, and tombstones of orphaned positions, are written soon."""
         self._loaded.append(shard)
         self._wake.set()
 

@@ -103,8 +103,8 @@ class Readable(WatchedPartition, Protocol):
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are,
-        or never will be."""
+        """A future that is done when all records appended so far are visible, after at most `wait_s`. None
+        if they are visible already, or never will be."""
 
 
 class HostedReplica(Protocol):

@@ -111,8 +111,8 @@ def check_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
         raise InvalidConfig(
-            f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic or broker (as JSON, "
-            f"names included): shorten the longest, {name[:_SHOWN_CHARS]}"
+            f"These configs take {size} bytes as JSON, names included; a topic or broker may have at most "
+            f"{CONFIGS_BYTES_MAX}: shorten the longest, {name[:_SHOWN_CHARS]}"
         )
 
 

@@ -225,7 +225,7 @@ class LeaderRole:
         if not lead.is_alone:  # else it restarts by itself from the bucket
             lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
-            with roles.tiers.deferring_starts():  # also while others occupy all slots
+            with roles.tiers.deferring_starts():  # also during the wait for a slot of `to_lead`
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:

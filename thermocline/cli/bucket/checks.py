@@ -157,6 +157,6 @@ def _print_sums(plans: list[GcPlan], *, deleted: bool) -> None:
             "when its log has the records; --delete --delete-only-copies deletes them now"
         )
     if total.pending:
-        print("pending: of the root's own epoch; the running broker may still name it")
+        print("pending: they have the leader epoch of the root, so the running broker may still name them")
     if total.deletable and not deleted:
         print("this was a dry run; add --delete")

@@ -27,7 +27,7 @@ HTTP_TOKEN: Final = "thermocline.http.token"
 _BOOTSTRAP: Final = ("bootstrap.servers", "metadata.broker.list")
 _SECURE: Final = ("ssl.", "sasl.", "security.", "https.")
 _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
-# Java's TLS configs without an effect on PEM files, or that OpenSSL decides itself.
+# Java's TLS configs that have no effect on PEM files, or whose subject OpenSSL decides itself.
 _NEEDLESS: Final = (
     *_STORE_TYPES,
     "ssl.truststore.password",
