@@ -78,6 +78,6 @@ def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int
 
 def _too_large(size: str, batch_bytes_max: int) -> InvalidRequest:
     return BatchTooLarge(
-        f"batch of {size} bytes in the codec of the topic (compression.type), which takes {batch_bytes_max} "
+        f"batch of {size} bytes in the topic's codec (compression.type); the topic takes at most {batch_bytes_max} "
         "(max.message.bytes)"
     )
