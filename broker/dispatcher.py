@@ -68,7 +68,7 @@ from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.loop.tasks import Tasks
 from seams.loop.turns import ROWS_PER_TURN, next_turn
 
-# The codec knows the message class of each API, so the table below does not repeat it just for mypy.
+# `Any`: the codec gives each API its message class, so the table below does not repeat the class for mypy.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 

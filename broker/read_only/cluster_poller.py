@@ -103,7 +103,7 @@ class ClusterPoller:
         else:
             assert self.loaded is not None
             if loaded.cluster_id != self.loaded.cluster_id:
-                raise Refused(f"cluster.json is of cluster {loaded.cluster_id} now, {self.loaded.cluster_id} was read")
+                raise Refused(f"cluster.json belongs to cluster {loaded.cluster_id}, not {self.loaded.cluster_id}")
             self._answered(began_s)
             self.loaded = loaded
             self._taken(loaded.at)

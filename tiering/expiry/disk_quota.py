@@ -65,8 +65,8 @@ def _share(size: int, sharers: int) -> int:
 
 
 def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> Shares[Owner]:
-    """Select the oldest segments for `excess` bytes. For those that may not be freed, further segments are selected
-    that certainly are.
+    """Select the oldest segments for `excess` bytes. Some of them may fail to be freed, so further
+    segments that certainly can be freed are selected too.
     """
     shares: dict[Owner, int] = {}
     asked = sure = 0

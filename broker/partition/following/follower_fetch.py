@@ -65,8 +65,8 @@ class FollowerFetch(Watchable):
     @property
     def last_stable_offset(self) -> int:
         """Computed from the replica's own log, up to its own high watermark (TX8). Deleted segments have no open
-        transaction (TX27). An open transaction here may have its marker above the high watermark, even if the bucket
-        has that marker.
+        transaction (TX27). An open transaction here may have its marker above the high watermark, even if the
+        marker is in the bucket already.
         """
         high_watermark = self.follower.high_watermark
         stable = self.log.last_stable_offset(high_watermark)

@@ -28,7 +28,7 @@ SECRET_BYTES: Final = 32  # of a cluster, for the salts of unknown users
 """Length of salts, as Kafka's tools make them. Salts of unknown users have it too."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
-_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma: it parts attributes
+_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma, which separates attributes
 
 
 class ScramSyntax(Exception):
