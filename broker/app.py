@@ -1,5 +1,7 @@
-"""One broker process: starts, serves, stops, and returns its exit code. It serves only after its session is committed
-to `cluster.json`. The simulation starts this same broker with other seams.
+"""The process of one broker: starts, serves, stops, and returns the exit code.
+
+It serves only after its session is committed to `cluster.json`. The simulation starts this same broker with other
+seams.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ async def run(
 ) -> int:
     """Serve until `stop` is set or the broker ends by itself. `announce` gets the ready line. Returns the exit code.
 
-    `reread`: the configuration as its file is now, for a reload. `hang_up` asks for one (SIGHUP) each time it is set.
+    `reread`: the configuration as its file is now, for a reload. `hang_up` asks for a reload (SIGHUP) each time it is
+    set.
     """
     broker = Broker(config, world, open_bucket or open_configured_bucket, make_engine or ProcessEngine, reread)
     if hang_up is not None:
@@ -102,7 +105,7 @@ def open_configured_bucket(config: BrokerConfig, world: World) -> ObjectStore:
 
 
 class Broker:
-    """One broker. BrokerStart once, serve, close once."""
+    """One broker: start once, serve, close once."""
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class Broker:
         self.components.http, self.components.server = self._listening.http, self._listening.server
 
     def _serves(self, open_bucket: StoreOpener) -> BrokerStart:
-        """A member of its cluster."""
+        """Make the start of a member of a cluster."""
         config, world = self._config, self._world
         self.views = operator_views(self._startup, lambda: self._once(Sources), self._reload_asked)
         dispatcher = BrokerDispatcher(self._tasks, BrokersOnly(config.brokers_listener), self.clients)
@@ -168,7 +171,7 @@ class Broker:
         )
 
     def _watched(self, open_bucket: StoreOpener) -> StoreOpener:
-        """A reload reads the key file of the store that is opened, too."""
+        """Let a reload also read the key file of the opened store."""
 
         def opened(config: BrokerConfig, world: World) -> ObjectStore:
             store = open_bucket(config, world)
@@ -179,7 +182,7 @@ class Broker:
         return opened
 
     async def _reload_asked(self) -> bytes:
-        """Over HTTP; the answer as JSON."""
+        """Reload on a request over HTTP. Returns the answer as JSON."""
         return msgspec.json.encode(await self._reload.asked(self._world.workers, "HTTP"))
 
     def reload_when(self, hang_up: asyncio.Event) -> None:
@@ -202,7 +205,7 @@ class Broker:
         return self._sources if isinstance(self._sources, kind) else None
 
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
-        """A read-only broker beside another cluster."""
+        """Make the start of a read-only broker beside another cluster."""
         config, world = self._config, self._world
         self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources), self._reload_asked)
         refuses = RefusesWrites(config.brokers_listener)
@@ -224,7 +227,7 @@ class Broker:
         )
 
     async def start(self, stop: asyncio.Event) -> None:
-        """BrokerStart until clients are served; returns early when `stop` is set."""
+        """Start until clients are served; returns early when `stop` is set."""
         await self._start.prepare()
         if self.components.http is not None:
             self._tasks.spawn("loop lag", self._lag.keep())

@@ -68,7 +68,7 @@ from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.loop.tasks import Tasks
 from seams.loop.turns import ROWS_PER_TURN, next_turn
 
-# The codec knows the message class of each API; the table below must not repeat it only for mypy.
+# `Any`: the codec gives each API its message class, so the table below does not repeat the class for mypy.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 
@@ -316,7 +316,7 @@ class BrokerDispatcher:
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
-        await next_turn()  # decoding it took long enough
+        await next_turn()  # decoding it took a full turn already
         if header.api_key == _PRODUCE:
             if call.access.is_enforced:
                 verdict = await data_rules.produce(
@@ -356,9 +356,9 @@ class BrokerDispatcher:
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
                 return await self._responder.forwarded(answer)
-            # No controller is known to have received it: each API has its own error for that. It is not executed here,
-            # even if this broker became the controller, because the old controller may have executed it on an earlier
-            # topic of the name.
+            # No controller is known to have received it: each API has its own error for that. The request is not
+            # executed here, even if this broker became the controller, because the old controller may have executed it
+            # on an earlier topic of the name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)

@@ -154,7 +154,7 @@ class ErrorCode(IntEnum):
 
 
 def error_name(code: int) -> str:
-    """Its name, or `error 999`, as another broker's code may be."""
+    """The name of a code; `error 999` for an unknown code of another broker."""
     try:
         return ErrorCode(code).name
     except ValueError:

@@ -1,5 +1,7 @@
-"""Maps exceptions to Kafka error codes. An unmapped exception is UNKNOWN_SERVER_ERROR and is reported, because it is a
-bug."""
+"""Maps exceptions to Kafka error codes.
+
+An unmapped exception is UNKNOWN_SERVER_ERROR and is reported, because it is a bug.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (Corrupt, ErrorCode.CORRUPT_MESSAGE),
     (Retryable, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
-    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),  # the disk's, after its own time-out
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),  # raised for the disk, after its own time-out
     (InvalidRequest, ErrorCode.INVALID_REQUEST),
 )
 

@@ -1,5 +1,7 @@
-"""Ranged GETs of bytes that must exist: an answer has exactly the requested length. A shorter object is Corrupt, even
-if the store has another error for a range beyond its end."""
+"""Ranged GETs of bytes that must exist: an answer has exactly the requested length.
+
+A shorter object is Corrupt, even if the store has another error for a range beyond its end.
+"""
 
 from __future__ import annotations
 

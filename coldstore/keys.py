@@ -1,6 +1,8 @@
 """Keys of objects in the bucket, made and parsed (docs/formats/manifest.md).
+
 A key names topics by id (C9). An immutable object's key has its offsets or sequence, the epoch of its root and a fresh
-UUID, so no name is used twice. `parse_key` accepts exactly the keys that are made here, and never raises."""
+UUID, so no name is used twice. `parse_key` accepts exactly the keys that are made here, and never raises.
+"""
 
 from __future__ import annotations
 

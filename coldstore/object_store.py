@@ -1,6 +1,8 @@
-"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors. `put_segment` objects are immutable and
-never reuse a name. `put_root` is the only replacing write and always conditional. A failed conditional write has an
-unknown outcome, so `roots.root` reads the root back."""
+"""The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors.
+
+`put_segment` objects are immutable and never reuse a name. `put_root` is the only replacing write and always
+conditional. A failed conditional write has an unknown outcome, so `roots.root` reads the root back.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ class StoreUnavailable(StoreError):
 
 
 class StoreAway(StoreUnavailable):
-    """No answer; an answer from before the request was processed (429, 502, 503, 504, 507); or a directory's disk is
-    slow, full or failing. It does not show what the store supports."""
+    """The store did not answer, answered before it processed the request (429, 502, 503, 504, 507), or its directory is
+    on a slow, full or failing disk. The error does not show what the store supports.
+    """
 
 
 class StoreThrottled(StoreAway):
@@ -102,7 +105,8 @@ class ReadStore(Protocol):
         """Bytes `[start, start+length)`; negative `start` counts from the end (one tail GET). Raises ObjectMissing on
         404.
 
-        A body shorter than the range the object can give is StoreUnavailable, never a short result."""
+        Raises StoreUnavailable for a body shorter than the available range; a result is never short.
+        """
         ...
 
     async def get_if_changed(self, key: str, etag: str | None) -> Got | None:

@@ -1,7 +1,9 @@
-"""Retries with backoff and jitter, a deadline, and a budget. Only `Retryable` failures are retried. Waits grow from 0.5
-s to 30 s, ± 20 %. A retry costs a token and successes earn them back slowly, so a store that refuses every call gets
-little more than its normal load (as in the AWS SDKs). A repeated write must use a new object's name; a root's outcome
-is read back, never retried here."""
+"""Retries with backoff and jitter, a deadline, and a budget.
+
+Only `Retryable` failures are retried. Waits grow from 0.5 s to 30 s, ± 20 %. A retry costs a token and successes earn
+them back slowly, so a store that refuses every call gets little more than its normal load (as in the AWS SDKs). A
+repeated write must use a new object's name; a root's outcome is read back, never retried here.
+"""
 
 from __future__ import annotations
 

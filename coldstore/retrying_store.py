@@ -1,8 +1,9 @@
-"""A store that retries calls which fail within 2 s, up to 5 tries: for a start, which makes many calls in a row. Only
-repeatable calls are retried: reads, deletions, and writes of immutable objects (after a check whether the first try
-succeeded). Conditional writes are not, because their outcome matters. Slow failures are not retried, so a store that
-hangs costs one time-out. Without retries, a store that fails every fourth request would rarely pass the probe, which
-makes 25 requests.
+"""`RetryingStore`: retries calls that fail within 2 s, up to 5 tries.
+
+It serves a start, which makes many calls in a row. Only repeatable calls are retried: reads, deletions, and writes of
+immutable objects (after a check whether the first try succeeded). Conditional writes are not, because their outcome
+matters. Slow failures are not retried, so a store that hangs costs one time-out. Without retries, a store that fails
+every fourth request would rarely pass the probe, which makes 25 requests.
 """
 
 from __future__ import annotations

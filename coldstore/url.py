@@ -1,5 +1,8 @@
-"""Bucket URLs. A parsed URL has no credentials (they come by the usual chain only) and no unknown parameter.
-No message repeats a text that may hold a secret."""
+"""Bucket URLs.
+
+A parsed URL has no credentials (they come by the usual chain only) and no unknown parameter. No message repeats a text
+that may hold a secret.
+"""
 
 from __future__ import annotations
 

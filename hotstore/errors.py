@@ -1,5 +1,8 @@
-"""Errors of a local log. An append that raised one of them wrote nothing to the log. broker.errors maps them to Kafka's
-error codes, which the docstrings name."""
+"""Errors of a local log.
+
+An append that raised one of them wrote nothing to the log. broker.errors maps them to Kafka's error codes, which the
+docstrings name.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,9 @@ class InvalidTransactionState(InvalidRequest):
 
 
 class TransactionNotVerified(InvalidRequest):
-    """The first batch of a transaction that its coordinator did not confirm, or a marker was written since (TX4).
-    INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on."""
+    """A first batch of a transaction was not verified: its coordinator did not confirm it, or a marker was written
+    since (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
+    """
 
 
 class TooManyTransactions(Retryable):

@@ -1,4 +1,5 @@
 """Names of files in a log directory, and of directories in a data directory (Kafka's LogFileUtils, UnifiedLog).
+
 A name that this module does not recognise is never opened or deleted. Offsets have 20 digits, so names sort as offsets.
 """
 

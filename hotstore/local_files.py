@@ -1,7 +1,9 @@
-"""Files of a log directory: recognises segments and leftovers by name, and removes files in a crash-safe order. Unknown
-names are left alone. A file is renamed to `.deleted` before it is unlinked. The names of one segment are durable before
-the next segment is touched, so a power cut leaves a contiguous run of segments. Removals block. Source: Kafka's
-LocalLog.deleteSegmentFiles."""
+"""Files of a log directory: recognises segments and leftovers by name, and removes files in a crash-safe order.
+
+Unknown names are left alone. A file is renamed to `.deleted` before it is unlinked. The renames of one segment are
+durable before the next segment is touched, so a power cut leaves a contiguous run of segments. Removals block. Source:
+Kafka's LocalLog.deleteSegmentFiles.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def plan_directory(names: Sequence[str]) -> DirectoryPlan:
 
 
 def stray_producer_files(names: Sequence[str], bases: Collection[int], log_end: int) -> list[str]:
-    """Producer files of no segment, except the newest below the log's end (Kafka's removeStraySnapshots)."""
+    """Producer files without a segment, except the newest below the log's end (Kafka's removeStraySnapshots)."""
     offsets = [offset for offset in producer_file_offsets(names) if offset <= log_end]
     wanted = {*bases, *offsets[:1]}
     return [

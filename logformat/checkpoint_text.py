@@ -1,5 +1,7 @@
-"""The frame of Kafka's text checkpoints: a version line `0`, a line with the count, then one line per entry. Parsed
-entries have exactly the expected columns and count. Numbers are plain decimal ASCII."""
+"""The frame of Kafka's text checkpoints: a version line `0`, a line with the count, then one line per entry.
+
+Parsed entries have exactly the expected columns and count. Numbers are plain decimal ASCII.
+"""
 
 from __future__ import annotations
 

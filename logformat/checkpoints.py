@@ -1,6 +1,8 @@
-"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`. A decoder raises
-Corrupt for text that it does not understand completely, NewerFormat for an unknown version. Source: Kafka's
-OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1)."""
+"""Small text files of a data directory: offset checkpoints, `partition.metadata`, `meta.properties`.
+
+A decoder raises Corrupt for text that it does not understand completely, NewerFormat for an unknown version. Source:
+Kafka's OffsetCheckpointFile, PartitionMetadata, MetaProperties (version 1).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ LOG_START_FILE: Final = "log-start-offset-checkpoint"
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 """First dirty offset of each compacted log."""
 SEEN_EPOCH_FILE: Final = "leader-epoch-seen-checkpoint"
-"""An offset checkpoint with leader epochs instead of offsets. Not Kafka's."""
+"""An offset checkpoint with leader epochs instead of offsets. Kafka has no such file."""
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 META_PROPERTIES_FILE: Final = "meta.properties"
 
@@ -32,9 +34,11 @@ META_PROPERTIES_VERSION: Final = 1
 
 
 CHECKSUM_ENTRY: Final = TopicPartition("__thermocline.crc32c", 0)
-"""As the last entry, its "offset" is the CRC32C of all others. Kafka's format has no checksum, and one flipped digit of
-a log start would delete records; Kafka looks entries up by name and ignores this one. At any other position it is the
-entry of a log: a client may use this name for a topic, and a program without checksums keeps it in sorted order."""
+"""Name of the last entry, whose "offset" is the CRC32C of all others. Kafka's format has no checksum, and one flipped
+digit of a log start would delete records. Kafka looks entries up by name and ignores this one. At any other position it
+is the entry of a log: a client may use this name for a topic, and a program without checksums writes it in sorted
+order.
+"""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -52,8 +56,9 @@ def _checksum(offsets: Mapping[TopicPartition, int]) -> int:
 
 
 def decode_offsets(data: Buffer, file: str) -> dict[TopicPartition, int]:
-    """Offsets by topic-partition. `file` names the checkpoint in messages. An empty file has none; one that Kafka wrote
-    has no checksum and is accepted."""
+    """Offsets by topic-partition. `file` names the checkpoint in messages. An empty file has no entries. A file that
+    Kafka wrote has no checksum and is accepted.
+    """
     offsets: dict[TopicPartition, int] = {}
     lines = parse_checkpoint(data, file, columns=3)
     name, index = CHECKSUM_ENTRY

@@ -1,9 +1,11 @@
-"""The four codecs of record batches. The caller, not the data, sets the bounds on decompression. `decompress` returns
-at most `bytes_max` bytes and never more than RATIO_MAX times its input (beyond a floor). It allocates at most that plus
-a few MiB, and raises CorruptBatch otherwise: truncated data, trailing bytes, another codec. Declared sizes are not
-trusted: in zstd frames and snappy preambles an attacker chooses them, and `zstandard` allocates a declared size beyond
-its own limit. Source: Kafka's compress package; xerial's snappy framing; docs/design/failures.md, "compression
-bombs"."""
+"""The four codecs of record batches.
+
+The caller, not the data, sets the bounds on decompression. `decompress` returns at most `bytes_max` bytes and never
+more than RATIO_MAX times its input (beyond a floor). It allocates at most that plus a few MiB, and raises CorruptBatch
+otherwise: truncated data, trailing bytes, another codec. Declared sizes are not trusted: in zstd frames and snappy
+preambles an attacker chooses them, and `zstandard` allocates a declared size beyond its own limit. Source: Kafka's
+compress package; xerial's snappy framing; docs/design/failures.md, "compression bombs".
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from logformat.record_batch import Buffer, Codec, CorruptBatch
 RATIO_FLOOR_BYTES: Final = 16 << 20  # below this any ratio passes, e.g. one repeated byte
 RATIO_MAX: Final = 1100  # just above the most that gzip can do (1 032:1); zstd reaches 32 768:1
 _ZSTD_BLOCK_RATIO_MAX: Final = 32768  # a 4-byte run-length block stands for 128 KiB
-_ZSTD_INPUT_MIN: Final = 256  # bytes fed at once at the least: overshoots the cap by at most 8 MiB
-_ZSTD_WINDOW_MAX: Final = 1 << 27  # what zstd's own decoders accept by default, and its highest level needs
+_ZSTD_INPUT_MIN: Final = 256  # least bytes fed at once: the output exceeds the cap by at most 8 MiB
+_ZSTD_WINDOW_MAX: Final = 1 << 27  # the window that zstd's decoders accept by default, and its highest level needs
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _GZIP_INPUT_MIN: Final = 1024  # bytes fed at once, doubled within a member
 _GZIP_INPUT_MAX: Final = 1 << 20
@@ -35,7 +37,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 _LZ4_DEFAULT: Final = 9  # Kafka's default is not lz4's level 9, but its fast compressor
-_LZ4_LEVEL_MAX: Final = 16  # of the frame library; Kafka's 17 is the strongest there is
+_LZ4_LEVEL_MAX: Final = 16  # the highest level of the frame library; Kafka's level 17 becomes this one
 
 
 class Compression(NamedTuple):
@@ -56,7 +58,7 @@ def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
     try:
         return _decompressed(codec, view, cap)
     except CorruptBatch as error:
-        # Its frames hold the output so far, up to 128 MiB, as long as the error is referenced.
+        # Its stack frames hold the output so far, up to 128 MiB, as long as the error is referenced.
         traceback.clear_frames(error.__traceback__)
         raise
 

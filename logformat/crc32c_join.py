@@ -1,7 +1,9 @@
 """CRC32C of two joined strings, from the CRC of each, without reading their bytes.
+
 A CRC is linear: appending n zero bytes multiplies its register, a vector of 32 bits, by a matrix (Mark Adler's
 crc32_combine, zlib). It costs 3 to 7 µs for each bit set in the length, so use it for pieces of a megabyte and more:
-the hardware reads 16 KiB in 1 µs."""
+the hardware reads 16 KiB in 1 µs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Base classes of errors, one for each reaction of the caller. Library errors are mapped to these where they occur;
-broker.errors makes Kafka's error codes from them. A message names the failure, the object and the remedy."""
+"""Base classes of errors, one for each reaction of the caller.
+
+Library errors are mapped to these where they occur; broker.errors makes Kafka's error codes from them. A message names
+the failure, the object and the remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Gap batches: control batches for offsets without records (design 6, "A lost tail").
+
 After a lost disk a client may have seen offsets up to the reserved end. These are filled with control batches instead
-of being assigned again. Each holds one control record of an unassigned type at the batch's last offset: every client
-reads a record, finds an unknown control type, and continues after it, wherever in the gap it started. (Batches without
+of being assigned again. Each holds one control record of an unassigned type at the batch's last offset. Wherever in the
+gap a client starts, it reads this record, finds an unknown control type, and continues after it. (Batches without
 records have hung Sarama and KafkaJS.) The batches of `gap_batches` cover [first, end) without hole or overlap;
-`gap_range` finds exactly those."""
+`gap_range` finds exactly those.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks each record of a batch for a compacted topic: it must have a key, and the cleaner must be able to read it.
 
 Kafka's LogValidator refuses records without key in a compacted topic. The cleaner (`hotstore.cleaning`) works on whole
-logs, so one unreadable record would keep a log from being cleaned: a producer must not be able to write one.
+logs, so one unreadable record would prevent the cleaning of a log. A producer must therefore not be able to write one.
 Speed: half of what `validate_records` takes. Every length is checked against the available bytes.
 """
 

@@ -1,7 +1,9 @@
-"""Leader epochs of a log as (epoch, first offset of that epoch) pairs. Epochs and start offsets grow strictly.
-Immutable: an edit returns a new value, or the same object without a change, so that its owner writes the checkpoint
-only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format of `leader-epoch-checkpoint`: `0`,
-the count, then lines `<epoch> <start offset>`."""
+"""Leader epochs of a log as (epoch, first offset of that epoch) pairs.
+
+Epochs and start offsets grow strictly. Immutable: an edit returns a new value, or the same object without a change, so
+that its owner writes the checkpoint only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format
+of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start offset>`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) 
     partition last.
 
     A replica that did not see that epoch keeps only records below its high watermark, because later ones may have been
-    overwritten. A later epoch is that of an unfinished unclean start, which truncated already."""
+    overwritten. A later epoch than `served_epoch` is that of an unfinished unclean start, which has truncated the log
+    already.
+    """
     return end if seen_epoch >= served_epoch else min(end, high_watermark)
 
 
@@ -92,13 +96,14 @@ class LeaderEpochs:
         return self.entries[higher].start_offset if higher < len(self.entries) else log_end
 
     def truncate_from_end(self, offset: int) -> LeaderEpochs:
-        """Without the epochs that start at or above `offset`, the log's new end."""
+        """A copy without the epochs that start at or above `offset`, the log's new end."""
         keep = bisect_left(self.entries, offset, key=_start_offset)
         return self if keep == len(self.entries) else LeaderEpochs(self.entries[:keep])
 
     def truncate_from_start(self, offset: int) -> LeaderEpochs:
-        """Without the epochs that end at or below `offset`, the log's new start, where the epoch that holds it now
-        starts."""
+        """A copy without the epochs that end at or below `offset`, the log's new start. The epoch that holds this
+        offset starts there.
+        """
         slot = bisect_right(self.entries, offset, key=_start_offset) - 1
         if slot < 0 or (slot == 0 and self.entries[0].start_offset == offset):
             return self

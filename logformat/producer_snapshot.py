@@ -1,9 +1,11 @@
 """State of a log's idempotent producers as bytes: Kafka's `.snapshot`, and our fuller file beside it.
-Kafka stores one batch a producer, so after a restart only a resend of the very last batch is recognised; with five in
-flight that gives duplicates. Ours stores the last five with their offsets, so a resend of any of them gets its original
-answer after a roll, a kill, or from the cold tier (G4). Both describe the state at an offset: `<offset>.snapshot` is
-the state before the batch at that offset (C8). Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours:
-docs/formats/producer-state.md."""
+
+Kafka stores one batch a producer, so after a restart only a resend of the very last batch is recognised; with five
+batches in flight that gives duplicates. Ours stores the last five with their offsets. A resend of any of them thus gets
+its original answer, even after a roll, a kill or a recovery from the cold tier (G4). Both files describe the state
+before the batch at the offset in their name (C8). Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours:
+docs/formats/producer-state.md.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,10 @@ class ProducerState:
     def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]] = ()) -> tuple[ProducerEntry, ...]:
         """The state at the earlier `offset`: the remembered batches below it. Producers without such batches are left
         out, unless a transaction is open. `transactions`: (producer id, epoch, first offset, marker's offset) of the
-        known decided ones. A transaction is open at `offset` if it spans it, or is open at the end and began below
-        (TX26). A commit in between is not known; its marker then finds no open transaction."""
+        known decided ones. A transaction is open at `offset` if it spans that offset, or if it began below and is still
+        open at the end (TX26). A commit between the two offsets is not known; its marker then finds no open
+        transaction.
+        """
         if offset >= self.end_offset:
             return self.producers
         spanning = {

@@ -1,6 +1,8 @@
-"""The text format of `java.util.Properties`, used by `meta.properties` and `server.properties`. Reading what
-`format_properties` wrote gives the same pairs in the same order. As in Java, the only error for a text is
-MalformedEscape. Source: the Javadoc of `Properties.load`."""
+"""Text format of `java.util.Properties`, used by `meta.properties` and `server.properties`.
+
+Reading what `format_properties` wrote gives the same pairs in the same order. As in Java, the only error for a text is
+MalformedEscape. Source: the Javadoc of `Properties.load`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Converts a record batch to another codec, with the same records, offsets, timestamps and producer fields. The records
-are not decoded, because their decompressed bytes are the same in every codec. Only the length, the codec bits and the
-CRC of the header change. Kafka's LogValidator rebuilds the batch from its records; consumers read the same. *Blocking*
-in proportion to the decompressed records; the codecs run without the interpreter's lock.
+"""Converts a record batch to another codec, with the same records, offsets, timestamps and producer fields.
+
+The records are not decoded, because their decompressed bytes are the same in every codec. Only the length, the codec
+bits and the CRC of the header change. Kafka's LogValidator rebuilds the batch from its records; consumers read the
+same. *Blocking* in proportion to the decompressed records; the codecs run without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CODECS: Final = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-"""Kafka's names in compression.type; `producer` is none of them."""
+"""Codecs by Kafka's names in compression.type; `producer` is not a codec."""
 
 
 def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int, records_bytes_max: int) -> memoryview:
@@ -77,6 +78,6 @@ def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int
 
 def _too_large(size: str, batch_bytes_max: int) -> InvalidRequest:
     return BatchTooLarge(
-        f"batch of {size} bytes in the codec of the topic (compression.type), which takes {batch_bytes_max} "
+        f"batch of {size} bytes in the topic's codec (compression.type); the topic takes at most {batch_bytes_max} "
         "(max.message.bytes)"
     )

@@ -1,10 +1,13 @@
-"""A record batch of magic 2, the unit of append, CRC, compression and transfer: its 61-byte header. Places of the
-header fields, the checks before a batch is stored or trusted, the fields that a broker stamps in place, and walking
-concatenated batches. Bytes after the header are opaque here. A batch that `check_batch` or `check_stored` returned is
-completely inside the buffer and has a matching CRC. Hot path: `check_fields` runs once a produced batch, so it uses
-local variables and one `unpack_from`, and finds the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC
-included). Source: Kafka's DefaultRecordBatch, KIP-98 (producer fields), KIP-360; layout in
-docs/formats/record-batch.md."""
+"""Header of a record batch of magic 2, the unit of append, CRC, compression and transfer.
+
+This module has the positions of the fields in the 61 bytes, the checks before a batch is stored or trusted, the fields
+that a broker stamps in place, and the walk over concatenated batches. Bytes after the header are opaque here. A batch
+that `check_batch` or `check_stored` returned is completely inside the buffer and has a matching CRC.
+
+Hot path: `check_fields` runs once a produced batch, so it uses local variables and one `unpack_from`, and determines
+the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC included). Source: Kafka's DefaultRecordBatch, KIP-98
+(producer fields), KIP-360; layout in docs/formats/record-batch.md.
+"""
 
 from __future__ import annotations
 
@@ -261,7 +264,7 @@ def check_fields(
         and attributes & ~TRANSACTIONAL_BIT <= _CODEC_LAST
         and attributes >= 0
         and (not attributes & TRANSACTIONAL_BIT or (allow_transactional and producer_id >= 0))
-        # Without a producer id the other two mean nothing: KafkaJS sends 0 there, the others −1.
+        # Without a producer id its epoch and sequence mean nothing: KafkaJS sends 0 there, other clients −1.
         and (producer_id == NO_PRODUCER_ID or (producer_id >= 0 and epoch >= 0 and sequence >= 0))
         and (base_ts == NO_TIMESTAMP or timestamp_min <= base_ts <= timestamp_max)
         and NO_TIMESTAMP <= max_ts <= timestamp_max
@@ -298,7 +301,7 @@ def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> Bat
 
 
 def stamp_log_append_time(buf: memoryview | bytearray, pos: int, now_ms: int) -> None:
-    """Make `now_ms` the timestamp of every record of the batch at `pos`, in place, CRC renewed (LogAppendTime)."""
+    """Make `now_ms` the timestamp of all records of the batch at `pos`, in place, and renew the CRC (LogAppendTime)."""
     (attributes,) = _INT16.unpack_from(buf, pos + ATTRIBUTES_AT)
     _INT16.pack_into(buf, pos + ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
     stamp_max_timestamp(buf, pos, now_ms)

@@ -1,8 +1,10 @@
-"""Records inside a batch: reading, writing and validating them one by one.
-Used where records are needed: ListOffsets by time, `thermocline.validate.records=true`, batches without a maximum
-timestamp, the command line, tests; never for an ordinary produce or fetch; for compacted topics see `key_check`. Every
-length is checked against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M
-records/s. Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md)."""
+"""Records inside a batch: reads, writes and validates them one by one.
+
+Users are ListOffsets by time, `thermocline.validate.records=true`, batches without a maximum timestamp, the command
+line and tests. An ordinary produce or fetch never uses it. Produces to compacted topics use `key_check`. Every length
+is checked against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M records/s.
+Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,9 @@ from logformat.record_batch import (
 
 RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records where the caller names none
 LOOKUP_BYTES_MAX: Final = 16 << 20
-"""The same for lookups that any client may cause (ListOffsets by time): a bomb of 1 MiB is a
-thousand times as large."""
+"""The same cap for lookups that any client may cause (ListOffsets by time): a bomb of 1 MiB decompresses to a thousand
+times as much.
+"""
 RECORD_BYTES_MIN: Final = 7  # length and six one-byte fields
 _VARINT_BYTES_MAX: Final = 5
 VARLONG_BYTES_MAX: Final = 10
@@ -121,7 +124,8 @@ def validate_records(
             greatest = max(greatest, timestamp)
             index += 1
     except CorruptBatch as error:
-        # Bytes after the last record count as its fault: a client looks up the index in its request.
+        # Bytes after the last record are reported as an error of the last record, because a client looks up the index
+        # in its request.
         raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
     return greatest
 

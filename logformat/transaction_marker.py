@@ -1,8 +1,9 @@
 """Transaction markers: control batches that commit or abort a producer's records in a partition (KIP-98).
 
-A marker is a batch of one record. Its key is version int16 (0) and type int16 (0 abort, 1 commit), its value version
-int16 (0) and coordinator epoch int32. Other control batches (gaps, fillers) are not markers. Source: Kafka's
-EndTransactionMarker and MemoryRecords.withEndTransactionMarker."""
+A marker is a batch of one record. Its key has version int16 (0) and type int16 (0 abort, 1 commit). Its value has
+version int16 (0) and coordinator epoch int32. Other control batches (gaps, fillers) are not markers. Source: Kafka's
+EndTransactionMarker and MemoryRecords.withEndTransactionMarker.
+"""
 
 from __future__ import annotations
 

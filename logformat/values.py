@@ -1,6 +1,8 @@
 """Topic-partitions, topic names, and Kafka's text form of a UUID.
+
 A name that `is_topic_name` accepts is safe as one component of a local path. Source: Kafka's Topic.validate (1–249 of
-`[a-zA-Z0-9._-]`, neither `.` nor `..`) and Uuid (16 bytes as 22 characters of base64url without padding)."""
+`[a-zA-Z0-9._-]`, neither `.` nor `..`) and Uuid (16 bytes as 22 characters of base64url without padding).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""A child process of this interpreter, reached by messages and descriptors over one socket pair; it opens no port.
-`ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits its socket and stderr, nothing else,
-and ends with its parent: a thread waits for the socket's end and for the parent's pidfd, so a copy of the socket in a
-forked process does not keep it alive. (PR_SET_PDEATHSIG would end it with the *thread* that started it.)"""
+"""Child process of this interpreter: exchanges messages and descriptors with its parent over a socket pair, without a
+port.
+
+`ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits only its socket and stderr, and ends
+with its parent: a thread waits for the socket's end and for the parent's pidfd, so a copy of the socket in a forked
+process does not keep the child alive. PR_SET_PDEATHSIG would end it with the *thread* that started it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class ChildProcess:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started it, rather than the one this process was forked from."""
+        """Whether this process started the child, and not a process from which this one was forked."""
         return os.getpid() == self._owner
 
     def send(self, message: bytes, descriptors: Sequence[int] = (), timeout_s: float = 60.0) -> None:
@@ -92,13 +95,15 @@ class ChildProcess:
         """SIGKILL, and wake a thread that waits in `receive`."""
         if not self.is_ours:
             return
-        with self._ending:  # so that the pid is not reaped, and another's, meanwhile
+        with self._ending:  # so that the pid is not reaped and given to another process meanwhile
             self._process.kill()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Kill it and take its exit status; by the thread that sends and receives, or after it."""
+        """Kill the child and take its exit status. Called by the thread that sends and receives, or after that thread
+        ended.
+        """
         self.kill()
         self._socket.close()
         if self.is_ours:
@@ -163,7 +168,7 @@ class OneCaller:
 
     @contextlib.contextmanager
     def unless_inside(self) -> Iterator[bool]:
-        """Whether no thread was inside; then this one is."""
+        """Enter if no thread is inside; returns whether this one entered."""
         entered = self._lock.acquire(blocking=False)
         try:
             yield entered
@@ -197,7 +202,7 @@ def _end_with(parent_pid: int, descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLRDHUP)
     parent: int | None = None
-    with contextlib.suppress(OSError):  # an old kernel or a sandbox: the socket's end must do
+    with contextlib.suppress(OSError):  # an old kernel or a sandbox: the end of the socket has to suffice
         parent = os.pidfd_open(parent_pid)
         poll.register(parent, select.POLLIN)
     if os.getppid() == parent_pid:

@@ -1,6 +1,8 @@
-"""Time as a parameter.
-Clocks decide when something is tried, never whether it is allowed: epochs do that. Waiting is `asyncio.sleep` or
-`asyncio.timeout` on the running loop; the simulation's loop keeps virtual time."""
+"""Clock: time as a parameter.
+
+Clocks decide when something is tried, never whether it is allowed; epochs decide that. Waiting is `asyncio.sleep` or
+`asyncio.timeout` on the running loop; the simulation's loop keeps virtual time.
+"""
 
 from __future__ import annotations
 

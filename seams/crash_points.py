@@ -1,6 +1,8 @@
 """Named points where a test may kill the process by SIGKILL, between two steps whose order matters.
+
 An unarmed point costs one comparison. Only the `serve` command arms one, from `THERMOCLINE_CRASH_AT=<point>[:n]`, and
-only with `thermocline.testing=true`."""
+only with `thermocline.testing=true`.
+"""
 
 from __future__ import annotations
 

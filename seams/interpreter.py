@@ -1,5 +1,7 @@
-"""How the running Python was built: without profile-guided optimisation each request takes more CPU. It imports no
-other module of this project, because another interpreter runs this file alone."""
+"""Build of the running Python: without profile-guided optimisation each request takes more CPU.
+
+It imports no other module of this project, because another interpreter runs this file alone.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ class Build:
 
 
 def build_of(version: str, variables: Mapping[str, Any]) -> Build:
-    """`variables`: sysconfig's. Debian and Ubuntu remove the flags of their build: PGO_PROF_USE_FLAG, set in every
-    other build, is empty there."""
+    """`variables`: those of sysconfig. Debian and Ubuntu remove the flags of their build: PGO_PROF_USE_FLAG, set in
+    every other build, is empty there.
+    """
     options = str(variables.get("CONFIG_ARGS") or "")
     if "--enable-optimizations" not in options and not variables.get("PGO_PROF_USE_FLAG"):
         return Build(version, None, None)

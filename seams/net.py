@@ -49,7 +49,7 @@ class Net(Protocol):
     async def bind(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], buffers: SocketBuffers
     ) -> Listener:
-        """Raises OSError for an address that is taken, or not this machine's."""
+        """Raises OSError for an address that is taken, or that this machine does not have."""
         ...
 
     async def connect(
@@ -67,10 +67,12 @@ class Net(Protocol):
         ...
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
-        """Send from the file now, without waiting: bytes sent, 0 at the file's end, -1 if this pair cannot.
+        """Send from the file now, without waiting. Returns the bytes sent, 0 at the file's end, or -1 if this pair of
+        file and transport cannot.
 
-        Fewer than `length` also if the socket took no more; BlockingIOError if it takes no bytes. Other OSErrors are
-        the file's, or, as ConnectionError, the peer's."""
+        The result is less than `length` also if the socket took no more. BlockingIOError: it takes no bytes. A
+        ConnectionError comes from the peer, any other OSError from the file.
+        """
         ...
 
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
@@ -101,8 +103,9 @@ class _TcpListener:
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """To the first address of the name that accepts. Asyncio joins several failures into one OSError, which does not
-    show whether all refused. Raises as `Net.connect`."""
+    """Connect to the first address of the name that accepts. asyncio itself joins several failures into one OSError,
+    which does not show whether all refused. Raises as `Net.connect`.
+    """
     loop, failures = asyncio.get_running_loop(), list[OSError]()
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         try:

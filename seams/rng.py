@@ -1,5 +1,7 @@
 """Randomness as a parameter: UUIDs and jitter, from the system or from a seed.
-Nothing else draws random numbers, so one seed repeats a run."""
+
+Nothing else draws random numbers, so one seed repeats a run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Typed JSON decoders, created one at a time. msgspec reads the fields of a Struct when a decoder of it is first made.
-A second thread that uses the type meanwhile reads unfilled fields, and the process dies of SIGSEGV (msgspec 0.22). So
-every decoder that is made while threads run comes from here; module-level ones are made at import. A finished decoder
-may be used from any thread."""
+"""Typed JSON decoders, created one at a time.
+
+msgspec reads the fields of a Struct when a decoder of it is first made. A second thread that uses the type meanwhile
+reads unfilled fields, and the process dies of SIGSEGV (msgspec 0.22). Every decoder that is made while threads run
+therefore comes from here; module-level decoders are made at import. A finished decoder may be used from any thread.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def _as_it_is() -> None:
-    """Do not freeze: Python's garbage collector keeps scanning all objects."""
+    """Freezes nothing: Python's garbage collector keeps scanning all objects."""
 
 
 def _is_refused(why: str) -> None:

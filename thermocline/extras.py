@@ -27,7 +27,7 @@ def install_command(extra: Extra) -> str:
 
 
 def require(extra: Extra, what: str, *modules: str) -> None:
-    """Raises MissingExtra when `what` lacks one of the modules, which `extra` installs."""
+    """Raises MissingExtra when one of the modules that `what` needs is not installed; `extra` installs them."""
     absent = missing(*modules)
     if absent:
         raise MissingExtra(f"{what} needs {', '.join(absent)}, not installed here: {install_command(extra)}")

@@ -1,6 +1,7 @@
-"""Moves sealed segments to the bucket, removes them from disk and bucket in time, and routes reads to either.
+"""Tiering: copies sealed segments to the bucket, removes them from disk and bucket by retention, and routes reads to
+either.
 
-`service.py` is one broker's tiering, `partition_tier.py` one led partition's. A roll wakes a partition's jobs
-(`partition_jobs.py`): `copying`, then `expiry`. `opening` attaches a tier to a log for one leader epoch. `reading`
+`service.py` is the tiering of one broker, `partition_tier.py` that of one led partition. A roll wakes a partition's
+jobs (`partition_jobs.py`): `copying`, then `expiry`. `opening` attaches a tier to a log for one leader epoch. `reading`
 serves fetches from the bucket.
 """

@@ -1,6 +1,8 @@
-"""Chooses the tier that serves a fetch.
-Pure. An offset at or above the local log start is read locally; one between the log start and the local log start is
-read from the bucket (KAFKA-15695)."""
+"""Chooses the tier that serves a fetch. Pure.
+
+An offset at or above the local log start is read locally; one between the log start and the local log start is read
+from the bucket (KAFKA-15695).
+"""
 
 from __future__ import annotations
 

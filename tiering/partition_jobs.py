@@ -1,6 +1,8 @@
-"""Schedules the jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket. Nothing here
-blocks the loop, and no produce or hot fetch waits for it. A full disk is a state that is reported and retried; the
-queue retries other failures."""
+"""Schedules the jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket.
+
+No job blocks the loop, and no produce or hot fetch waits for one. A full disk is reported and retried here; the queue
+retries other failures.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,7 @@ class PartitionJobs:
     async def _collect(self) -> float | None:
         of = self._partition
         if (wait_s := self._collector.wait_s(of.topic_id, of.partition)) > 0:
-            return wait_s  # collected a while ago
+            return wait_s  # collected recently: try again later
         if max(of.remote_end_offset, of.log_start_offset) < of.log.local_log_start_offset:
             return AGAIN_S  # perhaps an earlier version of the root: objects it does not name may be the only copies
         if not of.is_complete():

@@ -1,8 +1,10 @@
-"""State shared by the jobs of one tiered partition: log, manifest, claim, reservation, and blocking conditions. The
-claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync of
-the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so the remote end of another
-leader is never used as ours. After a `Fenced` there are no more commits of this partition; every commit is made under
-our epoch. Runs on the loop."""
+"""State shared by the jobs of one tiered partition: log, manifest, claim, reservation, and blocking conditions.
+
+The claim is the first tiering act of an epoch (C1). `log.reserved_end` rises only after the root's commit and the sync
+of the local copy. A root of a higher leader epoch fences at once, in the step that reads it, so the remote end of
+another leader is never used as ours. After a `Fenced` there are no more commits of this partition; every commit is made
+under our epoch. Runs on the loop.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ class TieredPartition:
         self.is_complete = is_complete
         """Whether all topics and configs are known; otherwise no segment is deleted, local or remote (R29)."""
         self.is_alone = is_alone  # no other replica is assigned
-        self.chooses_start = config.enabled  # its local start becomes the log's when tiering is switched off
+        self.chooses_start = config.enabled  # this log's local start becomes the log start when tiering is switched off
         self.topic_id = topic_id
         self.partition = partition
         self.epoch = epoch
@@ -157,8 +159,9 @@ class TieredPartition:
 
     def holds(self, epoch: int, end_offset: int) -> bool:
         """Whether the log has, or no longer needs, the records of the leader of an earlier `epoch` below `end_offset`;
-        after a lost tail the same offsets may have been assigned again. False for the own and later epochs, which
-        belong to other leaders. Call it only if the bucket holds the offsets below the local log's start."""
+        after a lost tail the same offsets may have been assigned again. False for this epoch and later ones. Call it
+        only if the bucket holds the offsets below the local log's start.
+        """
         if epoch >= self.epoch:
             return False
         shared_end = self.log.epochs.shared_end(epoch, self.log.log_end_offset)
@@ -280,7 +283,7 @@ class TieredPartition:
         config = self.config
         start = self.log.local_log_start_offset if self.chooses_start else self.log_start_offset
         await self.move_start(lambda m: m.switch_off(config.topic, dict(config.configs), start), config)
-        log.info("%s is tiered no more: its log starts at offset %d", self.name, self.log_start_offset)
+        log.info("%s is no longer tiered: its log starts at offset %d", self.name, self.log_start_offset)
 
     def fence(self, why: Fenced) -> Fenced:
         """Stop tiering this partition in this epoch; reported to its leader unless only the topic was deleted."""
@@ -298,9 +301,10 @@ class TieredPartition:
             raise Fenced(f"{self.name}: epoch {self.epoch} was superseded; tiering of it stopped")
 
     def check_fresh(self) -> None:
-        """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader;
-        Retryable if the image may be outdated: a new, idle leader has not claimed yet and would not fence this one
-        (R23)."""
+        """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader.
+        Raises Retryable if the image may be outdated, because a new, idle leader may not have claimed yet and would not
+        fence this one (R23).
+        """
         self.check_not_fenced()
         self.lease.check()
         if not self._is_fresh() or not self.is_complete():

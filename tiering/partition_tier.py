@@ -1,5 +1,8 @@
-"""The broker's interface to one partition's tier: claim, copies, expiry and cold reads. No call blocks, and no produce
-or hot fetch waits for the bucket. `delete_records` returns after the log start was committed to the root (C26)."""
+"""The broker's interface to one partition's tier: claim, copies, expiry and cold reads.
+
+No call blocks, and no produce or hot fetch waits for the bucket. `delete_records` returns after the log start was
+committed to the root (C26).
+"""
 
 from __future__ import annotations
 

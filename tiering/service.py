@@ -1,5 +1,7 @@
 """Tiering of one broker: attached logs, the queues of their background work, the cold reader and the disk watch.
-Reservations never wait for uploads, nor produce for either. Tiers start when no log is being opened."""
+
+Reservations never wait for uploads, and produces wait for neither. Tiers start when no log is being opened.
+"""
 
 from __future__ import annotations
 

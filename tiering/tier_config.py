@@ -1,5 +1,7 @@
-"""Configuration, leadership and status values of tiering: immutable, units in the names, −1 means "no limit" as in
-Kafka."""
+"""Values of tiering: configuration, leadership, limits and status.
+
+Immutable, with units in the names; −1 means "no limit" as in Kafka.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ class Lead:
     - `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed.
     - `is_alone`: no other replica is assigned; `holds_alone`: no other broker ever held the partition, but a move may
       be adding one.
-    - `unclean_after`: this log may lack acknowledged records; the leader epoch that served before this one. None:
-      complete.
+    - `unclean_after`: set if this log may lack acknowledged records; the leader epoch that served before this one.
+      None: the log is complete.
     - `broker_epoch`: this broker's session in the image that makes it leader.
     - `on_behind`: called on the loop if the log ends below the bucket's end (R18).
     """
@@ -63,8 +65,9 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """A broker's limits. `verify_by_head`: in the probe the store refused a wrong checksum (C12); `one_pass`: also a
-    wrong trailing one, so a segment may be checked while it is sent."""
+    """A broker's limits. `verify_by_head`: in the probe the store refused a wrong checksum (C12); `one_pass`: the store
+    also refused a wrong trailing checksum, so a segment may be checked while it is sent.
+    """
 
     copy_partitions_max: int = 10
     copy_backoff_ms: int = 500
@@ -92,10 +95,11 @@ class TierLimits:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """Status of one partition, for operators. `copy_lag_*`: sealed and not in the manifest; `seal_age_ms`: of the
-    oldest unsealed record. `gaps`: declared ones, [first, end). `blocked_by`: the reason why copies make no progress,
-    None if they do; `blocked_why`: its last error. `compaction`: the next pass in the bucket; `replaced_bytes`: objects
-    in the grace; `uncompacted_why`: the reason why the last pass failed."""
+    """Status of one partition, for operators. `copy_lag_*`: what is sealed and not in the manifest; `seal_age_ms`: age
+    of the oldest unsealed record. `gaps`: declared ones, [first, end). `blocked_by`: the reason why copies make no
+    progress, None if they do; `blocked_why`: its last error. `compaction`: the next pass in the bucket;
+    `replaced_bytes`: objects in the grace; `uncompacted_why`: the reason why the last pass failed.
+    """
 
     enabled: bool
     copy_lag_bytes: int

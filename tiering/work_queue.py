@@ -1,8 +1,10 @@
-"""Background work of many partitions, a bounded number at once, each run when it is woken. A job runs at most once at a
-time. It runs again at once after a `wake`, later if it asked for that, and with backoff and jitter after a failure. Any
-exception leaves queue and job alive, reported and counted. An idle job costs one timer. If no run succeeds, the store
-is assumed to be unavailable: one job probes it every few seconds, and all jobs resume when a probe succeeds. An outage
-thus costs a fixed rate of requests, and its end is detected soon (G13)."""
+"""Work queues: background jobs of many partitions, a bounded number at once, each run when it is woken.
+
+A job never runs twice at the same time. It runs again at once after a `wake`, later if it asked for that, and with
+backoff and jitter after a failure. Any exception leaves queue and job alive, reported and counted. An idle job costs
+one timer. If no run succeeds, the store is assumed to be unavailable: one job probes it every few seconds, and all jobs
+resume when a probe succeeds. An outage thus costs a fixed rate of requests, and its end is detected soon (G13).
+"""
 
 from __future__ import annotations
 
@@ -47,18 +49,18 @@ class StoreRecovery:
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, probe: Probe) -> None:
-        """The queue takes turns from now on."""
+        """Let the queue take turns from now on."""
         if probe not in self._line:
             self._line.append(probe)
         self._later()
 
     def leave(self, probe: Probe) -> None:
-        """The queue takes no more turns."""
+        """End the turns of the queue."""
         if probe in self._line:
             self._line.remove(probe)
 
     def back(self) -> None:
-        """A job reached the store: all waiting queues try now."""
+        """Let all waiting queues try now, because a job reached the store."""
         for probe in tuple(self._line):
             probe()
 
@@ -94,7 +96,7 @@ class Job:
 
 
 class WorkQueue:
-    """Jobs that share `running_max` slots. Failures other than `Retryable` go to the report of `tasks`; `recovery` are
+    """Jobs that share `running_max` slots. Failures other than `Retryable` go to the report of `tasks`; `recovery` is
     shared by all queues of the same store."""
 
     def __init__(self, running_max: int, backoff: Backoff, rng: Rng, tasks: Tasks, recovery: StoreRecovery) -> None:
@@ -146,8 +148,9 @@ class WorkQueue:
             self._start_ready()
 
     def wake_in(self, job: Job, seconds: float) -> None:
-        """Run it in `seconds`, or earlier if an earlier wake-up is set; again even if it runs right now, because that
-        run may have passed the point already."""
+        """Run the job in `seconds`, or earlier if an earlier wake-up is set. If it is running now it runs again,
+        because it may have passed the relevant check already.
+        """
         if job.removed or self._closed or job.queued:
             return
         loop = asyncio.get_running_loop()
@@ -195,14 +198,14 @@ class WorkQueue:
         job.task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
 
     def _probe(self) -> bool:
-        """Our turn: one job probes the store."""
+        """Let one job probe the store: it is this queue's turn."""
         if not self._ready or self._running >= self._running_max:
             return False
         self._start_next()
         return True
 
     def _answered(self) -> None:
-        """A run succeeded: the store is there."""
+        """Note that a run succeeded: the store is available."""
         was_away, self._refusals = self.is_away, 0
         if was_away:
             self._recovery.leave(self._probe)

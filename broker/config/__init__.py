@@ -1,4 +1,4 @@
-"""Configs: names, meanings, limits, and the values a broker and a topic run with. Pure.
+"""Configs: names, meanings, limits, and the values of a running broker and its topics. Pure.
 
 `kafka` has Kafka's configs, `own.py` has our broker configs, `definitions.py` joins both. `resolve.py` makes the
 `BrokerConfig` that a broker starts with, `live.py` changes it at run time. `topic` has the configs of topics, `api`

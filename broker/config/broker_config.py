@@ -56,8 +56,8 @@ class BrokerConfig:
     connections_max: Annotated[int, "max.connections"]
     connections_per_ip_max: Annotated[int, "max.connections.per.ip"]
     connections_per_ip_overrides: Mapping[str, int]  # max.connections.per.ip.overrides
-    connections_of_listener: Mapping[str, ConnectionBounds]  # by listener name, of those that have their own
-    connection_creation_rate_max: Annotated[int, "max.connection.creation.rate"]  # a second
+    connections_of_listener: Mapping[str, ConnectionBounds]  # by listener name; only listeners with their own bounds
+    connection_creation_rate_max: Annotated[int, "max.connection.creation.rate"]  # per second
     frame_timeout_ms: Annotated[int, "thermocline.frame.timeout.ms"]
     fetch_max_bytes: Annotated[int, "fetch.max.bytes"]
     fetch_sessions_max: Annotated[int, "max.incremental.fetch.session.cache.slots"]

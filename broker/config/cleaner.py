@@ -47,8 +47,9 @@ def cleaner_config(values: Explicit) -> CleanerConfig:
 
 
 def cleaner_refusal(values: Explicit) -> str | None:
-    """The reason why the cleaner's values contradict each other, or None. Values for all brokers may not fit one of
-    them."""
+    """The reason why the cleaner's values contradict each other, or None. Values for all brokers may be wrong for one
+    of them.
+    """
     try:
         cleaner_config(values)
     except InvalidConfig as refused:

@@ -1,5 +1,6 @@
-"""Bounds on connections that are no single config of the broker: those of single addresses
-(`max.connections.per.ip.overrides`), and those of single listeners (`listener.name.NAME.max.connections`)."""
+"""Bounds on the connections of single addresses (`max.connections.per.ip.overrides`) and of single listeners
+(`listener.name.NAME.max.connections`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PER_S: Final = "max.connection.creation.rate"
 
 
 class ConnectionBounds(NamedTuple):
-    """Open connections of one listener, and new ones a second; None: bounded as those of the whole broker."""
+    """Open connections of one listener, and new ones a second; None: only the bound of the whole broker applies."""
 
     most: int | None
     per_s: int | None
@@ -37,7 +38,7 @@ def of_listeners(values: Explicit, listeners: Iterable[str]) -> Mapping[str, Con
 
 
 def check_of_listeners(bounds: Mapping[str, ConnectionBounds]) -> None:
-    """As Kafka does for a change at run time. Raises InvalidConfig."""
+    """Check the bounds of listeners for a change at run time, as Kafka does. Raises InvalidConfig."""
     for most, per_s in bounds.values():
         for name, number in ((MOST, most), (PER_S, per_s)):
             if number is not None and number <= 0:
@@ -45,8 +46,9 @@ def check_of_listeners(bounds: Mapping[str, ConnectionBounds]) -> None:
 
 
 def per_ip_overrides(text: str | None) -> Mapping[str, int]:
-    """Connection limits by address, from `address:count,…`. Kafka also takes host names, which it resolves once, at its
-    start. Raises InvalidConfig."""
+    """Connection limits by address, from `address:count,…`. Kafka also accepts host names, which it resolves once, at
+    its start; they are refused here. Raises InvalidConfig.
+    """
     found: dict[str, int] = {}
     for entry in (text or "").split(","):
         if not entry.strip():

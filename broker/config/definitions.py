@@ -34,7 +34,7 @@ _AUTHORIZER = (
         ALLOWS_WITHOUT_ACLS,
         ConfigType.BOOLEAN,
         "false",
-        doc="true: what no ACL names is allowed to everybody. Only with authorizer.class.name.",
+        doc="true: a resource without an ACL is open to everybody. Only with authorizer.class.name.",
         honoured=True,
     ),
 )
@@ -103,7 +103,7 @@ def _registry() -> dict[str, Definition]:
 
 BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
 DYNAMIC_ONLY = frozenset(line.partition("|")[0] for line in kafka_names.DYNAMIC.split())
-"""Broker configs that Kafka's static configuration does not have: they exist once set at run time."""
+"""Broker configs that Kafka does not read from a file: they exist once set at run time."""
 TOPIC: Mapping[str, Definition] = MappingProxyType(
     {
         name: replace(found, dynamic=True)
@@ -128,7 +128,7 @@ _OF_A_LISTENER = re.compile(
     rf"listener\.name\.[^.]+\.(?:(?:{'|'.join(MECHANISM_PREFIXES)})\.)?"
     r"((?:ssl|sasl|principal|connections\.max\.reauth|connection\.failed\.authentication)\..+)"
 )
-"""`listener.name.NAME.CONFIG`, with a SASL mechanism between for those that a mechanism may have of its own."""
+"""`listener.name.NAME.CONFIG`; a config of one SASL mechanism has the mechanism's name before CONFIG."""
 _CONNECTIONS_OF_A_LISTENER = re.compile(r"listener\.name\.[^.]+\.(max\.connections|max\.connection\.creation\.rate)")
 _OF_ONE_LISTENER = {
     "max.connections": "Open connections of this listener; above it accepting waits. The broker's bound holds too, "
@@ -136,7 +136,7 @@ _OF_ONE_LISTENER = {
     "max.connection.creation.rate": "Connections that this listener accepts a second; above it accepting waits. As for "
     "max.connections, the bound of the broker holds too.",
 }
-"""These Kafka takes for all brokers too (`ClusterLevelListenerConfigs`)."""
+"""Listener configs that Kafka also accepts for all brokers (`ClusterLevelListenerConfigs`)."""
 
 
 def broker_definition(name: str) -> Definition | None:

@@ -1,5 +1,7 @@
-"""Limits of consumer groups: configs (Kafka's names in the comments) and constants of this broker. Every structure that
-a client can grow has its limit here. Source: Kafka 4.3's `GroupCoordinatorConfig`."""
+"""Limits of consumer groups: configs (Kafka's names in the comments) and constants of this broker.
+
+Every structure that a client can grow has its limit here. Source: Kafka 4.3's `GroupCoordinatorConfig`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 NAME_BYTES_MAX: Final = 2_048
-"""Group ids, instance ids, protocol names and types. `__consumer_offsets` can hold 32 767 bytes; topic names end at
-249."""
+"""Longest group id, instance id, protocol name and type. `__consumer_offsets` could hold 32 767 bytes; the longest
+topic name has 249.
+"""
 
 PROTOCOLS_MAX: Final = 100
 """Assignors of one member; stock clients offer up to three."""

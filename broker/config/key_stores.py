@@ -1,7 +1,7 @@
-"""Which key store a listener may change to while the broker runs: another file of the directory of its first one. Pure.
+"""Check of a listener's key store while the broker runs: it must be a file in the directory of the first one. Pure.
 
-Whoever may alter configs could else name a file that clients write, such as a log with a certificate of their own in
-it: the listener would show it, and no client would connect. Kafka takes every path.
+Otherwise a user who may alter configs could name a file that clients write, such as a log that contains a certificate
+of their own. The listener would present it, and no client would connect. Kafka accepts every path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.ssl\.keystore\.locat
 
 
 def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
-    """`static`: the configs of the start. Raises InvalidConfig for a key store `name` that may not be `text`."""
+    """`static`: the configs of the start. Raises InvalidConfig if the config `name` of a key store may not get the
+    value `text`.
+    """
     found = _OF_LISTENER.fullmatch(name)
     if found is None:
         return
@@ -29,6 +31,6 @@ def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
     directory = posixpath.dirname(posixpath.normpath(first))
     if posixpath.dirname(posixpath.normpath(text.strip())) != directory:
         raise InvalidConfig(
-            f"{name}: a running broker takes key stores of {directory or 'its working directory'} only, where the one "
-            "of its start is; put the new one there, or restart with another path"
+            f"{name}: a running broker reads key stores only from {directory or 'its working directory'}, the "
+            "directory of its first one; put the new one there, or restart with another path"
         )

@@ -81,8 +81,9 @@ class BrokersListener(NamedTuple):
 
 
 def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> BrokersListener:
-    """One of `listeners` when inter.broker.listener.name names it and another remains for clients; else an additional
-    one."""
+    """The listener that inter.broker.listener.name names, if another one remains for clients; otherwise an additional
+    listener.
+    """
     named = _named_for_brokers(texts, [listener.name for listener in listeners])
     if named is None or len(listeners) == 1:
         return BrokersListener(BROKERS, _listener_of_brokers(texts, listeners, host_name))
@@ -100,8 +101,8 @@ def _listener_of_brokers(texts: ListenerTexts, listeners: Sequence[ListenerConfi
     address = parse_address(texts.internal, "thermocline.internal")._replace(name=BROKERS)
     if any(listener.name == BROKERS for listener in listeners):
         raise InvalidConfig(
-            f"listener {BROKERS} has the name of the one that only brokers use: give it another name, or let "
-            f"inter.broker.listener.name={BROKERS} say that it is that one, beside a listener for clients"
+            f"listener {BROKERS} has the name of the listener that only brokers use: give it another name, or set "
+            f"inter.broker.listener.name={BROKERS} and add a listener for clients"
         )
     _check_ports([*(listener.address for listener in listeners), address])
     default = SecurityProtocol((texts.inter_broker_protocol or SecurityProtocol.PLAINTEXT).strip())
@@ -231,5 +232,5 @@ def _joined(address: Address, told: Address | None, host_name: str, protocol: Se
 
 
 def _shown(addresses: Iterable[Address]) -> str:
-    """A list of them in Kafka's format."""
+    """The addresses in Kafka's format."""
     return f"[{', '.join(f'{one.name}://{show_address(one.host, one.port)}' for one in addresses)}]"

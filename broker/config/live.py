@@ -1,4 +1,4 @@
-"""The current configuration of a running broker: the one it started with, plus overrides set at run time.
+"""Current configuration of a running broker: that of its start, plus overrides set at run time.
 
 An override that this release cannot use (another release wrote it) is logged and left out; it never prevents a start.
 """

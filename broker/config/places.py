@@ -1,7 +1,8 @@
 """Validates a broker's data directory, bucket and addresses.
 
-Bucket and data directory are not inside one another. An address that other machines reach has encryption and
-authentication, or needs --insecure (S10). Pure: the file system is not read.
+The bucket may not be inside the data directory, nor the data directory inside the bucket. An address that other
+machines reach must have encryption and authentication, unless --insecure is given (S10). Pure: the file system is not
+read.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Addresses(NamedTuple):
     listeners: tuple[ListenerConfig, ...]
     brokers: BrokersListener
     http: Address | None
-    insecure: tuple[str, ...] = ()  # open to other machines without authentication, because of --insecure
+    insecure: tuple[str, ...] = ()  # addresses open to other machines without authentication, because of --insecure
 
 
 def addresses(values: Explicit, launch: Launch) -> Addresses:

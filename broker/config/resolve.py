@@ -146,11 +146,11 @@ def with_overrides(
     *,
     check: bool = False,
 ) -> BrokerConfig:
-    """The configuration of a broker started with `started`, under overrides: its own over the cluster's over the
-    start's.
+    """The configuration of a broker that started with `started`, after overrides. Its own overrides win over the
+    cluster's, and these over the values of the start.
 
-    Raises InvalidConfig when a value cannot be read; with `check`, also when values that topics inherit, or the
-    cleaner's, contradict each other. Without it the cleaner keeps its configuration then.
+    Raises InvalidConfig when a value cannot be read. With `check` it is also raised when the cleaner's values, or
+    values that topics inherit, contradict each other; without `check` the cleaner keeps its configuration in that case.
     """
     values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
     bounds = of_listeners(values, (one.name for one in started.every_listener))
@@ -175,7 +175,7 @@ def _groups(values: Explicit) -> GroupConfig:
 
 
 def _check_topic_defaults(values: Explicit) -> None:
-    """Broker values that topics inherit satisfy the topic's own limits and, together, Kafka's rules."""
+    """Check that broker values which topics inherit satisfy the topic's own limits and, together, Kafka's rules."""
     for topic_name, synonyms in TOPIC_SYNONYMS.items():
         for synonym in synonyms:
             text = values.configured.get(synonym.name)

@@ -1,5 +1,5 @@
-"""Explicit config values: sources, precedence (flag > --set > environment > file > default), typed reading. Pure: from
-texts to canonical texts or ConfigError.
+"""Explicit config values: sources, precedence (flag > --set > environment > file > default), and typed access. Pure:
+from texts to canonical texts or ConfigError.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def from_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def _listener_config(variable: str) -> str | None:
     """The config of one listener: `THERMOCLINE_LISTENER_NAME_INNER_PLAIN_SASL_JAAS_CONFIG` is
-    `listener.name.inner.plain.sasl.jaas.config`; None: no config's. The longest config's name counts."""
+    `listener.name.inner.plain.sasl.jaas.config`; None if no config matches. If several configs match, the longest name
+    counts.
+    """
     text = variable.removeprefix(_OF_LISTENER)
     for name in sorted(BROKER, key=len, reverse=True):
         rest = text.removesuffix("_" + _capitals(name))
@@ -106,8 +108,9 @@ class Explicit:
         self.configured = configured
 
     def of_listener(self, listener: str) -> Explicit:
-        """The values as listener `listener` has them: those of `listener.name.LISTENER.` under the plain names, over
-        the others."""
+        """The values for listener `listener`: those of `listener.name.LISTENER.`, under the plain names, override the
+        others.
+        """
         return Explicit({**self.configured, **self.own_of_listener(listener).configured})
 
     def own_of_listener(self, listener: str) -> Explicit:

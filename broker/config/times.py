@@ -1,5 +1,7 @@
-"""Timeouts between brokers: sessions, heartbeats, the lease. Pure. Two heartbeats fit into a session, two renewals into
-a lease. After a closed connection a session ends sooner than after silence, and at once if the port refuses.
+"""Timeouts between brokers: sessions, heartbeats, the lease. Pure.
+
+Two heartbeats fit into a session, two renewals into a lease. After a closed connection a session ends sooner than after
+silence, and at once if the port refuses.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ _PARKED_MS_MIN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimes:
-    """In seconds.
+    """Times in seconds.
 
-    * `session_s`: time of silence after which a broker loses its session (`broker.session.timeout.ms`). * `parked_s`:
-      longest wait of a heartbeat for news, and thus the interval of heartbeats (`broker.heartbeat.interval.ms`).
+    * `session_s`: time of silence after which a broker loses its session (`broker.session.timeout.ms`).
+    * `parked_s`: longest wait of a heartbeat for news, and thus the interval of heartbeats
+      (`broker.heartbeat.interval.ms`).
     * `interval_s`: between two renewals of the lease, and two polls of it (`thermocline.lease.interval.ms`).
     * `lease_s`: time without renewal after which another broker may take over (`thermocline.lease.ms`).
     """
@@ -34,9 +37,10 @@ class ClusterTimes:
 
     @property
     def closed_s(self) -> float:
-        """Time from the close of a heartbeat connection to the end of the session, so that a killed process is replaced
-        sooner than a silent one. A broker that reconnects keeps its session: its next heartbeat may already be parked
-        when the end of the old connection is detected."""
+        """Time from the close of a heartbeat connection to the end of the session. It is shorter than `session_s`, so
+        that a killed process is replaced sooner than a silent one. A broker that reconnects keeps its session: its next
+        heartbeat may already be parked when the end of the old connection is detected.
+        """
         return max(min(_CLOSED_S, self.session_s / 4), self.parked_s * 4 / 3)
 
     @property
@@ -47,7 +51,7 @@ class ClusterTimes:
 
     @property
     def heard_s(self) -> float:
-        """A broker with a heartbeat within this time (two heartbeats) counts as alive."""
+        """A broker whose last heartbeat is not older than this (two intervals) counts as alive."""
         return 2 * self.parked_s
 
     @property
@@ -57,10 +61,10 @@ class ClusterTimes:
 
     @property
     def duplicate_s(self) -> float:
-        """Longest wait of a starting process for the end of another process's session with the same node id; after that
-        the other process is alive, and this one is refused. Two session timeouts, because a new controller restarts
-        each timeout (D8); or session, lease and one poll, because the last replica of a partition is not replaced
-        before its holder was silent for both.
+        """Longest wait of a starting process for the end of another process's session with the same node id. After that
+        the other process counts as alive, and this one is refused. It is the longer of two times: two session timeouts,
+        because a new controller restarts each timeout (D8); and session, lease and one poll, because the last replica
+        of a partition is not replaced before its holder was silent for both.
         """
         return max(2 * self.session_s, self.session_s + self.lease_s + self.interval_s)
 

@@ -1,5 +1,8 @@
-"""Limits of transactions: configs (Kafka's names) and constants of this broker. Every structure that a client can grow
-has its limit here. Source: Kafka 4.3's `TransactionStateManagerConfigs` and `TransactionLogConfigs`."""
+"""Limits of transactions: configs (Kafka's names) and constants of this broker.
+
+Every structure that a client can grow has its limit here. Source: Kafka 4.3's `TransactionStateManagerConfigs` and
+`TransactionLogConfigs`.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Definition:
         return text
 
     def canonical(self, text: str | None) -> str | None:
-        """The text as Kafka shows a parsed double or list; others as they are. Unreadable texts too."""
+        """The text as Kafka shows a parsed double or list. Other texts, and unreadable ones, stay as they are."""
         try:
             value = self.parse(text) if self.type in (ConfigType.DOUBLE, ConfigType.LIST) else None
         except InvalidConfig:

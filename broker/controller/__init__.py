@@ -1,8 +1,8 @@
-"""The controller: one broker decides for the cluster, by commits to `cluster.json`.
+"""The controller: the one broker that decides for the cluster, by commits to `cluster.json`.
 
-A CreateTopics, from the request to partitions that serve:
+The path of a CreateTopics, from the request to partitions that serve:
 1. `broker/handlers/admin/topics.py` hands a decision to `controller_requests.py`. On another broker the request is
-   forwarded (`broker/peers/forward.py`).
+  forwarded (`broker/peers/forward.py`).
 2. `commit_queue.py` queues it (at most 1 000). Its one task lets each waiting decision see the image and the
    decisions before it. Decisions are pure (`decisions`); they return records or an error in Kafka's code.
 3. The records of all decisions are one commit (`broker/metadata/cluster_root.py`). No answer leaves before its

@@ -1,6 +1,8 @@
-"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals. A
-response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own image
-shows the result."""
+"""Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals.
+
+A response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own
+image shows the result.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
     records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: seconds
-    for which it will not claim the lease. `since`: a response that it had read when it counted them."""
+    for which it will not claim the lease. `since`: the last response that it had read when it counted these seconds.
+    """
 
     node_id: int
     broker_epoch: int
@@ -106,7 +109,8 @@ class BrokerRpc(Protocol):
         """Begin a session. Returns its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another
         process of this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch`
         is outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
-        also if the bucket that the broker read has a lease that this controller does not bump, as a copy has."""
+        also if this controller does not bump the lease in the bucket that the broker read, which is then a copy.
+        """
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         """Keep a session alive. Answered after `broker.heartbeat.interval.ms`, or at once when there is news. ApiError

@@ -1,8 +1,8 @@
 """The controller's view of brokers: accepts registrations and heartbeats, and commits the end of silent sessions.
 
 - A heartbeat is recorded first, before its other effects (D9). A response carries only committed state.
-- A controller that cannot bump its lease ends no session. A controller without heartbeats of more than half of the
-  cluster releases its lease instead of ending sessions (R27).
+- A controller that cannot bump its lease ends no session. A controller that misses the heartbeats of more than half of
+  the cluster releases its lease instead of ending sessions (R27).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ClusterControl:
         if asked.node_id == self._node_id:
             raise ApiError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"broker {self._node_id} is the controller and lives: give this one another --node-id",
+                f"broker {self._node_id} is the controller and is alive: give this one another --node-id",
             )
         self._refuse_copies(asked)
         epoch = await self._commit_queue.decide(partial(self._register, asked=asked))
@@ -152,7 +152,7 @@ class ClusterControl:
         if asked.wants_bump:
             self._bump()
             raise ApiError(
-                ErrorCode.NOT_CONTROLLER, f"its lease is bumped: where broker {asked.node_id} reads that, it may join"
+                ErrorCode.NOT_CONTROLLER, f"its lease is bumped; broker {asked.node_id} may join once it reads that"
             )
         ours, read = self._lease_counter, asked.lease_counter
         if read != NOT_READ and read < ours - _BUMPS_BEHIND_MAX:
@@ -253,8 +253,9 @@ class ClusterControl:
             self._wake.set()
 
     def _next_check_s(self) -> float | None:
-        """The loop time of the next check: the next beat, or the first session's expiry; None: when this broker becomes
-        the controller."""
+        """The loop time of the next check: the next beat, or the first session's expiry. None while this broker is not
+        the controller.
+        """
         if self._sessions is None:
             return None
         now_s = asyncio.get_running_loop().time()
@@ -271,11 +272,13 @@ class ClusterControl:
         try:
             ended = await self._commit_queue.decide(decide)
         except (ThermoclineError, OSError) as refused:
-            log.warning("the sessions of brokers %s are over and cannot be ended: %s", _nodes(due), refused)
+            log.warning(
+                "the sessions of brokers %s expired, but their end is not committed yet: %s", _nodes(due), refused
+            )
             await asyncio.sleep(_REFUSED_S)
         else:
             if ended:
-                log.warning("silent, so the session ended and others lead what it led: broker %s", _nodes(ended))
+                log.warning("silent, so its session ended and others lead its partitions: broker %s", _nodes(ended))
 
     async def _end(self, sessions: tuple[SessionId, ...]) -> None:
         await self._commit_queue.decide(lambda image: registrations.end(image, sessions))

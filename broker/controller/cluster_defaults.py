@@ -1,7 +1,10 @@
-"""Commits a broker's configured `min.insync.replicas` (as KIP-966 does) and unclean-election default to the cluster,
-once; and a secret of SCRAM to a cluster of users that has none. Only the cluster's value decides when a write is
-acknowledged and which replica is elected. The first controller with a configured value commits it. Later a differing
-value has no effect and is logged."""
+"""Commits a broker's configured defaults to the cluster, once: `min.insync.replicas` (as KIP-966 does) and unclean
+elections.
+
+It also commits a SCRAM secret to a cluster that has users and no secret. Only the cluster's values decide when a write
+is acknowledged and which replica is elected. The first controller with a configured value commits it. Later a differing
+value has no effect and is logged.
+"""
 
 from __future__ import annotations
 

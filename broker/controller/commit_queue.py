@@ -1,7 +1,7 @@
 """The controller's queue of metadata changes, committed one batch at a time (Kafka's QuorumController event queue).
 
-- A change is decided on the newest image and the decisions before it, then committed, then applied (image feed), then
-  answered.
+- A change is decided on the newest image and the decisions before it. Then it is committed, applied (image feed) and
+  answered, in this order.
 - After a commit of unknown outcome no change is decided until the bucket resolved it, so a retry never creates a second
   topic of one name.
 - A process that lost the controller epoch makes no more decisions (R1). A change begun in one epoch never commits in a
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 1000  # changes that wait at once; more are refused as Retryable
 _TURN_S: Final = 60.0  # a change waits for those before it, which may wait for the bucket
-_OUTCOME_S: Final = 120.0  # and for its own commit of four requests of at most 30 s: a page twice, two roots
+_OUTCOME_S: Final = 120.0  # and for its own commit, which makes four requests of at most 30 s: a page twice, two roots
 _TOPICS_PER_TURN: Final = 20_000  # rows visited by deciders: 5 ms of the loop
 _SETTLE_S: Final = 5.0  # between polls for an unknown outcome, while no change waits
 
@@ -127,13 +127,16 @@ class CommitQueue:
             asked.refuse(not_controller())
 
     def activate(self, is_disputed: Callable[[], bool]) -> None:
-        """This process is the controller, again. A commit in doubt is resolved first. `is_disputed`: whether another
-        process may have claimed since."""
+        """This process is the controller from now on, perhaps again. A commit in doubt is resolved first.
+        `is_disputed`: whether another process may have claimed since.
+        """
         self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()
 
     async def keep(self) -> None:
-        """Until cancelled: one commit after the other. Resolves a commit in doubt also while no change waits."""
+        """Commit waiting changes, one commit after the other, until cancelled. A commit in doubt is resolved even while
+        no change waits.
+        """
         while True:
             if not self._queue:
                 self._asked.clear()

@@ -1,6 +1,9 @@
-"""The requests that clients and operators make of the controller: topics, configs, users, ACLs, quotas, elections,
-reassignments, nodes. A created topic is answered when its partitions serve. A caller that is cancelled after its change
-began only stops waiting."""
+"""Requests of clients and operators to the controller: topics, configs, users, ACLs, quotas, elections, reassignments,
+nodes.
+
+The creation of a topic is answered when its partitions serve. A caller that is cancelled after its change began only
+stops waiting.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +236,7 @@ class ControllerRequests:
         )
 
     async def ensure_scram_secret(self) -> None:
-        """For a cluster whose users are older than its secret."""
+        """Add the secret to a cluster whose users are older than the secret."""
         fresh = self._rng.random_bytes(SECRET_BYTES)
         await self._decide(lambda image: Decision(credentials.secret(image, fresh), None))
 

@@ -1,7 +1,10 @@
 """Returns leadership to the first assigned replica (auto.leader.rebalance.enable), once per interval while this broker
-is the controller. A replica in sync, with a session and not unfit, takes over from another leader. Leaderless
-partitions and partitions under reassignment are not changed. Each commit decides again on the current image. Source:
-Kafka's ReplicationControlManager.maybeBalancePartitionLeaders."""
+is the controller.
+
+The first replica takes over from another leader if it is in sync, has a session and is not unfit. Leaderless partitions
+and partitions under reassignment are not changed. Each commit decides again on the current image. Source: Kafka's
+ReplicationControlManager.maybeBalancePartitionLeaders.
+"""
 
 from __future__ import annotations
 

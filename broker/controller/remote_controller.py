@@ -1,6 +1,8 @@
-"""`BrokerRpc` over the network: both directions of its translation to Kafka's messages. Fields:
-docs/formats/broker-requests.md. An error is raised here as it was raised on the controller. Heartbeats have a separate
-connection."""
+"""`BrokerRpc` over the network: translates between its calls and Kafka's messages, in both directions.
+
+Fields: docs/formats/broker-requests.md. An error is raised here as it was raised on the controller. Heartbeats have a
+separate connection.
+"""
 
 from __future__ import annotations
 

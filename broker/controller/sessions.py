@@ -3,8 +3,8 @@
 - Every session has its full time again when the epoch begins (D8). Time is the controller's loop time, so its own
   stalls extend every session (D9).
 - A session whose connection closed ends sooner, and at once if its port refuses.
-- A heartbeat before the end is decided keeps the session. After the decision none is accepted, because the commit may
-  land at any time (R25).
+- A heartbeat that arrives before the end is decided keeps the session. After the decision no heartbeat is accepted,
+  because the commit may land at any time (R25).
 - When the sessions of more than half of all brokers expire, the controller resigns instead of ending them: it is
   probably cut off itself (R27).
 """
@@ -23,8 +23,9 @@ from broker.metadata.image import ClusterImage
 
 _STEP_MAX_S: Final = 1.0  # a longer step between two checks is a stall of this loop
 UNTIMED_S: Final = 30.0
-"""A controller that resigned and claimed again ends sessions without the more-than-half rule for this time. It is at
-least two session timeouts, because a new claim restarts the timeout of each session."""
+"""For this time a controller that resigned and claimed again ends sessions without the more-than-half rule. It is at
+least two session timeouts, because a new claim restarts the timeout of each session.
+"""
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class Sessions:
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, image: ClusterImage, now_s: float) -> None:
-        """A new image: sessions new to this controller have their full time from now."""
+        """Apply a new image: sessions that are new to this controller have their full time from now."""
         time_s = self._at(now_s)
         active = {node_id: node.broker_epoch for node_id, node in image.nodes.items() if node.active}
         self._sessions = {
@@ -197,12 +198,13 @@ class RivalControllers:
     exclude it:
 
     - No broker claims until the lease has not changed for its duration, counted from the last bump.
-    - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). This proof is for a store
-      that answers no broker, so that the lease cannot be bumped. The time counts from the last response of this
+    - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). This proof is needed when
+      the store answers no broker, so that the lease cannot be bumped. The time counts from the last response of this
       controller that the sender had read, because a heartbeat may take long to arrive.
 
     Each proof expires before any claim that it excludes can be stored. All times are seconds of the boot clock.
-    `bumped_s`: when the claim was sent, or before; −inf: unknown. `others`, of each call: the other brokers in session.
+    `bumped_s`: the time at which the claim was sent, or an earlier one; −inf: unknown. `others`, of each call: the
+    other brokers in session.
     """
 
     def __init__(self, bumped_s: float, times: ClusterTimes) -> None:

@@ -1,11 +1,11 @@
 """Unclean recovery of leaderless partitions: selects the replicas to query and the new leader (R20). Pure.
 
 - An answer counts in the leader epoch and session in which it was given.
-- With an empty in-sync set every assigned replica must have answered, except forgotten nodes (`cluster forget`): a
-  machine that is only off may hold more of the log.
+- With an empty in-sync set every assigned replica must have answered, because a machine that is only off may hold more
+  of the log. Forgotten nodes need not answer (`cluster forget`).
 - Where unclean elections are allowed, a replica with a session is chosen a session time after the last member's session
   ended.
-- The replica that keeps most of the log leads. Among equals, one that saw the epoch served last.
+- The replica that keeps most of the log leads. Among equals it is one that saw the epoch served last.
 """
 
 from __future__ import annotations
@@ -187,9 +187,10 @@ class UncleanRecovery:
         return self._counted
 
     def _add(self, count: _Count, waiting: _Waiting) -> None:
-        """Enough is known when every replica with a session answered and one can lead. If the in-sync set is empty and
-        no replica is off or failed, the leader is chosen at once. Else it is chosen after a session time, if unclean
-        elections are allowed."""
+        """Decide whether the answers suffice: every replica with a session has answered, and one can lead. If the
+        in-sync set is empty and no replica is off or failed, the leader is chosen at once. Else it is chosen after a
+        session time, if unclean elections are allowed.
+        """
         answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
         for node_id in waiting.assigned:
             if answers.get(node_id) is not None:

@@ -1,6 +1,8 @@
-"""Asks replicas about their logs of leaderless partitions, and commits the new leaders (R20). Every choice is decided
-again on the current image (`begin`). A broker without an answer is asked again, and delays the others by at most
-`ANSWER_S`."""
+"""Asks replicas about their logs of leaderless partitions, and commits the new leaders (R20).
+
+Every choice is decided again on the current image (`begin`). A broker without an answer is asked again, and delays the
+others by at most `ANSWER_S`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ ANSWER_S: Final = 5.0
 _QUESTIONS_MAX: Final = 1_000  # in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
-"""Asks one broker, also this one. Raises ConnectionError, TimeoutError."""
+"""Asks one broker, which may be this one. Raises ConnectionError, TimeoutError."""
 Answer = tuple[Node, Question, Candidate | None]
 
 
@@ -134,7 +136,7 @@ def _said(part: OffsetForLeaderEpochResponsePartition) -> Candidate | None:
 
 
 def request_of(questions: list[Question]) -> OffsetForLeaderEpochRequest:
-    """To one broker; `questions` are grouped by topic."""
+    """The request to one broker; `questions` are grouped by topic."""
     return OffsetForLeaderEpochRequest(
         of_candidates=True,
         topics=[

@@ -1,5 +1,8 @@
 """Acts on brokers' health reports: unfit leaders hand over, lost logs leave in-sync sets, waiting reassignments
-complete. A new image or a new report is checked again. A failed commit is retried."""
+complete.
+
+Each new image and each new report is checked. A failed commit is retried.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class BrokerReports:
         self._pending.clear()
 
     def apply_image(self, image: ClusterImage) -> None:
-        """A new image: reports of sessions that ended are dropped."""
+        """Apply a new image: drop the reports of sessions that ended."""
         for session in [session for session in self._fitness if not image.has_session(*session)]:
             del self._fitness[session]
             self._pending.pop(session, None)
@@ -125,7 +128,7 @@ class UnfitBrokers:
                 await self._commit_queue.decide(lambda image: reassignments.over(image, self.reports.fitness(image)))
         except (ThermoclineError, OSError) as refused:
             self.is_done = False
-            log.warning("unfit brokers lead on for now: %s", refused)
+            log.warning("unfit brokers keep leading for now: %s", refused)
             await asyncio.sleep(_REFUSED_S)
         return self.is_done
 

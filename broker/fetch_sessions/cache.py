@@ -149,7 +149,9 @@ class FetchSessions:
 
 
 def wanted_by(request: FetchRequest, version: int, names: Names) -> dict[Key, Target]:
-    """The request's partitions. Of a partition named twice the last position counts, in the place of the first."""
+    """The request's partitions. A partition that is named twice keeps its first place in the order, with the last
+    position.
+    """
     found: dict[Key, Target] = {}
     by_id = version >= _TOPIC_IDS_FROM
     for topic in request.topics:

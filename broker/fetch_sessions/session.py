@@ -1,9 +1,10 @@
 """One fetch session (KIP-227): its partitions, the values last sent for each, and which are due.
 
-A partition is either *due* (the next fetch reads it), or its source notifies the session of the next move. The cost of
-a fetch is thus that of the changes, not of the session's size. A source notifies once: a due partition gets no more
-notifications, so sessions of disconnected clients cost producers nothing. A new high watermark alone does not make a
-replica's partition due. It is *unreported* until it is sent with records, or its time is over (`handlers.fetch`).
+A partition is either *due*, so that the next fetch reads it, or its source notifies the session of the next move. The
+cost of a fetch thus depends on the number of changes, not on the session's size. A source notifies once: a due
+partition gets no more notifications, so sessions of disconnected clients cost producers nothing. A new high watermark
+alone does not make a replica's partition due. The high watermark is *unreported* until it is sent with records, or
+until its longest delay has passed (`handlers.fetch`).
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ def next_epoch(epoch: int) -> int:
 
 
 def weight(target: Target) -> int:
-    """Bytes of a target. A topic name is the client's; the name for an id is shared."""
+    """Bytes of a target. A topic name comes from the client; the name for an id is shared."""
     return TARGET_BYTES + (4 * len(target.topic or "") if target.topic_id is ZERO_UUID else 0)
 
 

@@ -1,6 +1,8 @@
-"""Changes for one broker between two images: roles to begin and end, logs to remove. Pure (design, concept 3). The same
-image twice gives no changes. A chain of images ends in the same effects as its last image alone. A topic created and
-deleted within one step is never led."""
+"""Changes for one broker between two images: roles to begin and end, logs to remove.
+
+Pure (design, concept 3). The same image twice gives no changes. A chain of images ends in the same effects as its last
+image alone. A topic created and deleted within one step is never led.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """In the order in which they are performed.
+    """The changes, in the order in which they are performed.
 
     - `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay).
     - `withdraw`: deleted topics, as they were.

@@ -1,6 +1,8 @@
-"""Images in order, from own commits, polls and heartbeats. An older or repeated image changes nothing, so a commit
-whose response was lost takes effect once, when it is read. A claim without records counts as newer, because the
-controller changed."""
+"""Image feed: orders the images from own commits, polls and heartbeats.
+
+An older or repeated image changes nothing, so a commit whose response was lost takes effect once, when it is read. A
+claim without records counts as newer, because the controller changed.
+"""
 
 from __future__ import annotations
 

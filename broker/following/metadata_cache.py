@@ -1,6 +1,8 @@
-"""The applied image, by topic id and name, for every request. The publisher replaces the image in one step, so two
-reads without an await between them agree. A topic appears here when it is committed. Its partitions serve once they are
-open (`broker.partition.registry`)."""
+"""Metadata cache: the applied image, by topic id and name, for every request.
+
+The publisher replaces the image in one step, so two reads without an await between them agree. A topic appears here
+when it is committed. Its partitions serve once they are open (`broker.partition.registry`).
+"""
 
 from __future__ import annotations
 
@@ -75,9 +77,10 @@ class MetadataCache:
         return topic
 
     def facts(self, name: str) -> TopicFacts | None:
-        """What groups need of a topic; None: it is deleted, or was never created. A group moves to another broker by a
-        later image than the one its positions were committed under. So its new coordinator knows every topic of those
-        positions, or knows it as deleted."""
+        """The facts about a topic that groups need; None: the topic is deleted, or was never created. A group moves to
+        another broker by a later image than the one under which its positions were committed. Its new coordinator thus
+        knows every topic of those positions, or knows that it is deleted.
+        """
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)
 

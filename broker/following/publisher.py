@@ -1,6 +1,9 @@
-"""Applies one image after another to this broker (design, concept 3). The order: resign, withdraw, swap the metadata
-cache, drop, apply configs, apply rows, lead, follow, purge. The first image at start is published as a change from the
-empty image, so there is no other way to open or remove logs. Publishing never waits."""
+"""Applies one image after another to this broker (design, concept 3).
+
+The order is: resign, withdraw, swap the metadata cache, drop, apply configs, apply rows, lead, follow, purge. The first
+image at start is published as a change from the empty image, so there is no other way to open or remove logs.
+Publishing never waits.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,9 @@ class Effects(Protocol):
         Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until all partitions of the topic that this broker leads serve or stay offline. Ends too when the topic
-        is withdrawn. Raises Retryable when the broker stops first."""
+        """Wait until each partition of the topic that is led here serves or stays offline. Ends too when the topic is
+        withdrawn. Raises Retryable when the broker stops first.
+        """
 
 
 class Publisher:

@@ -1,5 +1,8 @@
-"""Cache of long encoded responses about the cluster, by request. All entries belong to one stamp; a request at another
-stamp clears them. The key names everything that the response depends on except the stamp."""
+"""Cache of long encoded responses about the cluster, by request.
+
+All entries belong to one version of the cluster view, its stamp; a request at another stamp clears them. The key names
+everything that the response depends on except the stamp.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final
 
 BYTES_MIN: Final = 4 << 10  # a shorter response is made again in about 0.2 ms (100 partitions)
 BYTES_MAX: Final = 8 << 20  # of all entries: 190 000 partitions of three replicas, 42 bytes each
-ANSWERS_MAX: Final = 16  # each listener, version and flag makes its own response; clients use a few of them
+ANSWERS_MAX: Final = 16  # each listener, version and flag has its own response; clients use a few of them
 
 
 class ResponseCache:
@@ -27,7 +30,7 @@ class ResponseCache:
         return self._bytes
 
     def get(self, stamp: Hashable, question: Hashable) -> bytes | None:
-        """The body, if it was kept at this stamp. Another stamp clears the cache."""
+        """The cached body, if it was cached at this stamp. Another stamp clears the cache."""
         if stamp != self._stamp:
             self._bodies.clear()
             self._bytes = 0

@@ -1,6 +1,8 @@
 """Detects a replication throttle that is set while no partition moves, because an operator may have forgotten it
-(KIP-73). The cost of an image is that of its changes. A throttle set before this broker started counts from its
-start."""
+(KIP-73).
+
+The cost of an image depends only on its changes. A throttle set before this broker started counts from its start.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _SHOWN_MAX: Final = 3
 
 
 def throttling(image: ClusterImage) -> str:
-    """The throttles set: brokers with a rate, topics with named replicas."""
+    """The throttles that are set: brokers with a rate, topics with named replicas."""
     said = ["a rate of all brokers"] if _has(image.cluster_configs, _RATES) else []
     if nodes := sorted(node_id for node_id, configs in image.node_configs.items() if _has(configs, _RATES)):
         said.append(f"a rate of broker{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}")

@@ -1,5 +1,8 @@
-"""Counts and logs cluster changes between images. An election is counted by the elected broker, a shrunk or grown set
-by the partition's leader, so a sum over brokers counts each once. The first image is no change."""
+"""Counts and logs cluster changes between images.
+
+An election is counted by the elected broker, and a shrunk or grown in-sync set by the partition's leader, so a sum over
+brokers counts each once. The first image is no change.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ class Turnover:
         if found.led.count:
             log.info("leads in a new leader epoch: %s", found.led)
         if found.resigned.count:
-            log.info("leads no more: %s", found.resigned)
+            log.info("no longer leads: %s", found.resigned)
         if found.shrunk.count:
             log.warning("fewer in-sync replicas: %s", found.shrunk)
         if found.grown.count:
@@ -114,7 +117,7 @@ class Turnover:
         was, controller = before.controller, at.controller
         is_new = controller is not None and (was is None or controller.epoch != was.epoch)
         if controller is not None and is_new and controller.node_id != self._node_id:
-            log.info("broker %d decides now: controller epoch %d", controller.node_id, controller.epoch)
+            log.info("broker %d is the controller now: controller epoch %d", controller.node_id, controller.epoch)
         if is_new or controller is None or controller.node_id != self._node_id:
             for node_id in _ended(before.image, at.image):
                 log.info("the session of broker %d ended", node_id)

@@ -1,6 +1,9 @@
-"""Administration of groups: list, describe, delete, and delete single offsets. A deletion is durable before it is
-answered; meanwhile the group takes no joins or commits. Responses are bounded. Long work yields to the loop. Source:
-Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88, 222, 229, 496, 518, 848."""
+"""Administration of groups: list, describe, delete, and delete single offsets.
+
+A deletion is durable before it is answered; meanwhile the group takes no joins or commits. Responses are bounded. Long
+work yields to the loop. Source: Kafka 4.3's group coordinator (`validateDeleteGroup`, `validateOffsetDelete`); KIP-88,
+222, 229, 496, 518, 848.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ if TYPE_CHECKING:
     from broker.groups.coordinator import GroupCoordinator
 
 GROUP_TYPE: Final = "classic"
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # of ids, subscriptions and assignments; held twice: objects, bytes
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # ids, subscriptions, assignments; in memory twice, as objects and as bytes
 _TOMBSTONES_PER_TURN: Final = 1_000  # 7 µs each: encoded, and put into a batch
-_MEMBER_BYTES: Final = 200  # about, of a member's ids and strings in a response
+_MEMBER_BYTES: Final = 200  # approximate size of a member's ids and strings in a response
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -69,10 +72,11 @@ class GroupAdmin:
     _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
-        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some load
-        now or loaded during the call, because an incomplete list would look complete. Groups whose partition cannot be
-        read, or is dropped during the call, are left out like those of other coordinators. POLICY_VIOLATION: too many
-        bytes."""
+        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some
+        groups are loading or were loaded during the call, because an incomplete list would look complete. Groups whose
+        partition cannot be read, or is dropped during the call, are left out like those of other coordinators.
+        POLICY_VIOLATION: too many bytes.
+        """
         shards = self._log.all_ready()
         if self._log.is_loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []
@@ -100,8 +104,9 @@ class GroupAdmin:
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[DescribedGroup]:
-        """One row a name; duplicates are answered once (Kafka repeats them). Groups without room in the response are
-        COORDINATOR_NOT_AVAILABLE: clients retry those."""
+        """One row a name; duplicates are answered once (Kafka repeats them). Groups that do not fit into the response
+        are COORDINATOR_NOT_AVAILABLE; clients ask for those again.
+        """
         rows: list[DescribedGroup] = []
         room = ANSWER_BYTES_MAX
         turns = Turns()
@@ -145,7 +150,9 @@ class GroupAdmin:
     async def delete(self, group_id: str, *, until_s: float | None = None) -> ErrorCode:
         """Delete a group without members, with its positions and generation; NONE when the deletion is durable. After a
         partial failure, which returns the error of the write, the group exists again with the remaining positions.
-        `until_s`: of the whole request, as `deadline`; after it the deletion is refused and nothing is written."""
+        `until_s`: the deadline of the whole request (`deadline`); after it the deletion is refused and nothing is
+        written.
+        """
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -202,9 +209,10 @@ class GroupAdmin:
     async def forget(
         self, group_id: str, positions: Sequence[TopicPosition], *, until_s: float | None = None
     ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Delete positions of a group. Returns one code each, in order; NONE when the deletion is durable (or there was
-        no position); or one error for the request. Topics that a consumer group reads now are refused. `until_s` as
-        `delete`."""
+        """Delete positions of a group. Returns one code for each position, in order (NONE when the deletion is durable,
+        or there was no position), or one error for the request. Topics that a consumer group reads now are refused.
+        `until_s` as in `delete`.
+        """
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
@@ -239,7 +247,7 @@ class GroupAdmin:
             facts = self._topics(topic)
             if facts is None or not 0 <= partition < facts.partitions:
                 codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif reads is None or topic in reads:  # None: unknown what its members read
+            elif reads is None or topic in reads:  # None: the topics that its members read are unknown
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 codes.append(ErrorCode.NONE)

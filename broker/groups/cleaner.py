@@ -1,7 +1,9 @@
 """Background cleaning of groups: tombstones for expired offsets, positions in deleted topics, and empty groups; topic
-ids for positions without one. A tombstone is decided only while no commit of its position is in flight, so it never
-follows one into the log. A position in a deleted topic is hidden even before its tombstone is written
-(`offsets.belongs`)."""
+ids for positions without one.
+
+A tombstone is decided only while no commit of its position is in flight, so it never follows one into the log. A
+position in a deleted topic is hidden even before its tombstone is written (`offsets.belongs`).
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,13 @@ class Cleaner:
 
     def adopt(self, group: Group) -> None:
         """Called before a loaded group is used. Positions without a topic id (OffsetCommit 2–4 with a retention, as
-        Kafka and earlier versions of this broker store them) belong to the current topic. Exception: while an earlier
-        topic of that name is being removed, they probably belong to it, and get no id."""
+        Kafka and earlier versions of this broker store them) belong to the current topic. While an earlier topic of
+        that name is being removed, they probably belong to that one, and get no id.
+        """
         group.offsets.adopt(self._topics, self._leaving)
 
     def shard_loaded(self, shard: GroupShard) -> None:
-        """Write soon the topic ids that loading adopted, and tombstones of orphaned positions."""
+        """Topic ids that loading adopted, and tombstones of orphaned positions, are written soon."""
         self._loaded.append(shard)
         self._wake.set()
 
@@ -134,7 +137,7 @@ class Cleaner:
         return [*group.offsets.adopted(), *self._forget(shard, group)]
 
     def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
-        """Positions in deleted topics, of these names only if given."""
+        """Tombstones for positions in deleted topics; with `names`, only in those of these names."""
         return _tombstones(group.offsets.orphaned(self._topics, names))
 
 

@@ -1,6 +1,8 @@
-"""Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code. A request waits for
-offsets.commit.timeout.ms in total, which also bounds the wait of later requests of its connection (heartbeats). The
-append continues, and its result is applied."""
+"""Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code.
+
+A request waits for offsets.commit.timeout.ms in total, which also bounds the wait of later requests of its connection
+(heartbeats). The append continues, and its result is applied.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def is_over(until_s: float) -> bool:
 
 async def outcome_of(write: Write, until_s: float) -> ErrorCode:
     """NONE when the write is durable, else the error for a committing client. `until_s` as `deadline` returns it."""
-    # Cheaper than asyncio.timeout around a shield, on the path of every commit.
+    # Cheaper than asyncio.timeout around a shield; every commit takes this path.
     timer = asyncio.get_running_loop().call_at(until_s, _give_up, write)
     try:
         failure = await write

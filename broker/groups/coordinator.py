@@ -1,6 +1,9 @@
-"""The group coordinator: routes requests to shards and enforces limits. A commit is answered and visible only once its
-records are durable. All memory that a client can grow has a bound in `GroupConfig`. Two background tasks serve all
-groups (timers, `cleaner`), and one task per partition runs while it loads or is written to."""
+"""The group coordinator: routes requests to shards and enforces limits.
+
+A commit is answered and visible only once its records are durable. All memory that a client can grow has a bound in
+`GroupConfig`. Two background tasks serve all groups (timers, `cleaner`), and one task per partition runs while it loads
+or is written to.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def _no_name(_: UUID) -> None:
-    """Topics without ids."""
+    """The default of `names`: no topic has a name."""
 
 
 class GroupCoordinator:
@@ -97,8 +100,9 @@ class GroupCoordinator:
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
-        """Producers, and their epochs, with offsets in that partition that wait for a possibly lost marker. None while
-        they are loaded."""
+        """Producers and their epochs whose offsets in that partition wait for a marker that may be lost. None while
+        they are loaded.
+        """
         if topic != OFFSETS_TOPIC:
             return {}
         shard = self.log.ready(index)

@@ -1,6 +1,8 @@
-"""Performs the effects of the groups' state machines: responses, timers, records to store. A waiting request is a
-future, which serves as the machine's token. No other code runs between an event and its effects. One task serves all
-timers."""
+"""Performs the effects of the groups' state machines: responses, timers, records to store.
+
+A waiting request is a future, which serves as the machine's token. No other code runs between an event and its effects.
+One task serves all timers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _NOT_READY_S: Final = 1.0  # delay of a timer that fires while its shard loads
 
 
 class _TimerKey(NamedTuple):
-    shard: GroupShard  # not its partition: timers of another leader epoch are ignored
+    shard: GroupShard  # not the partition, so that timers of another leader epoch are ignored
     group_id: str
     timer: Timer
 

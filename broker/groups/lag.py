@@ -1,6 +1,8 @@
-"""Consumer lag: the distance of committed positions from the high watermark. The walk over all positions yields to the
-loop every few ms. A survey shows at most `SHOWN_MAX` positions, the largest lags, so that no client can make it
-grow."""
+"""Consumer lag: the distance of committed positions from the high watermark.
+
+The walk over all positions yields to the loop every few ms. A survey shows at most `SHOWN_MAX` positions, the largest
+lags, so that no client can make it grow.
+"""
 
 from __future__ import annotations
 

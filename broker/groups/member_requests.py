@@ -1,5 +1,8 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's state machine, and back. Every request
-is answered: by the machine, by the end of its shard, or by a limit here. Client ids are cut to a bounded length."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: from a request to the group's state machine, and back.
+
+Every request is answered: by the machine, by the end of its shard, or by a limit here. Client ids are cut to a bounded
+length.
+"""
 
 from __future__ import annotations
 

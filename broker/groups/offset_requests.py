@@ -1,5 +1,7 @@
-"""OffsetCommit and OffsetFetch, group by group. A commit answered with NONE is durable. Fetched positions are durable,
-and their shard is still led when they are sent."""
+"""OffsetCommit and OffsetFetch, group by group.
+
+A commit answered with NONE is durable. Fetched positions are durable, and their shard is still led when they are sent.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,9 @@ def judge(
 ) -> Judged:
     """Validate the rows of an OffsetCommit. Each row is checked separately, except for memory bounds: if the rows make
     this group or all groups too large, all are refused. An accepted position belongs to the current topic of the name
-    (KIP-516). `held`: the group's positions. `is_full`: whether a number of additional bytes is too large.
-    `retention_ms` −1: as configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`."""
+    (KIP-516). `held`: the group's positions. `is_full`: whether so many additional bytes are too many. `retention_ms`
+    −1: as configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`.
+    """
     expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
     codes: list[ErrorCode] = []
     values: list[tuple[TopicPosition, CommittedOffset]] = []
@@ -216,7 +219,8 @@ class OffsetRequests:
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
         """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: the deadline
         of the request (`deadline`). Waits for commits that were accepted before, so that the next owner of a partition
-        never starts below commits of the previous one. (Kafka waits only when the client asks for stable offsets.)"""
+        never starts below commits of the previous owner. Kafka waits only when the client asks for stable offsets.
+        """
         shard, error = self._shard_of(group_id)
         if shard is None:
             return error, ()

@@ -1,4 +1,4 @@
-"""Committed offsets of one group: durable positions, those of open transactions (`open_offsets`), pending writes.
+"""Committed offsets of one group: durable positions, offsets of open transactions (`open_offsets`), and pending writes.
 
 - `fetch` shows durable, committed positions only. A position with a pending write never expires, so its tombstone
   cannot follow a newer commit into the log.
@@ -73,7 +73,7 @@ class GroupOffsets:
         self._pending: dict[TopicPosition, int] = {}
         self._adopted: set[TopicPosition] = set()  # positions without a topic id in the log yet
         self.open = OpenOffsets()
-        self.count = 0  # committed ones
+        self.count = 0  # number of committed positions
         self._size_bytes = 0
 
     @property

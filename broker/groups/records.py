@@ -4,8 +4,8 @@ Other kinds of records (KIP-848 groups, transactions) are skipped. Source: obser
 offsets (1 is written), 2 groups; offset values are version 4 with the topic id, 3 without one, 1 when the client set a
 retention; group values are version 3.
 
-Version 1 has no topic id, so a later topic of the same name could not be distinguished. With a retention version 4 is
-written here, with the expiry in a tagged field of ours that Kafka skips. Version 1 is read.
+Version 1 has no topic id, so a later topic of the same name could not be distinguished. For a commit with a retention,
+version 4 is written here, with the expiry in a tagged field of ours that Kafka skips. Version 1 is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The groups of one partition of `__consumer_offsets`, as its records define them while this broker leads it. It is the
-state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the applied part
-of the log. A commit is applied only when its append in this leader epoch succeeded."""
+"""Groups of one partition of `__consumer_offsets`, as its records define them, while this broker leads it.
+
+They are the state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the
+applied part of the log. A commit is applied only when its append in this leader epoch succeeded.
+"""
 
 from __future__ import annotations
 
@@ -202,8 +204,9 @@ class GroupShard:
             self.settle(group)
 
     def lost(self) -> None:
-        """The missing records are unknown. An offset that moves back is only read again, but markers may be missing,
-        too."""
+        """Records are missing, and nobody knows which. An offset that moves back only causes records to be read again,
+        but transaction markers may be missing too.
+        """
         self._has_lost = True
 
     def _open_offset(self, group: Group, producer: Producer, where: TopicPosition, value: CommittedOffset) -> None:
@@ -219,7 +222,7 @@ class GroupShard:
         """Committed positions, then open ones, which are newer. Offsets that a marker commits meanwhile come last."""
         self._resolved = {}
         try:
-            yield stored_group_record("", None)  # no real group: members must name theirs
+            yield stored_group_record("", None)  # a record without effect: no member may use the empty group id
             yield from self._committed_again()
             yield from self._opened_again()
             yield None  # later records are in no transaction

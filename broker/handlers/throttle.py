@@ -1,8 +1,10 @@
-"""Throttles clients that are over a quota (KIP-219): the request is served, the response leaves at once with its
-throttle time, and the connection reads nothing until that time is over.
+"""Throttles clients that are over a quota (KIP-219).
 
-Brokers and super users have no quotas. `fetch.fetch.Fetch` throttles fetches, because it decides whether records are
-sent. The quotas measure:
+The request is served, its response leaves at once with the throttle time, and the connection is not read until that
+time is over.
+
+Brokers and super users have no quotas. `fetch.quota` throttles fetches, because a throttled fetch has no records. The
+quotas measure:
 * produced bytes: the body of a request, once it was taken, also while its batches wait for acks;
 * request time: seconds of the event loop, from the dispatch of a request to its response or its first wait, and in the
   task that continues it. Time in workers, on the disk and of other tasks does not count. 100 % is the whole loop.

@@ -1,4 +1,4 @@
-"""Appends to one led partition of an internal topic: many writes in one batch, one batch at a time.
+"""Appender of one led partition of an internal topic: many writes in one batch, one batch at a time.
 
 - Writes are applied in the order of submission. Each write's `done` is called exactly once.
 - While a batch becomes durable, further writes collect for the next one, so hundreds share one flush without a linger.
@@ -45,8 +45,9 @@ class TransactionEnded(Retryable):
 
 
 class Guard:
-    """Between the verification of a producer's transaction and the append of its records (KIP-890). A marker of the
-    producer voids it, also one that is not committed yet."""
+    """A guard from the verification of a producer's transaction to the append of its records (KIP-890). A marker of the
+    producer invalidates it, even one that is not committed yet.
+    """
 
     __slots__ = ("_guards", "is_void", "producer_id")
 
@@ -176,7 +177,7 @@ class Appender:
                     log.warning("%s: a marker at %d is not committed yet: %s", self._shard_log.name, first.offset, late)
                     continue
                 except (ThermoclineError, OSError) as over:
-                    log.warning("%s: markers are applied no more: %s", self._shard_log.name, over)
+                    log.warning("%s: markers are no longer applied: %s", self._shard_log.name, over)
                     return  # the epoch ends: the next load reads them
                 while self._ended < first.batches and self._resigned is None:
                     self._moved.clear()
@@ -286,7 +287,7 @@ class Appender:
     async def _all_markers_applied(self) -> None:
         """Wait for markers before records of open transactions are read, because a record after its marker would reopen
         the transaction. No batch is appended meanwhile, so few markers follow. Raises TimeoutError."""
-        self._ended += 1  # a marker appended meanwhile must not wait for this batch, and this batch not for itself
+        self._ended += 1  # markers must not wait for this batch, which waits for them
         try:
             async with asyncio.timeout(_MARKERS_WAIT_S):
                 while self._markers and self._resigned is None:

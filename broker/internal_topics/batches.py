@@ -1,5 +1,8 @@
-"""Records of an internal topic, to and from batches. Pure. A batch without a correct CRC is refused. Control batches
-have no records: a marker ends a transaction, a gap declares that records may be missing."""
+"""Encodes records of an internal topic as batches, and decodes them. Pure.
+
+A batch without a correct CRC is refused. Control batches have no records: a marker ends a transaction, a gap declares
+that records may be missing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _REWRITE_GOES_ON: Final[Header] = ("thermocline.rewrite", b"goes on")
 
 
 class Rewrite(Enum):
-    """The part of a batch in a rewrite. All live records follow from the beginning batch on."""
+    """The place of a batch in a rewrite: from the batch that begins the rewrite on, the log has all live records."""
 
     BEGINS = _REWRITE
     GOES_ON = _REWRITE_GOES_ON

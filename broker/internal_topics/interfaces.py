@@ -76,10 +76,11 @@ class ShardLog(Protocol):
         """The leader epoch ended: a waiting append is dropped."""
 
     def replay(self) -> AsyncIterator[Replayed]:
-        """Replay all records in order, a few MiB at a time: the local log if it holds all live records; else the newest
-        snapshot (even if empty), then the local log above it. Ends when the high watermark reached the log's end, so
-        that no replayed record can be truncated. Raises Retryable (the store is needed and does not answer), Corrupt,
-        StorageFailed, Fenced, OSError."""
+        """Replay all records in order, a few MiB at a time. If the local log holds all live records only that is read;
+        otherwise the newest snapshot (even if empty), then the local log above it. Ends when the high watermark reached
+        the log's end, so that no replayed record can be truncated. Raises Retryable (the store is needed and does not
+        answer), Corrupt, StorageFailed, Fenced, OSError.
+        """
 
     @property
     def is_whole(self) -> bool:
@@ -87,9 +88,10 @@ class ShardLog(Protocol):
 
     async def start_at(self, offset: int) -> bool:
         """A rewrite from `offset` on contains all live records and is committed: move the log start there, so that
-        every replica may delete lower records. Durable when this returns. False: the start did not move. With other
-        replicas assigned, the root also names the start, and the root's snapshot does not reach `offset`. Raises
-        Fenced, StorageFailed, OSError."""
+        every replica may delete lower records. Durable when this returns. False: the start did not move, because with
+        other replicas assigned the root also names the start, and the root's snapshot does not reach `offset`. Raises
+        Fenced, StorageFailed, OSError.
+        """
 
     async def snapshot_end(self) -> int:
         """The end of the snapshot in the bucket; 0 without one. Raises Retryable, Fenced."""
@@ -132,9 +134,10 @@ class ReplayedState(Protocol):
 
     def live_again(self) -> Iterator[KeyValue | None]:
         """Records for a rewrite: first a record without effect, then the live records, each with its value at the time
-        of reading. None: the next record is of another producer, so it begins a batch. Records that become live
-        meanwhile may be missing, because they are higher in the log. Records that a marker makes live meanwhile are
-        included, unless they were read as open before."""
+        of reading. None: the next record is of another producer, so it begins a new batch. Records that are appended
+        meanwhile may be missing, because they are higher in the log. Records that a marker commits meanwhile are
+        included, unless they were read as open before.
+        """
 
     def unload(self) -> None:
         """The shard is no longer led, or never fully loaded: answer waiting requests and drop the state. Called once;

@@ -1,7 +1,9 @@
-"""The log of one internal topic: the shards that this broker leads, loaded and dropped as leadership moves. When
-`resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that ends in
-another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays no
-other."""
+"""Log of one internal topic: loads and drops the shards that this broker leads, as leadership moves.
+
+When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that
+ends in another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays
+no other.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class InternalLog(Generic[S]):
     def __post_init__(self) -> None:
         self._partitions: dict[int, _Partition[S]] = {}
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._moved = asyncio.Event()  # some shard's state
+        self._moved = asyncio.Event()  # set when the state of any shard changes
 
     # ---- leadership ------------------------------------------------------------------------------------------------
 

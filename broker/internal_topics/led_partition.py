@@ -3,9 +3,9 @@
 - An internal topic is not tiered. Every replica's disk holds all live records from the log start on, which only moves
   to the beginning of a rewrite. A replay thus needs no bucket (ADR 17).
 - For a lost disk the manifest names one snapshot of the live state.
-- A log counts as complete only if its start was never moved, or its first batch marks a rewrite and no gap was declared
-  since, because a lost tail may have been part of that rewrite. Otherwise a replay is the newest snapshot, then the
-  local log above it.
+- A log counts as complete if its start was never moved. It also counts as complete if its first batch marks a rewrite
+  and no gap was declared since; a lost tail may have been part of that rewrite. Otherwise a replay is the newest
+  snapshot, then the local log above it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class LedPartition:
         except ReservationExhausted as short:
             if not may_wait:
                 raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
-            # `tier seal` returned the offsets (ADR 13), or appends are ahead of the bucket: wait as producers do.
+            # `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end: wait as producers
+            # do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
@@ -144,7 +145,7 @@ class LedPartition:
             position += whole
 
     async def start_at(self, offset: int) -> bool:
-        await self._partition.flusher.flush()  # `os`: committed records need not be on the disk
+        await self._partition.flusher.flush()  # with `os` committed records need not be on the disk
         try:
             await self._partition.tier.delete_records(offset)
         except EditRefused:

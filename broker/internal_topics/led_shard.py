@@ -1,6 +1,8 @@
-"""One shard: a partition of an internal topic while this broker leads it in one leader epoch. State, appender and
-bookkeeping are created for one load and dropped together. A dropped shard neither answers nor writes; late results of
-its log have no effect."""
+"""One shard: a partition of an internal topic while this broker leads it in one leader epoch.
+
+State, appender and bookkeeping are created for one load and dropped together. A dropped shard neither answers nor
+writes; late results of its log have no effect.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ class Growth:
 
     @property
     def is_due(self) -> bool:
-        """A rewrite writes the live bytes, once for at least as many bytes of changes. While `live_bytes` is unknown,
-        this is the smallest size that is worth a measurement."""
+        """Whether to rewrite. A rewrite writes the live bytes, so it is due only after at least as many bytes of
+        changes. While `live_bytes` is unknown, it is due at the smallest size that is worth a measurement.
+        """
         needs_bucket = not self.is_whole and self.start is None
         return needs_bucket or self.log_bytes > 2 * (self.live_bytes or 0) + GROWTH_BYTES
 

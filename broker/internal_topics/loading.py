@@ -1,5 +1,7 @@
 """Loads a state from a partition's snapshot and log, encodes a state as a snapshot, and tracks when a snapshot is due.
-Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is."""
+
+Loading and encoding yield to the loop every few ms, however large a batch, a snapshot or a state is.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable
 
 
 async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int) -> bytes:
-    """Whole batches of `live` whose offsets end at `end_offset`; b"" without live records."""
+    """The records of `live` as whole batches whose offsets end at `end_offset`; b"" without live records."""
     # Each live record came from a different offset, so they fit below the end.
     base = max(end_offset - live.records_count, 0)
     batches = bytearray()
@@ -114,9 +116,10 @@ class SnapshotBook:
 
     @property
     def dirty_since_s(self) -> float | None:
-        """Time since which the loss of a disk would lose changes: the cut of the newest written snapshot; −∞ after a
-        load that replayed records of unknown age; None without later changes. A snapshot is due when this is an
-        interval old, so at once for a change after a quiet time."""
+        """Time since which changes would be lost with the disk: when the newest written snapshot was cut; −∞ after a
+        load that replayed records of unknown age; None without later changes. A snapshot is due when this time is an
+        interval ago, so a change after a quiet time makes it due at once.
+        """
         return self._cut_s if self._is_dirty else None
 
     def hurry(self) -> None:

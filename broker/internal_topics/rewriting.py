@@ -2,10 +2,10 @@
 
 - Each batch has the applied values at the time of its append, when no other batch is in flight. No newer record is thus
   below it in the log.
-- When the last batch is committed, the log start moves to the first one. If that is not possible now, there is no
-  rewrite: the root of a replicated log names the start, which must not exceed its snapshot.
-- Records of open transactions are appended again as open. Their markers follow them in the log, because no batch is
-  read while a marker of the log is not applied.
+- When the last batch is committed, the log start moves to the first one. If that is not possible now, nothing is
+  rewritten. The root of a replicated log names the start, which must not exceed the root's snapshot.
+- Records of open transactions are appended again as open. Their markers follow them in the log, because records are not
+  read while a marker in the log is not applied yet.
 - An interrupted rewrite changed nothing and starts over. Its batches are marked, so that a replay from below treats
   them as repeated, not as new (`ReplayedState.repeated`). A shard delays no other.
 """

@@ -1,5 +1,7 @@
-"""Finds the coordinator of a key, and its local shard, for groups and transactional ids. A shard is returned only while
-this broker has a session, because otherwise another coordinator may have newer state."""
+"""Finds the coordinator of a key, and its local shard, for groups and transactional ids.
+
+A shard is returned only while this broker has a session, because otherwise another coordinator may have newer state.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk. A failing shard delays no
-other. The log has one line when failures begin and one when they end, for any number of shards. A snapshot is committed
-for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a snapshot, and a load with the
-local log reads none."""
+"""Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk.
+
+A failing shard delays no other. The log has one line when failures begin and one when they end, for any number of
+shards. A snapshot is committed for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a
+snapshot, and a load that finds the complete local log reads none.
+"""
 
 from __future__ import annotations
 

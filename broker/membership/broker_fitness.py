@@ -1,6 +1,8 @@
-"""This broker's fitness to lead, for its heartbeats. The broker is unfit while it stops, while its disk is full, and
-while only this broker has had no answer of the bucket for a minute (D20, D39). It always reports the current state, so
-the next heartbeat makes up for a lost one."""
+"""This broker's fitness to lead, for its heartbeats.
+
+A broker is unfit while it stops, while its disk is full, and while it alone has had no answer from the bucket for a
+minute (D20, D39). Every report has the current state, so the next heartbeat makes up for a lost one.
+"""
 
 from __future__ import annotations
 

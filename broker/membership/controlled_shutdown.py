@@ -1,6 +1,8 @@
-"""Controlled shutdown: hands over leaderships first, and ends the session and releases the lease last (R9). Each step
-has `LEAVE_S`. Without a controller or store the stop continues; others then wait for the session or lease, and no
-record is lost (D48)."""
+"""Controlled shutdown: hands over leaderships first, and ends the session and releases the lease last (R9).
+
+Each step takes at most `LEAVE_S`. Without a controller or store the stop continues; other brokers then wait for the
+session or lease to expire, and no record is lost (D48).
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ LEAVE_S: Final = 5.0
 
 
 async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
-    """Wait until other brokers took over, after this broker reported that it stops. After a failure they take over when
-    its session expires."""
+    """Report that this broker stops, and wait until other brokers took over. After a failure they take over when its
+    session expires.
+    """
     try:
         async with asyncio.timeout(LEAVE_S):
             if controller_term.is_controller and controller_term.listener is not None:
@@ -59,6 +62,6 @@ async def leave(
             await controller_lease.release(cluster.epoch)
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "left without a word: %s; others wait until this broker's session or lease is over",
+            "left without ending the session: %s; others wait until this broker's session or lease is over",
             str(failure) or "no answer in time",
         )

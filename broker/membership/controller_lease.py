@@ -1,6 +1,8 @@
-"""`lease.json`: when a broker may try to become the controller, and the controller's bumps. It is written by
-compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The lease decides only *when* to
-try; `cluster.json` names the controller."""
+"""Controller lease (`lease.json`): the controller bumps it, and another broker may claim when the bumps cease.
+
+It is written by compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The lease
+decides only *when* to try; `cluster.json` names the controller.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from seams.world import World
 
 
 class ControllerLease:
-    """The lease as one process reads and bumps it. `lease_s`: how long the holder must be silent. `interval_s`: between
-    bumps, and between others' polls."""
+    """The lease, read and bumped by one process. `lease_s`: how long the holder must be silent. `interval_s`: between
+    bumps, and between others' polls.
+    """
 
     def __init__(
         self, store: ObjectStore, world: World, incarnation: str, *, lease_s: float, interval_s: float

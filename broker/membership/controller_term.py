@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.3  # longest random wait of candidates, so that they do not claim at the same time (D11)
 PAUSE_S: Final = 10.0
-"""Time after a resignation in which a better connected broker may claim, at least two polls. It doubles with each
-resignation."""
+"""Pause after a resignation, in which a better connected broker may claim: at least two polls. It doubles with each
+resignation.
+"""
 PAUSE_MAX_S: Final = 160.0
 
 
@@ -76,7 +77,7 @@ class ControllerTerm:
         if controller is None or controller.incarnation != self._asked.incarnation:
             if self.is_controller and controller is not None:
                 log.warning(
-                    "controller epoch %d is over, %d decides now: serving on", self._cluster.epoch, controller.epoch
+                    "controller epoch %d is over, epoch %d began: still serving", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
                 self._pause_s = self._first_pause_s  # another broker took over: reset the doubling
@@ -103,7 +104,7 @@ class ControllerTerm:
         except RootVanished:
             raise
         except Fenced as fenced:
-            # The lease shows when to give up, cluster.json shows the controller: read it first.
+            # The lease shows when to give up, and cluster.json shows the controller. cluster.json is read first.
             log.warning("lease.json: %s", fenced)
             self._take((await self._cluster.poll()).at)
         else:
@@ -133,8 +134,9 @@ class ControllerTerm:
 
     @property
     def no_claim_s(self) -> float:
-        """Seconds from now in which this process sends no claim and no claim of it takes effect. 0 while a claim is
-        about to be sent, in flight, or of unknown outcome until a poll shows the outcome."""
+        """Seconds from now in which this process sends no claim and none of its claims takes effect. 0 while a claim is
+        about to be sent or in flight, and while its outcome is unknown.
+        """
         if self._is_claiming or not self._cluster.is_settled:
             return 0.0
         return self._controller_lease.no_claim_s
@@ -151,7 +153,7 @@ class ControllerTerm:
         except Fenced as fenced:
             log.info("another broker claimed first: %s", fenced)
             return
-        log.warning("controller epoch %d is ours", self._cluster.epoch)
+        log.warning("this broker is the controller: controller epoch %d", self._cluster.epoch)
         self._take(at)
 
     # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +163,7 @@ class ControllerTerm:
             return
         now = self._world.clock.monotonic_s()
         if self._stepped_back_s and now - self._stepped_back_s > 2 * self._pause_max_s:
-            self._pause_s = self._first_pause_s  # enough heartbeats arrived for long: reset the doubling
+            self._pause_s = self._first_pause_s  # enough heartbeats arrived for a long time: reset the doubling
         self._stepped_back_s = now
         self._stepped_back_until_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._pause_max_s)

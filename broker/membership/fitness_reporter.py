@@ -1,6 +1,8 @@
-"""Reports this broker's fitness to lead to the controller, here or on another node. A change is reported at once:
-directly to the own controller, or by a second heartbeat beside the parked one. A stopping broker first reports that it
-stops (R9)."""
+"""Tells the controller, here or on another node, whether this broker is fit to lead partitions.
+
+A change is reported at once: directly to the own controller, or by a second heartbeat beside the parked one. A stopping
+broker first reports that it stops (R9).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""This broker's heartbeats to the controller. A heartbeat is sent when the previous one was answered. An urgent report
-(`tell`) is a second heartbeat beside the parked one. Responses of an older controller than the known one are ignored.
-"Store away" proves no freshness. While no controller answers, this broker may claim."""
+"""This broker's heartbeats to the controller.
+
+A heartbeat is sent when the previous one was answered. An urgent report (`tell`) is a second heartbeat beside the
+parked one. Responses of an older controller than the known one are ignored. "Store away" proves no freshness. While no
+controller answers, this broker may claim.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,7 @@ class Heartbeats:
             return False
         except (ApiError, Retryable) as refused:  # our image or the controller's is outdated; the next poll shows which
             self.is_refused = False
-            log.info("the controller, broker %d, takes no heartbeat: %s", node.node_id, refused)
+            log.info("the controller, broker %d, refuses heartbeats: %s", node.node_id, refused)
             return False
         self.is_refused = False
         known = self._at().controller
@@ -159,12 +162,12 @@ class Heartbeats:
         elif self._after_pause is None or self._after_pause[0] != pauses:
             self._after_pause = pauses, answer.lease_counter
         elif answer.lease_counter > self._after_pause[1]:
-            # The controller itself bumped the lease since our pause: it was not suspended together with us (R28).
+            # The controller itself bumped the lease after our pause, so it was not suspended together with us (R28).
             self._gate.reopen(pauses)
         return True
 
     async def hand_over(self) -> None:
-        """Report that this broker stops, and apply what the controller decides. Raises as `BrokerRpc.heartbeat`."""
+        """Report that this broker stops, and apply the controller's decisions. Raises as `BrokerRpc.heartbeat`."""
         answer = await self._report()
         if answer is not None and answer.root is not None:
             await self._observe(answer.root)

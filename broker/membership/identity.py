@@ -1,6 +1,8 @@
-"""Decides whether a data directory may serve a bucket (design 1, scenario C31). Pure. A directory that another one
-replaced is refused for ever. An empty directory takes over a bucket only after the lease expired or was released, or an
-operator gave --take-over."""
+"""Decides whether a data directory may serve a bucket (design 1, scenario C31). Pure.
+
+A directory that another one replaced is refused for ever. An empty directory takes over a bucket only after the lease
+expired or was released, or an operator gave --take-over.
+"""
 
 from __future__ import annotations
 
@@ -102,22 +104,22 @@ def _formatted(
     if served_from == FORGOTTEN:  # the node is in no in-sync set: its logs are compared with those of others
         return Admittance(Verdict.RESUME, "the node was given up and is back, as one that lost everything")
     if served_from is None and bucket.is_rebuilt:
-        return Admittance(Verdict.RESUME, "the cluster was rebuilt, and hears what lies here")
+        return Admittance(Verdict.RESUME, "the cluster was rebuilt, and gets a report of the logs here")
     if served_from is None:
         return _refuse(
-            "this node was taken out of the cluster: what lies in its data directory is a past that the cluster no "
-            "longer has; start with an empty directory to join again"
+            "this node was removed from the cluster, and the logs in its data directory are outdated; start with an "
+            "empty directory to join again"
         )
     hint = "--take-over needs an empty data directory" if take_over else "start with an empty one to replace it in turn"
     return _refuse(
         f"another broker has replaced this data directory (it serves from directory id {served_from}): "
-        f"what lies here is a past this log no longer has; {hint}"
+        f"the logs here are outdated; {hint}"
     )
 
 
 def _replacement(lease: LeaseSight, *, take_over: bool) -> Admittance:
     if take_over:
-        return Admittance(Verdict.TAKE_OVER, "the operator's word (--take-over) that the last broker is dead")
+        return Admittance(Verdict.TAKE_OVER, "the operator asserts (--take-over) that the last broker is dead")
     match lease:
         case LeaseSight.RELEASED:
             return Admittance(Verdict.TAKE_OVER, "the last broker stopped cleanly and released its lease")

@@ -1,7 +1,8 @@
 """Finds logs of a returning directory that lack acknowledged records although their replica is in sync. Pure.
 
-Judged before the session begins. The registering commit removes the node from those sets, so it copies the logs from
-others instead of leading without acknowledged records (R18, R22; scenarios D6, D70, D75).
+The check is made before the session begins. The commit of the registration removes the node from those in-sync sets, so
+it copies the logs from other brokers instead of leading without acknowledged records (R18, R22; scenarios D6, D70,
+D75).
 
 - A log is reported if other brokers are assigned the partition, in sync or not. If no in-sync replica is left, all are
   asked and the best one leads uncleanly (R20). The leader itself checks a log that no other broker may have (C30).
@@ -25,8 +26,9 @@ from logformat.values import TopicPartition
 
 
 def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: DirectoryIdentity) -> tuple[LogPlace, ...]:
-    """The lost logs in the directory of `node_id`, on a machine booted as `boot_id`: missing logs. After a possible
-    power cut, and in an older copy of the directory, all logs count as lost."""
+    """The lost logs in the directory of `node_id`, on a machine booted as `boot_id`. Missing logs are lost. After a
+    possible power cut, and in an older copy of the directory, all logs count as lost.
+    """
     node = image.nodes.get(node_id)
     if node is None:
         return ()

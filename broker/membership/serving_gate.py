@@ -1,8 +1,8 @@
-"""Checks before every response that this process may still answer.
+"""Serving gate: checks before every response that this process may still answer.
 
 - After another process registered as this node, no request is answered.
-- The boot clock includes sleep. After a jump between two checks that is long enough for a lease to expire, this process
-  may have been replaced: nothing is answered until a poll of `cluster.json` succeeds (C31).
+- The boot clock includes sleep. If it jumps between two checks by enough for a lease to expire, this process may have
+  been replaced. Then nothing is answered until a poll of `cluster.json` succeeds (C31).
 - The check is made before each response leaves, and costs one clock reading a request (0.1 µs).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class ServingGate:
-    """Open, paused (until `reopen`), or shut for ever (`shut`). `boottime_s` is seams.Clock's."""
+    """Open, paused (until `reopen`), or shut for ever (`shut`). `boottime_s`: see `seams.clock.Clock`."""
 
     __slots__ = ("_boottime_s", "_jump_max_s", "_looked_at", "_opened", "paused", "paused_count", "superseded_by")
 
@@ -42,8 +42,9 @@ class ServingGate:
         return not self.paused and self.superseded_by is None
 
     def reopen(self, pauses: int) -> None:
-        """A poll that began when `paused_count` was `pauses`, so after that pause, found this process still
-        registered."""
+        """Open the gate, because a poll found this process still registered. The poll began after the pause:
+        `paused_count` was `pauses` then.
+        """
         if self.paused and pauses == self.paused_count and self.superseded_by is None:
             self.paused = False
             self._opened.set()

@@ -93,8 +93,8 @@ class Session:
         self.incarnation = world.rng.uuid().hex
         lease_s, interval_s = times.lease_s, times.interval_s
         self._controller_lease = ControllerLease(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
-        # Others count the lease from our last bump. When this process is suspended, that bump may be two intervals old
-        # (if one failed). They may thus take over after a pause shorter than a lease.
+        # Others count the lease from our last bump. That bump may be two intervals old (if one failed) when this
+        # process is suspended, so they may take over after a pause shorter than a lease.
         self.gate = ServingGate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.fresh = ImageFreshness(world.clock, times.session_s)
         self.outage = OutageLog(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
@@ -242,7 +242,7 @@ class Session:
                 await self._controller_term.claim_controller(seen, self._heartbeats)
             self._answered()
         except NewerFormat as newer:
-            self.gate.shut(f"a newer program: {newer}")
+            self.gate.shut(f"a newer program wrote it: {newer}")
         except (RootVanished, Corrupt) as failure:
             self._unreachable(failure)
             await self._show_that_it_lives()
@@ -250,8 +250,9 @@ class Session:
             self._unreachable(failure)
 
     async def _show_that_it_lives(self) -> None:
-        """The root is missing or damaged. The controller still bumps its lease, so that a rebuild of the root sees that
-        brokers run (R29). It proves no freshness."""
+        """Bump the lease although the root is missing or damaged, so that a rebuild of the root sees that brokers run
+        (R29). This proves no freshness.
+        """
         if self.is_controller and self.gate.superseded_by is None:
             with suppress(ThermoclineError, TimeoutError):
                 async with asyncio.timeout(self._times.interval_s):
@@ -273,7 +274,9 @@ class Session:
 
     # ── images ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _take(self, at: ImageAt) -> None:
-        """Apply an image that was read, after the second fence: another process of this node leads its partitions."""
+        """Apply an image that was read. The second fence comes first: if another process is registered as this node, it
+        leads the partitions.
+        """
         if standing(at.image, self._node_id, self.incarnation) is Standing.REPLACED:
             other = at.image.nodes[self._node_id]
             epoch = "?" if at.controller is None else at.controller.epoch

@@ -165,7 +165,7 @@ class SessionStart:
         held: tuple[LogPlace, ...] = ()
         if found is not None and admission.verdict is Verdict.RESUME:
             if is_older_copy(found.image, who.node_id, directory):
-                await self._doubt()  # must be before the session, because afterwards the directory records this process
+                await self._doubt()  # decided before the session, because afterwards the directory records this process
             lost = lost_logs(found.image, who.node_id, who.boot_id, directory)
             held = held_logs(found.image, await whose()) if bucket is not None and bucket.is_rebuilt else ()
         directory_id = directory.directory_id or self._new_directory_id
@@ -285,7 +285,7 @@ class SessionStart:
         log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
         if asked.lost_logs:
             log.warning(
-                "%d replicas here are gone, or may lack what was acknowledged last: they are copied from others",
+                "%d replicas here are gone, or may lack the last acknowledged records: they are copied from others",
                 len(asked.lost_logs),
             )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)
@@ -294,6 +294,6 @@ class SessionStart:
     def _wait(self, what: str) -> None:
         self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
         kind, now = re.sub(r"\d+", "", what), self._world.clock.monotonic_s()
-        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # each attempt counts down, the log need not
+        if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # changed numbers alone are not logged
             self._told = kind, now
             log.info("not ready: %s", what)

@@ -1,5 +1,7 @@
-"""The content of `cluster.json` (format 2) and its pages, and their image. Pure. Format: docs/formats/cluster.md. Every
-image was checked. A page must match its size, checksum and inflated length."""
+"""The content of `cluster.json` (format 2) and its pages, and their image. Pure.
+
+Format: docs/formats/cluster.md. Every image was checked. A page must match its size, checksum and inflated length.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Images made of `cluster.json`: its page, and the records since then. Every image was checked. A page is read and
-decoded in a worker; a root that adds records to the newest image costs the loop only those."""
+"""Makes images from `cluster.json`: from its page and the records since then.
+
+Every image was checked. A page is read and decoded in a worker. If a root adds records to the newest image, the loop
+applies only those.
+"""
 
 from __future__ import annotations
 

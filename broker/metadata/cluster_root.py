@@ -57,7 +57,7 @@ class ImageAt(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Content and version of `cluster.json` from one read. `epoch`: the controller's."""
+    """Content and version of `cluster.json` from one read. `epoch`: the controller epoch."""
 
     cluster_id: str
     image: ClusterImage
@@ -135,7 +135,8 @@ class ClusterRoot:
     @property
     def encoded(self) -> tuple[int, bytes] | None:
         """Position and bytes of the newest root that was read or committed, for brokers with an older one. None before
-        the first, and of format 1."""
+        the first root, and for a root of format 1.
+        """
         known = self._root.known
         if known is None or not isinstance(known.content, ClusterContent):
             return None
@@ -191,8 +192,10 @@ class ClusterRoot:
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:
-        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. This
-        commit always changes the root, so that any request in flight fails its condition. Errors as `commit`."""
+        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. It
+        makes a commit that always changes the root, so that any request in flight fails its condition. Errors as
+        `commit`.
+        """
 
         def look(now: Content) -> Content:
             assert isinstance(now, ClusterContent), "settle before claim"

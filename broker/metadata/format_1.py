@@ -1,6 +1,8 @@
-"""Reads a `cluster.json` of format 1 as format 2 (docs/formats/cluster.md). Pure. In format 1 one node led every
-partition in its own epoch: replicas and in-sync set are that node, and a row's leader epoch is the node's. The first
-broker epoch lies above every producer id given so far (`broker.metadata.producer_ids`)."""
+"""Reads a `cluster.json` of format 1 as format 2 (docs/formats/cluster.md). Pure.
+
+In format 1 one node led every partition in its own epoch: replicas and in-sync set are that node, and a row's leader
+epoch is the node's. The first broker epoch lies above every producer id given so far (`broker.metadata.producer_ids`).
+"""
 
 from __future__ import annotations
 

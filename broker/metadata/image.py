@@ -72,7 +72,7 @@ class ClusterImage(msgspec.Struct):
     scram: dict[str, dict[str, ScramCredential]] = {}
     acls: tuple[Acl, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
-    scram_secret: bytes = b""  # of unknown users' salts; empty: no user was added since there is one
+    scram_secret: bytes = b""  # for salts of unknown users; empty until a user is added or a controller makes it
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
         return self.cluster_configs, self.node_configs.get(node_id, {})
@@ -274,4 +274,4 @@ class TopicFacts(NamedTuple):
 
 
 TopicLookup: TypeAlias = Callable[[str], TopicFacts | None]
-"""By name; None when there is no such topic."""
+"""The topic of a name; None when there is no such topic."""

@@ -1,5 +1,8 @@
-"""Producer ids, made of the broker epoch and a counter in memory. Pure. An id is unique in the cluster, because its
-broker epoch was committed for one session only. The broker needs no store to allocate one."""
+"""Producer ids: made from the broker epoch and a counter in memory. Pure.
+
+An id is unique in the cluster, because its broker epoch was committed for one session only. The broker needs no store
+to allocate one.
+"""
 
 from __future__ import annotations
 

@@ -29,8 +29,10 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
     """A session of a broker. `broker_epoch` is unique in the cluster. `directory_id`: an unchanged id means that no
-    acknowledged record is missing, another id that all are; FORGOTTEN: an operator forgot the node. `incarnation` is
-    the process, `boot_id` the machine since its boot. Not `active`: the session ended and never resumes."""
+    acknowledged record is missing; with another id all of them are missing. FORGOTTEN: an operator forgot the node.
+    `incarnation` is the process, `boot_id` the machine since its boot. Not `active`: the session ended and never
+    resumes.
+    """
 
     node_id: int
     broker_epoch: int

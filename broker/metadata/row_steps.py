@@ -4,9 +4,9 @@
 - The leader epoch grows by one when the leader changes or starts again. It also grows when a node leaves `replicas` and
   `target`, so that no report of the node is valid after its log is deleted (R16).
 - No replica leaves the in-sync set below the effective minimum, unless its log is gone.
-- A reassignment completes when all joining replicas are in sync, have sessions and report no bad log. They must be at
-  least the minimum, or the complete target if the replication factor shrinks (ADR 19), and one must be fit to lead
-  (R19).
+- A reassignment completes when all joining replicas are in sync, have sessions and report no bad log. The new set must
+  have at least the minimum, or the complete target if the replication factor shrinks (ADR 19), and one member must be
+  fit to lead (R19).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Partition rows after each event (R4): a session began or ended, a proposal, an election, a reassignment, a lost log.
-Pure. Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The given image
-already has the event's session or config."""
+Pure.
+
+Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The given image
+already has the event's session or config.
+"""
 
 from __future__ import annotations
 

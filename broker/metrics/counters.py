@@ -60,8 +60,9 @@ class BrokerMetrics:
 
 
 class ProduceIdle:
-    """Time since the last produce request, measured at calls of `ms`: too short by at most the time between two
-    calls."""
+    """Time since the last produce request. It is measured at calls of `ms`, so it is too short by at most the time
+    between two calls.
+    """
 
     __slots__ = ("_produce_requests", "_since_s")
 

@@ -1,4 +1,4 @@
-"""Log of store outages: their start, number of tries, and the failures to log.
+"""Log of store outages: start, number of failed calls, and the choice of failures to log.
 
 The first failure is logged at once, the next after 10 s, 20 s, 40 s … and then every five minutes, so that an outage of
 a night fills a page. The end of a logged outage is logged too.
@@ -36,8 +36,9 @@ class OutageLog:
         self.failure = ""
 
     def failed(self, failure: Exception) -> bool:
-        """Count a failed call. True when it should be logged: soon after a logged failure it is not, even if a call
-        succeeded in between, because a store that fails every other call must not flood the log."""
+        """Count a failed call. True when it should be logged. A failure soon after a logged one is not logged, even if
+        a call succeeded in between: a store that fails every other call must not flood the log.
+        """
         now_s = self._clock.monotonic_s()
         if not self.tries:
             self._since_s = now_s

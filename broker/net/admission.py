@@ -1,8 +1,9 @@
-"""Limits on new connections: total and rate, of the broker and of each listener (KIP-402, KIP-612); per address.
+"""Limits on new connections: total and rate of the broker and of each listener, and limits per address (KIP-402,
+KIP-612).
 
-Above a total or a rate a connection waits, as in Kafka. It is closed when its address has too many connections, or
-when too many wait already. One from an address that opens them too fast is closed after a delay (KIP-612). No I/O: the
-time is a parameter.
+Above a total or a rate a connection waits, as in Kafka. It is closed when its address has too many connections, or when
+too many wait already. A connection from an address that opens them too fast is closed after a delay (KIP-612). No I/O:
+the time is a parameter.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class NoAddressRates:
 
 
 class Allowance:
-    """Open connections, and new ones a second, with at most one second's worth at once. None: no limit."""
+    """Bounds on open connections and on new ones per second; at most one second's worth of new ones may come at once.
+    None: no limit.
+    """
 
     def __init__(self, most: float | None, per_s: float | None, now_s: float) -> None:
         self._most, self._per_s = most, per_s
@@ -59,7 +62,7 @@ class Allowance:
         return self._credit >= 1.0 and (self._most is None or self.open < self._most)
 
     def spend(self) -> None:
-        """Admit one; `has_room` said so."""
+        """Admit one connection, after `has_room` returned True."""
         self.open += 1
         self._credit -= 1.0
 
@@ -74,7 +77,7 @@ class Allowance:
 
     @property
     def _burst(self) -> float:
-        """One second's worth, as Kafka's rate window; of a rate of 0 nothing."""
+        """One second's worth, as in Kafka's rate window; 0 for a rate of 0."""
         if self._per_s is None:
             return math.inf
         return max(self._per_s, 1.0) if self._per_s else 0.0
@@ -86,8 +89,9 @@ class Allowance:
 
 
 class Crowd:
-    """What several listeners share: the bounds on all their connections, on those of an address, and on waiting ones.
-    `apart`: only the last two, for a listener whose own bounds are those of the broker."""
+    """Bounds that several listeners share: on all their connections, on those of one address, and on waiting ones.
+    `apart`: shares only the last two, for a listener whose own bounds are those of the broker.
+    """
 
     def __init__(self, limits: NetLimits, now_s: float, *, apart: bool = False) -> None:
         self.apart = apart
@@ -115,7 +119,9 @@ class Crowd:
 
 class ConnectionLimiter(Generic[T]):
     """Connections of one listener, admitted and waiting. A connection is any hashable value; `left` follows every
-    `arrived` that was not refused. A listener at its own bounds keeps nobody of another one of its crowd out."""
+    `arrived` that was not refused. A listener at its own bounds does not keep out connections to another listener of
+    its crowd.
+    """
 
     def __init__(self, limits: NetLimits, now_s: float, listener: str = "", crowd: Crowd | None = None) -> None:
         self._listener = listener

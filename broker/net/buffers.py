@@ -57,7 +57,7 @@ class BufferPool:
             self._idle.setdefault(capacity, []).append(buffer)
 
     def adopt_shared(self) -> bytearray:
-        """Give the shared buffer with its content to one connection; a new one is shared from now on."""
+        """Give the shared buffer with its content to one connection. All others share a new one from now on."""
         adopted = self.shared.obj
         assert isinstance(adopted, bytearray)
         self.shared = memoryview(self.take(SHARED_SIZE))
@@ -96,7 +96,7 @@ class FrameBudget:
         self.exhausted = self.used >= self._open_limit
 
     def give(self, owner: object, count: int, left: int) -> None:
-        """Return `count` bytes; `left`: the bytes that `owner` still holds."""
+        """Return `count` bytes. `left`: the bytes that `owner` still holds."""
         self.used -= count
         assert self.used >= 0, "more frame bytes returned than taken"
         if left == 0 and owner is self._reserve_owner:

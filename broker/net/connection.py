@@ -116,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
-        self.peer.throttle = None  # a cycle
+        self.peer.throttle = None  # breaks a reference cycle
         self._outbox.close()
         self._reader.close()
         self._server.left(self)
@@ -202,7 +202,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _copy_max(self) -> int:
         """Frames up to this size are dispatched as a copy. A frame that blocks for minutes (JoinGroup, a long poll)
-        then keeps only its few bytes, not the whole buffer."""
+        thus holds only its few bytes, not the whole buffer.
+        """
         reader = self._reader
         if reader.stable:
             return -1

@@ -1,4 +1,4 @@
-"""The nine states of a connection, and the transitions of each event. The table is the specification.
+"""State table of a connection: nine states, and the transitions of each event. The table is the specification.
 
 Frames are dispatched in `READING` only. A connection with undispatched bytes is read only in `READING`. A closing
 connection reads no frame, a cut connection sends nothing, and a lost connection stays lost.
@@ -62,7 +62,7 @@ NEXT: Final[dict[Event, dict[State, State]]] = {
     Event.NO_MEMORY: {State.READING: State.STARVED},
     Event.MEMORY: {State.STARVED: State.BEHIND},  # not READING: many responses may be waiting
     Event.THROTTLE: dict.fromkeys((State.READING, State.MUTED, State.BEHIND), State.THROTTLED),
-    Event.THROTTLE_OVER: {State.THROTTLED: State.BEHIND},  # not READING: a request may be under way still
+    Event.THROTTLE_OVER: {State.THROTTLED: State.BEHIND},  # not READING: a request may still be under way
     Event.CLOSE: dict.fromkeys(_OPEN, State.CLOSING),
     Event.CUT: dict.fromkeys((*_OPEN, State.CLOSING), State.CUT),
     Event.LOST: dict.fromkeys(State, State.LOST),

@@ -13,7 +13,7 @@ class Ticks(NamedTuple):
 
     frame: int  # from a frame's first byte to its last
     idle: int  # without a byte from the peer
-    stall: int  # without the peer taking a byte of its responses; also, from the broker's close, to take all of them
+    stall: int  # the peer takes no byte of its responses; also, from the broker's close, to take all
     handshake: int = 11  # to complete the TLS handshake, from the admission
 
 
@@ -27,9 +27,8 @@ class Overdue(Enum):
 class PeerTimeouts:
     """Deadlines of one connection: to complete a frame, to send any byte, to take responses.
 
-    A frame's time runs only while the broker reads; idle time stops while the peer waits for a response, or is
-    throttled; a peer that
-    takes a byte now and then is not stalled. Ticks begin at 1: 0 means "not awaited".
+    A frame's time runs only while the broker reads. Idle time stops while the peer waits for a response or is
+    throttled. A peer that takes a byte now and then is not stalled. Ticks begin at 1; 0 means "not awaited".
     """
 
     __slots__ = ("_limits", "_stalled_since", "_taken", "frame_since", "heard")
@@ -103,7 +102,7 @@ class DeadlineWheel(Generic[T]):
     """One coarse timer for the deadlines of all connections, by tick (from 1 on).
 
     Each object is in the wheel once, at or before its next deadline; setting a later deadline costs nothing. A tick is
-    about a second of a running loop: a stall of the process does not count against peers. The owner calls `advance`.
+    about a second of a running loop, so a stall of the process does not count against peers. The owner calls `advance`.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ and never hand over a slice of the request's frame (its buffer is reused). A mem
 
 
 AnswerFuture = asyncio.Future["list[Part] | None"]
-"""Resolves to a response's parts; None: there is no response. The form in which a task awaits a `Later`."""
+"""Resolves to a response's parts; None: there is no response. A task awaits a `Later` in this form."""
 
 
 class Later:
@@ -52,7 +52,8 @@ class Later:
     @classmethod
     def of(cls, future: asyncio.Future[Answer], *, blocks: bool) -> Later:
         """The result of a future or task. If that result is another `Later`, the request stops blocking, and completes
-        when that one does."""
+        when that `Later` does.
+        """
         later = cls(blocks=blocks)
         future.add_done_callback(later._settle)
         return later

@@ -1,4 +1,4 @@
-"""Cuts a byte stream into length-prefixed frames, with as little copying as the memory limits allow.
+"""Frame reader: cuts a byte stream into length-prefixed frames, with as little copying as the memory limits allow.
 
 Between two reads a connection holds one of three: nothing; an exact copy of an incomplete small frame; or a pooled
 buffer. That buffer grows with the received bytes: to at most twice those bytes, or twice a frame that this peer already
@@ -22,10 +22,11 @@ _NOTHING: Final = memoryview(b"")
 _WINDOW_FROM: Final = 64 << 10  # bytes of an expected frame; several smaller ones fit the shared buffer
 _AHEAD: Final = 7
 _AHEAD_MAX: Final = 1 << 20
-"""Room behind an expected large frame: up to 7 more of them, up to 1 MiB. Without it, a read ends with the frame, and
-the next frame leaves the CPU cache before its read. With it 1 MB frames cost a quarter less CPU (0.65 against 0.89 ms),
-although part of the next one is copied. 128 KB frames cost a third less (98 against 145 µs), because several are
-answered together."""
+"""Room behind an expected large frame: for up to 7 more of them, up to 1 MiB. Without it, a read ends with the frame,
+and the next frame leaves the CPU cache before it is read. With it 1 MB frames cost a quarter less CPU (0.65 against
+0.89 ms), although part of the next one is copied. 128 KB frames cost a third less (98 against 145 µs), because several
+are answered together.
+"""
 
 
 class FrameLengthRefused(Exception):
@@ -230,7 +231,7 @@ class FrameReader:
         self.pos, self.end = 0, left
 
     def _keep_copy(self, left: int) -> None:
-        """Keep an exact copy of the rest; only a rest above the allowance is charged."""
+        """Keep an exact copy of the remaining bytes; they are charged only if they exceed the allowance."""
         copy = bytearray(self.view[self.pos : self.end])
         self._drop_backing()
         self._backing = copy

@@ -1,4 +1,4 @@
-"""State of a connection, and its effects: pausing reads, deadlines, closing.
+"""Life of a connection: applies its state to reading, deadlines and closing.
 
 It waits in the budget's queue exactly while it is STARVED. The first reason to close counts, unless the connection is
 cut later. Only `update_reading` pauses and resumes reading.
@@ -55,7 +55,7 @@ class Lifecycle:
         self._reason = CloseReason.PEER  # set by the broker from CLOSING or CUT on
         self._transport: asyncio.Transport
         self._outbox: Outbox
-        self.armed_tick = 0  # the wheel's
+        self.armed_tick = 0  # set by the deadline wheel only
         self.timeouts = PeerTimeouts(shared.ticks)
         self.reads = True  # the transport is not paused
         self.state = State.WAITING
@@ -76,7 +76,7 @@ class Lifecycle:
         was = self.state
         now = self.state = event.get(was, was)
         if was is _STARVED and now is not was and now is not _BEHIND:
-            self._shared.budget.forget(self._memory_freed)  # if it was called already, that wakes the next one
+            self._shared.budget.forget(self._memory_freed)  # if it was called already, it wakes the next waiter itself
 
     def update_reading(self) -> None:
         reads = self.state in READS
@@ -130,7 +130,7 @@ class Lifecycle:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, reason: CloseReason, detail: str) -> None:
-        """Read no more frames; `close_when_done` does the rest. No effect on a connection that ends already."""
+        """Read no more frames; `close_when_done` does the rest. No effect on a connection that is already ending."""
         was = self.state
         self.step(NEXT[Event.CLOSE])
         if self.state is not was:
@@ -181,7 +181,7 @@ class Lifecycle:
         outbox = self._outbox
         next_tick, late = self.timeouts.overdue(tick, self.state, owes=bool(outbox.answers), taken=outbox.send.progress)
         if late is Overdue.TAKING:
-            self.abort(CloseReason.SLOW_READER, "it takes nothing of its answers")
+            self.abort(CloseReason.SLOW_READER, "it does not read its responses")
         elif late is Overdue.ANSWER:
             self.abort(self._reason, "answers in flight did not come")
         elif late is not None:

@@ -29,7 +29,7 @@ class NetLimits:
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
     frame_bytes_total_max: int = 256 * _MIB  # frames of all connections, without 16 KiB (`ALLOWANCE`) of each
-    answers_in_flight_max: int = 128  # per connection; 128 x ~0.4 KiB of queue keeps G14's 64 KiB
+    answers_in_flight_max: int = 128  # per connection; 128 entries of about 0.4 KiB stay within the 64 KiB of G14
     idle_ms_max: int = 600_000  # connections.max.idle.ms; also the longest throttle
     frame_ms_max: int = 30_000  # from a frame's first byte to its last
     handshake_ms_max: int = 10_000  # of TLS, from the admission to its end

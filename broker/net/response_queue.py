@@ -1,5 +1,6 @@
-"""Response queue of one connection: keeps request order, and decides when the next request may be dispatched. Three
-conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow one
+"""Response queue of one connection: keeps request order, and decides when the next request may be dispatched.
+
+Three conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow one
 (`answers.full`), a peer that does not take responses (`send.busy`).
 """
 
@@ -56,8 +57,7 @@ class ResponseQueue:
             self._ready_bytes += _memory(answer)
 
     def head(self) -> AwaitedAnswer | None:
-        """After `pop_ready`: the response that all others wait for, None when there is none. If it is done, it
-        failed."""
+        """The response that all others wait for, after `pop_ready`; None without one. If it is done, it failed."""
         head = self.entries[0] if self.entries else None
         assert not isinstance(head, list), "a ready answer was left behind"
         return head
@@ -79,7 +79,7 @@ class ResponseQueue:
         return ready
 
     def remove_last(self, answer: AwaitedAnswer) -> None:
-        """Remove `answer`, behind which there is none. No effect when the queue was emptied before."""
+        """Remove `answer`, the last one. No effect when the queue was emptied before."""
         if self.entries and self.entries[-1] is answer:
             self.entries.pop()
 
@@ -97,10 +97,11 @@ def _memory(parts: list[Part]) -> int:
 
 
 class Outbox:
-    """`progress` is called on the event loop when the response arrives that others, or the next frame, wait for.
+    """`progress` is called on the event loop when a response arrives that other responses or the next frame need.
     `released` is called when the next frame no longer waits, although the response is not ready. `failed` is called
-    once when a response will never arrive: earlier ones leave, it and later ones do not. Its third argument is the
-    failure when that is a bug."""
+    once when a response will never arrive; earlier responses leave, later ones do not. Its third argument is the
+    failure when that is a bug.
+    """
 
     __slots__ = ("_failed", "_progress", "_released", "answers", "awaited", "send")
 
@@ -149,11 +150,12 @@ class Outbox:
 
     def drop(self) -> None:
         for waiting in self.answers.drain():
-            cast("Later", waiting).forget(self._progress)  # a request that waits for minutes must not keep us
+            cast("Later", waiting).forget(self._progress)  # it would keep this object in memory for minutes
 
     def close(self) -> None:
-        """The connection is gone. The caller that completes a blocking request later drops its response: kept here, it
-        could refer to files of a deleted segment until the collector of cycles runs."""
+        """The connection is gone. A blocking request that completes later drops its response; if it were kept here, it
+        could hold files of a deleted segment until the garbage collector runs.
+        """
         self.send.close()
         self.drop()
         self.awaited = None

@@ -1,7 +1,7 @@
-"""The listeners: binds them, makes and admits connections, counts them, ticks their deadlines, drains them.
+"""Server: binds listeners, makes, admits and counts connections, ticks their deadlines, and drains them.
 
-All addresses are bound, or none. A connection is admitted before its first byte is read. A stop takes no longer than
-the drain time.
+Either all addresses are bound, or none. A connection is admitted before its first byte is read. A stop takes no longer
+than the drain time.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Server:
         self._admit_timer = None
         now_s = asyncio.get_running_loop().time()
         turns = deque(self._admissions.values())
-        while turns and not self._stopping:  # listeners take turns: what they share is not one's alone
+        while turns and not self._stopping:  # listeners take turns, so that none uses up the shared limits
             if (connection := turns[0].next(now_s)) is None:
                 turns.popleft()
             else:
@@ -282,7 +282,7 @@ class Server:
 
 
 def _ticks(duration_ms: int, tick_s: float) -> int:
-    """Whole ticks, one more than fit: a deadline may be late by a tick, never early."""
+    """The time in whole ticks, rounded up by one: a deadline may be late by a tick, never early."""
     return int(duration_ms / 1000 / tick_s) + 1
 
 

@@ -1,4 +1,4 @@
-"""What all connections of a server share: counters, limits, buffers, timers."""
+"""Shared objects of a server's connections: counters, limits, buffers, timers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NetCounters:
     frames: int = 0
     budget_waits: int = 0  # pauses of reading because frames in flight had used up the budget
     tls_handshakes: int = 0  # complete
-    tls_resumed: int = 0  # of those, without a key exchange by certificate
+    tls_resumed: int = 0  # of those, resumed: without a certificate
     closes: Counter[CloseReason] = field(default_factory=Counter)
 
 

@@ -1,4 +1,4 @@
-"""TLS between a transport and a protocol: for the transport it is a protocol, for the protocol a transport.
+"""TLS layer between a transport and a protocol: it is a protocol for the transport, and a transport for the protocol.
 
 The inner protocol gets the same calls as without TLS, in the same order: `connection_made` at once, so that connections
 are admitted before their handshake, then plaintext, then `connection_lost` once. It gets no data before the handshake
@@ -21,8 +21,9 @@ from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine, che
 RECEIVE_BYTES: Final = 256 << 10
 _received = memoryview(bytearray(RECEIVE_BYTES))
 _received_early = _received[: 16 << 10]
-"""Ciphertext of the current read of any connection; it is copied before the next read. Before the handshake is complete
-little is read at a time, since it may have to wait."""
+"""Ciphertext of the current read, shared by all connections; it is copied before the next read. Before the handshake is
+complete little is read at a time, because the bytes may have to wait.
+"""
 
 
 class TlsEvents(Protocol):
@@ -182,7 +183,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._transport.abort()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`sslcontext` tells `seams.net` that bytes of files must not bypass this layer."""
+        """The key `sslcontext` shows `seams.net` that bytes of files must not bypass this layer."""
         return self._context if name == "sslcontext" else self._transport.get_extra_info(name, default)
 
     # -- the handshake --------------------------------------------------------------------------------------------

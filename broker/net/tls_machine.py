@@ -1,9 +1,9 @@
 """One TLS session as a machine without I/O: ciphertext in, plaintext out, and the reverse (`ssl.SSLObject` between two
 memory BIOs).
 
-The caller gives received bytes to `receive`, then calls `handshake` until it returns True, then `decrypt`; after every
-call it sends the bytes of `take`, also after a failure: those are the alert with the reason for the peer. A machine is
-used by one thread at a time. It knows no transport and no clock.
+The caller gives received bytes to `receive`, then calls `handshake` until it returns True, then `decrypt`. After every
+call it sends the bytes of `take`, even after a failure: then they are the alert with the reason for the peer. A machine
+is used by one thread at a time. It knows no transport and no clock.
 
 Records of a client after its handshake are decrypted a few at a time, and the session ends if they contain no data
 (`tls_records`).
@@ -65,7 +65,7 @@ class TlsMachine:
         self._object = context.wrap_bio(self._incoming, self._outgoing, is_server, server_name)
         self._is_server = is_server
         self._records: Records | None = None  # of a client whose handshake is complete
-        self._held = b""  # received, and behind `_incoming`, from `_held_at` on
+        self._held = b""  # received and not in `_incoming` yet, from `_held_at` on
         self._held_at = 0
         self._decrypted = 0
         self.handshake_bytes = 0  # received before the handshake was complete
@@ -140,7 +140,7 @@ class TlsMachine:
         self.is_established = True
         if self._is_server:  # brokers trust one another, and the tickets of a server contain no data
             self._records = Records(self._object.version())
-            self._take_records(self._records, memoryview(self._incoming.read()))  # those behind the handshake
+            self._take_records(self._records, memoryview(self._incoming.read()))  # the records after the handshake
         return True
 
     def decrypt(self, into: memoryview) -> int:

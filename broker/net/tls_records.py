@@ -1,10 +1,10 @@
-"""The records of one TLS session, by their plaintext headers: the end of each record, and how much data it can hold. A
-KeyUpdate of TLS 1.3 costs a client 27 bytes and OpenSSL 40 µs to derive keys. OpenSSL has no limit, and one call
+"""Records of one TLS session, by their plaintext headers: the end of each record, and how much data it can hold. Pure.
+
+A KeyUpdate of TLS 1.3 costs a client 27 bytes and OpenSSL 40 µs to derive keys. OpenSSL has no limit, and one call
 processes all received KeyUpdates. A client without a login could thus block the loop with a megabyte a second. Python's
-ssl does not report these messages. In TLS 1.3 a record that brought less data than its length allows shows them
-afterwards; in TLS 1.2 the header shows records without data (renegotiations, alerts). Honest clients send few such
-records: a KeyUpdate after 2^24 records or more, and the alert at the end. Padding would also count, but no Kafka client
-pads. Pure.
+ssl does not report these messages. In TLS 1.3 they show as records that brought less data than their length allows. In
+TLS 1.2 the header shows records without data (renegotiations, alerts). Honest clients send few such records: a
+KeyUpdate after 2^24 records or more, and the alert at the end. Padding would also count, but no Kafka client pads.
 
 Hot path: 0.6 µs a record.
 """
@@ -24,7 +24,7 @@ _WASTED_SHARE_SHIFT: Final = 14
 
 _HEADER: Final = struct.Struct(">BHH")  # type, version, length
 _DATA: Final = 23
-_OVERHEAD_1_3: Final = 17  # a byte of type and the tag, of every suite
+_OVERHEAD_1_3: Final = 17  # one byte for the type, and the authentication tag; the same in every suite
 
 
 class Records:

@@ -1,5 +1,6 @@
-"""The server's side of one TLS session: the client's principal, the handshake's steps, and its deadline. `ServerTls` is
-the interface to certificates; `broker.security.tls` implements it.
+"""Server's side of one TLS session: the client's principal, and the steps and deadline of the handshake.
+
+`ServerTls` is the interface to certificates; `broker.security.tls` implements it.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class ServerSession:
         self._shared = shared
         self._tls = tls
         self._handshakes = handshakes
-        self.armed_tick = 0  # the wheel's
+        self.armed_tick = 0  # set by the deadline wheel only
         self._layer = TlsLayer(connection, self, tls.context, is_server=True)
 
     @property
     def protocol(self) -> TlsLayer:
-        """For the transport."""
+        """The protocol that the transport drives."""
         return self._layer
 
     @property
@@ -89,7 +90,7 @@ class ServerSession:
         self._over()
 
     def _over(self) -> None:
-        """The handshake is."""
+        """The handshake is over."""
         self._shared.wheel.disarm(self)
         self._handshakes.leave(self)
 

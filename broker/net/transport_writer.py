@@ -1,12 +1,10 @@
 """Writes responses to a transport: small buffers joined, large ones in slices, file ranges by sendfile.
 
 Bytes leave in the order given. A frame whose length was sent is completed, or the connection is aborted. When the
-socket is full, writing stops until it has room. Meanwhile file ranges are not copied, and at most one slice of a buffer
-is.
+socket is full, writing stops until it has room. Meanwhile at most one slice of a buffer is copied, and no file range.
 
 Hot path: several small responses leave in one system call. A file range leaves in one `sendfile` per MiB (measured:
-equal to C from 64 KB up), or in as many as the socket's buffer requires; the buffer grows the first time that is more
-than one.
+equal to C from 64 KB up), or in more if the socket's buffer is too small; the buffer grows the first time that happens.
 """
 
 from __future__ import annotations
@@ -32,8 +30,9 @@ _TLS_SLICE: Final = 256 << 10
 the bytes that the socket did not take: 1 MiB at a time costs 3.3 s/GB, this size 0.84."""
 
 _WAKE_PIECE: Final = 16 << 10
-"""Read into memory when the socket is full and cannot be watched: the transport waits with it for room, then sendfile
-resumes. Small, because it is copied."""
+"""Bytes read into memory when the socket is full and cannot be watched. The transport waits until they fit; then
+sendfile resumes. It is small, because the bytes are copied.
+"""
 
 _TURN: Final = 4 << 20
 """Bytes one connection may send before others have their turn (about 1 ms)."""
@@ -295,8 +294,8 @@ class WideSendBuffers:
     holds references to the page cache, no copies: at most 416 KiB a connection (it doubles what is requested), 256 MiB
     in all. Beyond that, and where `net.core.wmem_max` is smaller, more turns are needed.
 
-    Why not larger: when a response fits whole, eight readers cost 0.73 s/GB of CPU (theirs included) instead of 0.57. A
-    busy reader had 1 MB after 8 ms instead of 2 to 4 (under BBR and Reno).
+    A larger buffer would be worse. If a whole response fits, eight readers cost 0.73 s/GB of CPU (theirs included)
+    instead of 0.57, and a busy reader had 1 MB after 8 ms instead of 2 to 4 (under BBR and Reno).
     """
 
     def __init__(self, net: Net, connections_max: int) -> None:

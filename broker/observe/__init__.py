@@ -1,6 +1,6 @@
-"""What an operator sees: metrics, health, conditions, the cluster's state.
+"""Observability: metrics, health, conditions, and the cluster's state, for operators.
 
-Hot paths count in plain attributes. `metrics/exposition.py` names them when /metrics is asked. `conditions.py` (pure)
-says what is wrong and what to do, for `tier status` and docs/operations.md. `cluster_findings.py` (pure) does so for
-the cluster.
+Hot paths count in plain attributes. `metrics/exposition.py` names them when /metrics is requested. `conditions.py`
+(pure) names problems of the broker and their remedies, for `tier status` and docs/operations.md. `cluster_findings.py`
+(pure) does the same for the cluster.
 """

@@ -1,6 +1,8 @@
-"""Findings: problems of a cluster with their remedies, as sentences made from one image. There is none if every broker
-has a session, and every partition its leader and replicas. docs/operations.md has a section on each name. `thermocline
-cluster status` shows all findings; as a condition each is reported by one broker (cluster_summary). Pure.
+"""Findings: problems of a cluster with their remedies, as sentences made from one image.
+
+There are none if every broker has a session and every partition has its leader and replicas. docs/operations.md has a
+section on each name. `thermocline cluster status` shows all findings; as a condition each is reported by one broker
+(cluster_summary). Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 
 SHOWN_MAX: Final = 3
-_REASONS_MAX: Final = 4  # findings about partitions without a leader; further sets of replicas share one more
+_REASONS_MAX: Final = 4  # findings about partitions without a leader; all further sets of replicas share one finding
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -109,7 +111,7 @@ def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerR
 
 
 def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Remarks: partitions whose first replica could lead but does not, since it was away."""
+    """Remarks: partitions whose first replica could lead but does not, because it was away."""
     active = {one.node for one in brokers if one.active}
     moved = [
         one
@@ -157,7 +159,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
         away = sorted(set(partition.replicas) - set(active))
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
         return (
-            "every replica that held all that was acknowledged lost its log",
+            "every replica with all acknowledged records lost its log",
             f"{do}: when all replicas have reported, the one with most records leads; "
             "a replica that never returns is waited for until thermocline cluster forget",
         )
@@ -172,7 +174,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
     return (
         f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all that was "
         "acknowledged, and cannot lead",
-        "look for log_offline or disk_full there, and at its log; restart it when the disk works",
+        "look there for the conditions log_offline and disk_full, and read its log; restart it when the disk works",
     )
 
 

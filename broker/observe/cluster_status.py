@@ -1,7 +1,8 @@
-"""Status of the cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics. Defines
-under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every broker gives the same
-response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that it yields to other
-work with many partitions.
+"""Status of the cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
+
+Defines under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every broker gives
+the same response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that it yields to
+other work with many partitions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
     * `active`: it has a session; `broker_epoch`: of the last session.
     * `leaders`, `replicas`: partitions it leads and holds.
     * `machine`: the boot id of its machine.
-    * `given_up`: by `cluster forget`: the data on its disk does not count.
+    * `given_up`: `cluster forget` gave it up, so the data on its disk does not count.
     """
 
     node: int
@@ -44,9 +45,10 @@ class BrokerRow(msgspec.Struct, frozen=True):
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
     """A partition.
 
-    * `leader`: None without one. * `in_sync`: replicas with all committed records, including those without a session.
-    * `under_replicated`: fewer of them have a session than there are replicas.
-    * `below_min`: fewer than min.insync.replicas have one, so acks=all is refused.
+    * `leader`: None without one.
+    * `in_sync`: replicas with all committed records, including those without a session.
+    * `under_replicated`: a replica is not in sync or has no session.
+    * `below_min`: fewer than min.insync.replicas replicas are in sync and have a session, so acks=all is refused.
     * `starting`: the leader began without all acknowledged records and has not recovered them yet.
     """
 
@@ -65,7 +67,8 @@ class PartitionRow(msgspec.Struct, frozen=True, gc=False):
 
 class ClusterStatus(msgspec.Struct, frozen=True):
     """One image. `version`: its number of records. `controller_for_ms`: how long the answering broker has known the
-    controller. Without a controller none is known."""
+    controller. 0 without a controller.
+    """
 
     cluster_id: str | None
     controller: int | None

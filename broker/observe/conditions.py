@@ -24,7 +24,7 @@ _RELIEF = "see blocked by, free disk space, or raise thermocline.local.bytes.max
 
 
 class Condition(Enum):
-    """Worst first; the value is the name everywhere."""
+    """Names of the conditions, the worst first. A value is the condition's name everywhere."""
 
     NOT_READY = "not_ready"
     NO_LEADER = cluster_findings.NO_LEADER  # reported by the controller

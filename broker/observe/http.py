@@ -1,8 +1,8 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, `POST /tier/seal`, `POST /reload`.
 
-With secrets (`thermocline.http.token.file`) every request needs one, except probes, and /metrics if it is open. Without
-secrets, a request that changes state is accepted only from loopback. Such a request always needs a JSON content type,
-so that no web page can send it (cli.md).
+With secrets (`thermocline.http.token.file`) every request needs one, except for probes, and for /metrics if it is
+configured as open. Without secrets, a request that changes state is accepted only from loopback. Such a request always
+needs a JSON content type, so that no web page can send it (cli.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Views:
     not_ready: Callable[[], str]  # "" when ready
     failures: Callable[[], list[str]]
     seal: Callable[[str | None], Awaitable[None]]
-    reload: Callable[[], Awaitable[bytes]]  # JSON, an array of what was read again
+    reload: Callable[[], Awaitable[bytes]]  # JSON, an array of the files that were read again
 
 
 class Secrets(Protocol):
@@ -166,7 +166,7 @@ class HttpServer:
             return _text("files, or the key service, did not answer in time; see the broker's log\n", 504)
 
     def _may_not_change(self, request: web.Request) -> web.Response | None:
-        """The refusal of a request that changes something; None: it may. Its secret was asked for before."""
+        """The refusal of a request that changes something; None: it is allowed. Its secret was checked before."""
         if self._protection.secrets is None and not _is_loopback(request.remote):
             return _text(f"{request.path} is answered from loopback only, without thermocline.http.token.file\n", 403)
         if request.content_type != "application/json":

@@ -1,8 +1,9 @@
 """Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls_layer` below aiohttp's protocol.
+
 The number of connections and the time of each handshake are bounded. If the port is full, a new connection replaces
 another: the longest silent one of the address with the most connections. Idle connections of strangers thus cannot
-block a liveness probe, whose failure would restart the broker. Asyncio's own TLS would hold 256 KiB per connection from
-its first byte on.
+block a liveness probe, whose failure would restart the broker. asyncio's own TLS is not used, because it would hold 256
+KiB per connection from the first byte on.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _room = memoryview(bytearray(64 << 10))
 
 
 class HttpConnections:
-    """Makes the protocol of each connection. `http` makes aiohttp's, `context` gives the present TLS context; None: the
-    port speaks plaintext."""
+    """Makes the protocol of each connection. `http` makes the protocol of aiohttp, `context` gives the present TLS
+    context; None: the port speaks plaintext.
+    """
 
     def __init__(self, http: Callable[[], asyncio.Protocol], context: Callable[[], ssl.SSLContext] | None) -> None:
         self._http = http
@@ -67,7 +69,9 @@ class _Open:
 
 
 class _Buffered(asyncio.BufferedProtocol):
-    """A streaming protocol, as a buffered one. It is counted from its connection on, before a handshake."""
+    """Adapts a streaming protocol to the interface of a buffered one. The connection is counted from its beginning,
+    before a handshake.
+    """
 
     def __init__(self, inner: asyncio.Protocol, open_: _Open) -> None:
         self._inner = inner

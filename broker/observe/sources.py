@@ -28,8 +28,9 @@ from tiering.service import TierService
 
 @dataclass(frozen=True, slots=True)
 class StartupSources:
-    """The objects that exist before the broker serves. `outage`: the log of failed store calls, first of the start's,
-    later of the lease's."""
+    """The objects that exist before the broker serves. `outage`: the log of failed store calls, first those of the
+    start, later those of the lease.
+    """
 
     config: BrokerConfig
     health: Health

@@ -9,8 +9,9 @@ from broker.config.units import show_duration
 
 
 class LateReplica(msgspec.Struct, frozen=True, gc=False):
-    """A replica that lacks records its leader held half a second ago. `records` and, about, `bytes` it has not flushed
-    (null: no report in this leader epoch); `ms`: since when."""
+    """A replica that lacks records its leader held half a second ago. `records` and (approximately) `bytes`: what it
+    has not flushed; null without a report in this leader epoch. `ms`: for how long.
+    """
 
     topic: str
     partition: int

@@ -26,7 +26,7 @@ from tiering.partition_state import Block
 
 _REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
 _WHY_CHARS: Final = 300
-# Causes that block appends are shown before causes that block tiering.
+# The order of causes: those that block appends come before those that block tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 
@@ -192,7 +192,7 @@ def refusals(store: MeteredStore) -> tuple[str, ...]:
 
 
 def cluster_now(sources: Sources) -> ClusterSummary:
-    """At once: for few partitions."""
+    """The cluster summary, made at once; for few partitions."""
     return summarize(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
 
 

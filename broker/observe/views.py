@@ -1,5 +1,6 @@
-"""Content of the HTTP routes, from the first second of a start to the end. A starting broker shows its present wait;
-`Sources` add the rest once clients are served.
+"""Content of the HTTP routes, from the first second of a start to the end.
+
+A starting broker shows its present wait; `Sources` add the rest once clients are served.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def operator_views(
             raise Retryable("not ready yet")
         for snapshots in (sources.snapshots, sources.transaction_snapshots):
             if snapshots is not None and topic in (None, snapshots.topic):
-                await snapshots.write_changed()  # snapshots are the copy of an internal topic in the bucket
+                await snapshots.write_changed()  # snapshots are the copies of internal topics in the bucket
         await sources.tiers.seal_all(None if topic is None else [topic])
 
     return Views(

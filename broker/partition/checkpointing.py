@@ -1,5 +1,8 @@
-"""Ticks and checkpoints of changed partitions. An idle partition costs nothing. If a full disk refuses a checkpoint,
-its samples are written with the next one at the usual time."""
+"""Ticks and checkpoints of changed partitions.
+
+An idle partition costs nothing. If a full disk refuses a checkpoint, its samples are written with the next one at the
+usual time.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Checkpointing:
         self._is_due = asyncio.Event()
 
     def opened(self, partitions: Iterable[HostedReplica]) -> None:
-        """These partitions lead or follow in another epoch, which the next checkpoint records soon."""
+        """Note partitions that lead or follow in another epoch, so that a checkpoint records it soon."""
         self._changed.update(partitions)
         self._has_new = True
 

@@ -1,6 +1,8 @@
-"""Reads one partition's log on this disk without blocking the loop. Only bytes that are in the page cache and were
-checked since the start are sent (C25). A worker loads and checks other bytes first, once for all readers. Damage is
-reported."""
+"""Reads one partition's log on this disk without blocking the loop.
+
+Only bytes that are in the page cache and were checked since the start are sent (C25). A worker loads and checks other
+bytes first, once for all readers. Damage is reported.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Logs here that failed or lost records, for the controller. `unfit`: the log failed, so its replica does not lead
-until the log is reopened. `lost`: the log is damaged and lacks records that an in-sync replica must have (R18). An
-entry stays until the log is reopened or removed."""
+"""Logs on this broker that failed or lost records, for reports to the controller.
+
+`unfit`: the log failed, so its replica does not lead until the log is reopened. `lost`: the log is damaged and lacks
+records that an in-sync replica must have (R18). An entry stays until the log is reopened or removed.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ class LogFailures:
         self._watchers.append(changed)
 
     def failed(self, place: LogPlace, why: str) -> None:
-        """A write or sync failed, the disk refuses to open the log, or it cannot follow its leader. It takes no more
-        records (D38)."""
+        """The log takes no more records (D38): a write or sync failed, the disk refuses to open it, or it cannot follow
+        its leader.
+        """
         if place not in self.unfit:
             self.unfit[place] = why
             self._changed()

@@ -1,6 +1,8 @@
-"""The interface between handlers that read (Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata) and a partition that is
-led here, followed, or only in the bucket. No call blocks. Only the searches await. `NotKnownYet` means that the
-partition is looked up first."""
+"""Interface of partitions for the handlers that read: Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata.
+
+A partition is led here, followed, or only in the bucket. No call blocks, and only the searches await. `NotKnownYet`
+means that the partition has to be looked up first.
+"""
 
 from __future__ import annotations
 
@@ -101,8 +103,8 @@ class Readable(WatchedPartition, Protocol):
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are,
-        or never will be."""
+        """A future that is done when all records appended so far are visible, after at most `wait_s`. None
+        if they are visible already, or never will be."""
 
 
 class HostedReplica(Protocol):

@@ -1,6 +1,8 @@
-"""Look-up tables of this broker's partitions, by role. A partition is in `partitions` from the moment it serves until
-it resigns or its topic is deleted. A request for a partition with another leader never gets
-UNKNOWN_TOPIC_OR_PARTITION."""
+"""Look-up tables of this broker's partitions, by role.
+
+A partition is in `partitions` from the moment it serves until it resigns or its topic is deleted. A request for a
+partition with another leader never gets UNKNOWN_TOPIC_OR_PARTITION.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class RefusedCopy(NamedTuple):
 
 
 class Registry:
-    """Partitions by (topic name, index), topics by name. `node_id`: this broker's."""
+    """Partitions by (topic name, index), topics by name. `node_id`: the id of this broker."""
 
     def __init__(self, metadata: MetadataCache, node_id: int) -> None:
         self._metadata = metadata
@@ -94,14 +96,14 @@ class Registry:
         return self.starting.get((partition.topic, partition.index)) is partition
 
     def forget(self, partition: LeaderReplica) -> None:
-        """Its log passes to another role or is removed."""
+        """Drop a partition whose log passes to another role or is removed."""
         key = partition.topic, partition.index
         if self.resigned.get(key) is partition:
             del self.resigned[key]
         self.touched.discard(partition)
 
     def forget_refused(self, topic: str, index: int, copy: RefusedCopy) -> None:
-        """That role is over."""
+        """Drop the entry of a log that could not be opened: its role ended."""
         if self.refused.get((topic, index)) is copy:
             del self.refused[topic, index]
 
@@ -124,7 +126,7 @@ class Registry:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def led_elsewhere(self, name: str, index: int) -> Row | None:
-        """The row of a partition that another broker leads, or none; None for any other."""
+        """The row of a partition that is led by another broker or by none; None for other partitions."""
         topic = self._metadata.topic_named(name)
         if topic is None or not 0 <= index < topic.partitions:
             return None

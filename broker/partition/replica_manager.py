@@ -1,6 +1,8 @@
-"""The replicas of this broker: gives each `ReplicaOwner` the role that the metadata image asks for. It implements the
-publisher's `Effects`. No call waits: each starts work that continues until a later call changes the goal. Once `close`
-began, no role begins. A stop is clean only if the tail of every log is known."""
+"""`ReplicaManager`: gives each replica of this broker the role that the metadata image asks for.
+
+It implements the publisher's `Effects`. No call waits: each starts work that continues until a later call changes the
+goal. No role begins after `close` began. A stop is clean only if the tail of every log is known.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ class ReplicaManager:
         self._is_closing = False  # once set, no role begins; the clean-shutdown marker relies on that
         self._topics: dict[str, Topic] = {}  # by id, as in the newest image
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
-        self._publications: dict[str, list[Publication]] = {}  # by topic id, until they are over
+        self._publications: dict[str, list[Publication]] = {}  # by topic id; removed when they are over
         self._config_updates = ConfigUpdates(self._topics, self._configure, tasks)
         self.stray_logs = StrayLogs(node_id, logs, metadata, report)
         self.checkpointing = Checkpointing(config, world, logs, registry)
@@ -237,7 +239,7 @@ class ReplicaManager:
             self._topic_deletion.purge(topic)
 
     async def _closed(self, topic_id: str) -> None:
-        """Wait until no log of a withdrawn topic is open or opening."""
+        """Wait until no log of a withdrawn topic is open or being opened."""
         for owner in tuple(self._owners.get(topic_id, {}).values()):
             await owner.aim_reached()
 

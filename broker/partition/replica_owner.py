@@ -1,7 +1,9 @@
-"""The owner of one replica on this broker: gives its log one role at a time, or removes it. One task per replica works
-towards the newest aim. A new aim ends the current role at once. The next role begins after all work of the previous one
-on the log ended. An aim that is replaced before its turn never begins. `docs/design/late-work.md` draws the states and
-transitions."""
+"""Owner of one replica on this broker: gives its log one role at a time, or removes it.
+
+One task per replica works towards the newest aim. A new aim ends the current role at once. The next role begins after
+all work of the previous one on the log ended. An aim that is replaced before its turn never begins.
+`docs/design/late-work.md` draws the states and transitions.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
-    """One call of the publisher. `publication`: of a partition to be led. `is_sure`: there is proof that the log is not
-    wanted here (R8, R24); without proof it is kept as a stray."""
+    """One order of the publisher. `publication`: set for a partition to be led. `is_sure`: there is proof that the log
+    is not wanted here (R8, R24); without proof it is kept as a stray.
+    """
 
     goal: Goal
     publication: Publication | None = None
@@ -63,7 +66,7 @@ class ReplicaOwner:
         self._gone = gone
         self._aim = _REST
         self._before: LeaderReplica | None = None  # the last leadership, while its log stayed open since
-        self._was_dropped = False  # since its last role; then the tier drops the leader's values
+        self._was_dropped = False  # after its last role, when the tier drops the leader's values
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -146,7 +149,7 @@ class ReplicaOwner:
 
     def _set_aim(self, aim: Aim) -> None:
         if self._aim.publication is not None and self._aim is not aim:
-            self._aim.publication.drop(self.index)  # if it never began, the publication must not wait for it
+            self._aim.publication.drop(self.index)  # if the role never began, the publication must not wait for it
         self._aim = aim
         if self._task is None:
             name = f"replica {self.place}"
@@ -190,7 +193,7 @@ class ReplicaOwner:
         """The partition's root has a higher epoch, so this leader role ended. The replica leads again when the image
         gives it a higher epoch."""
         assert self.role is role, f"{self.place}: a role that is over was fenced"
-        log.error("%s is led by somebody else: %s; it leads again in a higher leader epoch", self.place, why)
+        log.error("%s is led by another broker: %s; it leads again in a higher leader epoch", self.place, why)
         role.end(Fenced(f"{self.place}: {why}"))
         self._set_aim(_REST)
 
@@ -218,7 +221,9 @@ class ReplicaOwner:
             await self._move_aside(topic_id, aim)
 
     def _forget_failures(self) -> None:
-        """Not earlier: if the replica is assigned again before the removal, a damaged log is still damaged (R18)."""
+        """Called after the removal, not before: if the replica is assigned again before the removal, a damaged log is
+        still damaged (R18).
+        """
         self._roles.registry.log_failures.over(self.key)
 
     async def _move_aside(self, topic_id: UUID, aim: Aim) -> None:

@@ -1,1 +1,1 @@
-"""Requests of this broker to others of its cluster: connections, forwarding, and the way to the controller."""
+"""Requests of this broker to other brokers of its cluster: connections, logins, and forwarding to the controller."""

@@ -1,8 +1,8 @@
 """Forwards clients' requests that only the controller may answer, in an Envelope with the client's identity (KIP-590).
 
-A request is sent again once, to another controller, and only when the first broker did not execute it (NOT_CONTROLLER,
-or no process listens). The response is returned after this broker applied the image it refers to, so that the client
-can read the result here.
+A request is sent again once, to another controller, and only when the first broker certainly did not execute it
+(NOT_CONTROLLER, or no process listens). The response is returned after this broker applied the image of the change, so
+that the client can read the result here.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
 from seams.world import World
 
-_RENEWED_AT: Final = 0.85  # of a session, as Kafka's clients (0.85 to 0.95)
+_RENEWED_AT: Final = 0.85  # share of a session after which a new login begins; Kafka's clients take 0.85 to 0.95
 _TOKEN_BYTES_MAX: Final = 64 << 10
 
 

@@ -1,2 +1,3 @@
-"""Client quotas (KIP-13, 124, 546, 599): rates and token buckets, which quota is a client's, and how long it is muted.
-Pure: times are parameters."""
+"""Client quotas (KIP-13, 124, 546, 599): rates, token buckets, the choice of a client's quota, and its throttle time.
+Pure: times are parameters.
+"""

@@ -1,7 +1,7 @@
 """The quotas of clients' requests on one broker: produced and fetched bytes, request time, controller mutations.
 
-A quota is measured only while one of its kind is set anywhere, so without quotas a request pays one attribute. The
-content changes exactly when `image.quotas` is another object. Source: Kafka's ClientQuotaManager,
+Use is measured only while some quota of its kind is set, so without quotas a request costs one attribute read. The
+quotas change exactly when `image.quotas` is another object. Source: Kafka's ClientQuotaManager,
 ClientRequestQuotaManager, ControllerMutationQuotaManager.
 """
 
@@ -26,7 +26,7 @@ from broker.quotas.limits import Limits
 from broker.quotas.rates import Rate, TokenBucket, Windows
 from broker.quotas.sensors import Sensors
 
-PERCENT: Final = 100.0  # of the event loop: a second of it a second
+PERCENT: Final = 100.0  # request time: one second of the event loop per second
 
 _REFUSED: Final = "The throttling quota has been exceeded."
 
@@ -41,7 +41,7 @@ class QuotaKind(StrEnum):
 
 
 class RateQuota:
-    """One kind of quota on rates. `throttle_ms_max`: of request time, a window (Kafka's)."""
+    """One kind of quota on rates. `throttle_ms_max`: longest throttle; for request time one window, as in Kafka."""
 
     __slots__ = ("_limits", "_sensors", "_throttle_ms_max", "is_set", "windows")
 
@@ -114,8 +114,9 @@ class Mutations:
         self._throttled_until_ms = 0
 
     def charge(self) -> Callable[[int], None]:
-        """A function that counts the partitions of one change, once however often it is decided. It raises ApiError
-        THROTTLING_QUOTA_EXCEEDED."""
+        """A function that counts the partitions of one change. It counts once, even if the change is decided several
+        times. It raises ApiError THROTTLING_QUOTA_EXCEEDED.
+        """
         charged = False
 
         def count(partitions: int) -> None:
@@ -128,7 +129,7 @@ class Mutations:
 
     @property
     def throttle_ms(self) -> int:
-        """For how long the client is throttled from now."""
+        """How long the client is throttled from now on."""
         return max(self._throttled_until_ms - self._now_ms(), 0) if self._throttled_until_ms else 0
 
     def _count(self, partitions: int) -> None:
@@ -148,8 +149,9 @@ class Mutations:
 
 
 class QuotaManagers:
-    """All kinds (Kafka's name). `is_set`: any quota of users or client ids is set. `monotonic_s`: the clock. `is_free`:
-    whether a peer has no quotas: brokers, and super users, whom Kafka limits too."""
+    """All kinds of quotas (Kafka's name for them). `is_set`: any quota of users or client ids is set. `monotonic_s`:
+    the clock. `is_free`: whether a peer has no quotas: brokers, and super users, whom Kafka limits too.
+    """
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class QuotaManagers:
         return int(self._monotonic_s() * 1000)
 
     def mutations(self, peer: Peer, client_id: str, *, is_strict: bool) -> Mutations:
-        """For a request of a client, which may have connected to another broker."""
+        """The mutations of one client's request; the client may be connected to another broker."""
         found = None
         if self._mutation_limits and not self.is_free(peer):
             found = self._mutation_limits.of(user_of(peer.principal), client_id)

@@ -1,5 +1,7 @@
-"""Connections that each address may open a second (KIP-612). A connection above the quota is not served and not
-counted. It is closed after the throttle time, at most one window. Addresses without a quota are not measured.
+"""Connections that each address may open a second (KIP-612).
+
+A connection above the quota is not served and not counted. It is closed after the throttle time, at most one window.
+Addresses without a quota are not measured.
 
 Source: Kafka's ConnectionQuotas. Host names are resolved by the caller.
 """

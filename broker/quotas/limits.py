@@ -1,7 +1,13 @@
 """The quota that applies to a client: the most specific of eight levels (KIP-13, KIP-55).
 
-1. user and client id; 2. user and default client id; 3. user; 4. default user and client id; 5. default user and
-default client id; 6. default user; 7. client id; 8. default client id.
+1. user and client id
+2. user and default client id
+3. user
+4. default user and client id
+5. default user and default client id
+6. default user
+7. client id
+8. default client id
 
 Clients that share a level without a client id or user in it share one rate: all clients of a user under 3 and 6, all
 users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: select

@@ -1,5 +1,6 @@
-"""Seconds of the event loop that one request takes: its dispatch, and each step of the task that continues it. A wait
-does not count."""
+"""Event loop time of one request, in seconds: its dispatch, and each step of the task that continues it. Waits do not
+count.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class LoopTime:
         return self._total_s if self._began_s is None else self._total_s + self._now_s() - self._began_s
 
     def start(self) -> bool:
-        """Start the clock. False: it is running already, and another caller stops it."""
+        """Start the clock. Returns False if it is running already; the caller that started it stops it."""
         if self._began_s is not None:
             return False
         self._began_s = self._now_s()

@@ -23,7 +23,7 @@ class Windows:
     size_ms: int = 1000
     span_ms: int = field(init=False)
     least_span_ms: int = field(init=False)
-    """A rate is never measured over less."""
+    """Shortest time over which a rate is measured."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "span_ms", self.count * self.size_ms)
@@ -44,7 +44,7 @@ class _Sample:
 class Rate:
     """One client's use per second.
 
-    Hot path while a quota is set: within it `record` and `throttle_ms` look at no sample but the current one.
+    Hot path while a quota is set: below the quota `record` and `throttle_ms` read only the current sample.
     """
 
     __slots__ = ("_current", "_purge_ms", "_samples", "_total", "_windows")
@@ -54,7 +54,7 @@ class Rate:
         self._samples: list[_Sample] = []  # at most one more than there are windows
         self._current = 0
         self._total = 0.0  # of all samples
-        self._purge_ms = 0  # no sample is obsolete before
+        self._purge_ms = 0  # no sample is obsolete before this time
 
     def record(self, value: float, now_ms: int) -> None:
         """Count `value`; a negative one reverses a count in the same window."""

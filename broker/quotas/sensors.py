@@ -1,6 +1,8 @@
-"""Sensors: the measured use of each client, at most `SENSORS_MAX` of one kind. A sensor expires after an hour without
-use, as in Kafka. Above the bound the least recently used sensor is dropped, so its client starts with an unused quota.
-Clients that always send new ids thus cost time, not memory."""
+"""Sensors: the measured use of each client, at most `SENSORS_MAX` of one kind.
+
+A sensor expires after an hour without use, as in Kafka. Above the bound the least recently used sensor is dropped, so
+its client starts with an unused quota. Clients that always send new ids thus cost time, not memory.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class Sensors(Generic[T]):
 
     def __init__(self, count_max: int = SENSORS_MAX) -> None:
         self._count_max = count_max
-        self._found: OrderedDict[SensorKey, tuple[int, T]] = OrderedDict()  # by last use
+        self._found: OrderedDict[SensorKey, tuple[int, T]] = OrderedDict()  # in the order of their last use
 
     def __len__(self) -> int:
         return len(self._found)

@@ -35,7 +35,7 @@ class Archive:
         registry.readable = self.partitions
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """The partitions exist, or have another leader epoch."""
+        """Serve these partitions, which are new or have another leader epoch."""
         topic_id = UUID(topic.topic_id)
         for index in indexes:
             epoch = topic.rows[index].leader_epoch
@@ -74,7 +74,7 @@ class Archive:
         """Partitions have no config here."""
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Replicas are the owner's."""
+        """Replicas belong to the owner of the bucket."""
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
         """Nothing is copied here."""
@@ -83,7 +83,7 @@ class Archive:
         """The owner deletes its objects."""
 
     async def opened(self, topic_id: str) -> None:
-        """At once."""
+        """Returns at once: there is nothing to open."""
 
 
 class ArchiveImages:
@@ -92,7 +92,7 @@ class ArchiveImages:
 
     Internal topics are left out, because no object holds their records. Of configs for all brokers only topic defaults
     remain; others apply to the owner's processes. An unchanged topic is the same object in successive images, so the
-    cost is that of the changes. Pure.
+    cost depends only on the changes. Pure.
     """
 
     def __init__(self, node: Node) -> None:

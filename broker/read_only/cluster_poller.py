@@ -37,7 +37,7 @@ class ClusterPoller:
         self._world = world
         self._taken = taken
         self._asked = asyncio.Event()
-        self._polls = 0  # that ended
+        self._polls = 0  # number of polls that ended
         self._began = 0
         self._polled = asyncio.Event()
         self.outage = outage
@@ -103,7 +103,7 @@ class ClusterPoller:
         else:
             assert self.loaded is not None
             if loaded.cluster_id != self.loaded.cluster_id:
-                raise Refused(f"cluster.json is of cluster {loaded.cluster_id} now, {self.loaded.cluster_id} was read")
+                raise Refused(f"cluster.json belongs to cluster {loaded.cluster_id}, not {self.loaded.cluster_id}")
             self._answered(began_s)
             self.loaded = loaded
             self._taken(loaded.at)

@@ -3,7 +3,7 @@
 * Requests that wait for the same root share one read; at most `READS_AT_ONCE` reads run at a time.
 * At most `ENTRIES_MAX` entries are cached; the least recently used are dropped, but partitions keep their offsets.
 * Partitions without requests are not polled, and no timer walks over all partitions.
-* A root that cannot be read refuses only its own partition.
+* If a root cannot be read, only requests for its own partition are refused.
 * A root with a later leader epoch than the image is used only after a newer image was read.
 """
 
@@ -118,8 +118,9 @@ class RootCache:
             self.read(partition)
 
     async def refresh(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
-        """Read roots that are not known or were read more than `FRESH_S` ago, and wait up to `wait_s`. One that cannot
-        be read does not change."""
+        """Read roots that are not known or were read more than `FRESH_S` ago, and wait up to `wait_s`. A root that
+        cannot be read does not change.
+        """
         now_s = self._now_s()
         until_s = now_s + wait_s
         reading = []
@@ -139,7 +140,7 @@ class RootCache:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
     def read(self, partition: ArchivedPartition) -> asyncio.Future[None]:
-        """Resolves, without an error, when the read succeeded or failed. Do not cancel it."""
+        """Read the root. The future is done, without an error, when the read succeeded or failed. Do not cancel it."""
         reading = self._reading.get(partition)
         if reading is None:
             reading = asyncio.get_running_loop().create_future()
@@ -215,7 +216,7 @@ class RootCache:
         self._refuse(partition, StorageFailed(f"{partition} is not served: {damage}"), DAMAGED_S)
 
     def _trace(self, partition: ArchivedPartition, root: KnownRoot) -> asyncio.Future[None]:
-        """Resolves, without an error, when the read of the lineage succeeded or failed. Do not cancel it."""
+        """Read the lineage. The future is done, without an error, after success or failure. Do not cancel it."""
         tracing = self._tracing.get(partition)
         if tracing is None:
             tracing = asyncio.get_running_loop().create_future()

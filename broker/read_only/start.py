@@ -234,7 +234,7 @@ class MemoryPartition:
         """There is no other replica."""
 
     def resign(self) -> None:
-        """Nothing waits."""
+        """Does nothing, because no append waits."""
 
     async def replay(self) -> AsyncIterator[Replayed]:
         yield Replayed(0, b"")

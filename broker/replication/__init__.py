@@ -1,4 +1,4 @@
-"""What the replicas of a partition decide. Most modules are pure machines.
+"""Replication: the decisions of a partition's leader and followers. Most modules are pure machines.
 
 How a record reaches a follower:
 1. The follower's fetch for the offset after its flushed end waits at the leader (`fetcher.py`,

@@ -5,9 +5,10 @@ D79). Pure.
 - A member of the in-sync set, committed or proposed, is never sent to the bucket. It holds every committed record and
   the bucket holds only committed ones, so its end is at or above the verified end. If it is not, its report may still
   be part of an acknowledgement: it continues from its own end.
-- A replica outside the set may skip ahead, because no acknowledgement used its reports. All records that it drops are
-  below the verified end. Until its end reaches the high watermark it cannot become a member, because its report is
-  below the verified end. An unclean election may choose it meanwhile; an unclean start reads the bucket anyway.
+- A replica outside the set may skip to the bucket, because no acknowledgement used its reports. All records that it
+  drops are below the verified end. Until its end reaches the high watermark it cannot become a member, because its
+  report is below the verified end. An unclean election may choose it meanwhile; an unclean start reads the bucket
+  anyway.
 - No replica starts below the log start or below its own end.
 """
 
@@ -46,8 +47,9 @@ class Start(NamedTuple):
 
 def start_of(end: int, verified_end: int, log_start: int) -> Start | None:
     """Offset at which a replica restarts if the leader has no bytes at its `end`; None: the replica is there already,
-    and fetches again. The log start if all objects in the bucket expired. `verified_end` −1: the topic is not
-    tiered."""
+    and fetches again. It is the log start if all objects in the bucket expired. `verified_end` −1: the topic is not
+    tiered.
+    """
     offset = max(verified_end, log_start)
     return Start(offset, is_bare=verified_end < 0) if offset > end else None
 

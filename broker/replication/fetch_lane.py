@@ -1,7 +1,7 @@
 """The two lanes to one leader, in-sync and catch-up, and the pace of the catch-up lane. Pure.
 
-- An in-sync replica is in the first lane from its next response on. A replica that is not in sync and lacks committed
-  records is in the second. In-sync fetches thus never queue behind catch-up bytes.
+- After its next response an in-sync replica is in the in-sync lane, and a replica that is not in sync and lacks
+  committed records is in the catch-up lane. In-sync fetches thus never queue behind catch-up bytes.
 - Catch-up starts at 256 KiB a response and doubles every 10 s, so it leaves CPU to producers. After 50 s, or while no
   producer is active on any leader, it has full speed.
 """
@@ -24,8 +24,9 @@ _JOINING_MS: Final = 20  # how long an in-sync fetch is parked while replicas ma
 
 class FetchLane:
     """One lane to one leader. `is_in_sync`: by the image. `quiet_ms`: time without a produce request at the leader, by
-    lane, shared by all lanes of a broker because producers of one leader wait for replicas on others; negative while
-    unknown. `now_s` never goes back between calls."""
+    lane; negative while unknown. All lanes of a broker share it, because producers of one leader may wait for replicas
+    on others. `now_s` never goes back between calls.
+    """
 
     def __init__(self, is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int], *, is_behind: bool) -> None:
         self._is_in_sync = is_in_sync
@@ -40,12 +41,12 @@ class FetchLane:
         return at.offset >= high_watermark or self._is_in_sync(key)
 
     def rest(self) -> None:
-        """No replica is left in the lane: the next one starts slowly again."""
+        """Reset the pace, because no replica is left in the lane: the next one starts slowly again."""
         self._began_s = None
         self._quiet_ms.pop(self, None)
 
     def heard(self, quiet_ms: int) -> None:
-        """Time since the leader's last produce request. Negative: unknown."""
+        """Note the time since the leader's last produce request. Negative: unknown."""
         self._quiet_ms[self] = quiet_ms
 
     def limits(self, of: Limits, now_s: float, *, is_only: bool) -> Limits:

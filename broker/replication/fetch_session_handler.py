@@ -1,7 +1,9 @@
-"""The follower's side of a fetch session: selects the positions of the next request (KIP-227). Pure. Each response
-belongs to the last request. After an error, and in a new session of this broker, the next request starts a new fetch
-session with all positions: a leader discards reports of an ended broker session (R16). The cost of any other request is
-that of the changes. Source: Kafka's FetchSessionHandler."""
+"""Follower's side of a fetch session: selects the positions of the next request (KIP-227). Pure.
+
+Each response belongs to the last request. After an error, and in a new session of this broker, the next request starts
+a new fetch session with all positions, because a leader discards reports of an ended broker session (R16). The cost of
+any other request depends only on the number of changes. Source: Kafka's FetchSessionHandler.
+"""
 
 from __future__ import annotations
 

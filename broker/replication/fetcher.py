@@ -73,7 +73,7 @@ class Fetcher:
         self._fetch_session = FetchSessionHandler()
         self._copies: dict[Key, FetchTarget] = {}
         self._not_before_s: dict[Key, float] = {}
-        self._later: list[tuple[float, Key]] = []  # a heap of the same times; outdated ones stay until then
+        self._later: list[tuple[float, Key]] = []  # a heap of `_not_before_s`; an outdated entry stays until its time
         self._changed: dict[Key, None] = {}  # visited before the next request
         self._moved = asyncio.Event()
         self._is_asking = False
@@ -109,7 +109,7 @@ class Fetcher:
         self._moved.set()
 
     def wake(self, key: Key) -> None:
-        """Its next fetch position changed."""
+        """Visit the replica before the next request, because its next fetch position changed."""
         self._changed[key] = None
         self._moved.set()
 

@@ -120,8 +120,9 @@ class Follower:
 
     @property
     def _led_without_a_record(self) -> bool:
-        """Whether an epoch begins at the log's end: this replica led it without appending a record. The leader may
-        continue in an older epoch there, whose records would not follow it (KAFKA-10706)."""
+        """Whether an epoch begins at the log's end, because this replica led it without appending a record. The
+        leader's next record there may be of an older epoch, which must not follow a newer one in the log (KAFKA-10706).
+        """
         latest = self.lineage.latest
         return latest is not None and latest.start_offset >= self.end
 
@@ -157,7 +158,8 @@ class Follower:
 
     def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
         """The log restarted with the records of a clean response of this epoch and ends with them, durably. The
-        response's high watermark counts, because a leader says it once."""
+        response's high watermark counts, because a leader sends it once.
+        """
         self.cut(lineage, end)
         self._agrees(leader_high_watermark)
 

@@ -1,6 +1,8 @@
-"""The replicas a leader waits for: the committed in-sync set united with every proposed one (R4, R16, R17). Pure. Only
-an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because the commit may
-have succeeded although its response was lost. Set and minimum come from the applied row only."""
+"""In-sync sets of a leader: it waits for the committed set united with every proposed one (R4, R16, R17). Pure.
+
+Only an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because the
+commit may have succeeded although its response was lost. Set and minimum come from the applied row only.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ class InSync:
 
 def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
     """The row of a partition of `topic`, with the minimum and the sessions of `image` (R2, R16). The proof of `leader`
-    needs all three from one image, so only this function makes an `AppliedRow`. `topic` is from `image` or newer."""
+    needs all three from one image, so only this function makes an `AppliedRow`. `topic` is from `image` or newer.
+    """
     row = topic.rows[index]
     nodes = image.nodes
     sessions = {

@@ -4,7 +4,7 @@ Pure.
 - The set never shrinks below the minimum. Members without a session leave first.
 - Lag is measured against an earlier log end, so a replica need not reach an end that keeps growing. The log start of
   that time counts too, because DeleteRecords waits for members that do not know it.
-- While the outcome of a proposal is not applied, only the committed set is proposed, which settles it (R17).
+- While the outcome of a proposal is not applied, only the committed set is proposed, which decides the outcome (R17).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from broker.metadata.records import LogPlace
 from broker.replication.leader import NOT_LED, Leader, LogExtent
 
-_SAMPLES: Final = 4  # of the log's end within the longest time a replica may lag
+_SAMPLES: Final = 4  # samples of the log's end within the longest time that a replica may lag
 
 
 @dataclass(frozen=True, slots=True)

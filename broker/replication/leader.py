@@ -2,10 +2,10 @@
 
 - The high watermark is the least flushed end over the committed in-sync set united with every proposed one, or the
   bucket's end if that is greater. It never falls.
-- It does not move while a member has not reported in this epoch and session, nor while fewer than the minimum have a
-  session, for any acks.
-- Clients get no log end until the high watermark reached the start of the epoch (KIP-207). A leader alone has a set of
-  one.
+- It does not move while a member has not reported in this epoch and session, nor while fewer members than the minimum
+  have a session. This holds for any `acks`.
+- Clients get no log end until the high watermark reached the start of the epoch (KIP-207). A leader without followers
+  has a set of one.
 
 Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a leader alone.
 """
@@ -176,7 +176,7 @@ class Leader:
         return True
 
     def mark_steady(self) -> None:
-        """Sampling pauses: lag counts from the second sample after this."""
+        """Stop sampling. Lag then counts from the second sample after this."""
         self._sampled = None
 
     def all_know_start(self, offset: int) -> bool:

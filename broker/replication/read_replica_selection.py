@@ -1,7 +1,9 @@
 """Selects the replica that a consumer reads from (KIP-392): by rack, without replicas to which a redirect failed. Pure.
+
 The chosen replica is in sync, has a session, reported in this leader epoch that it holds the offset, and is in the
 client's rack. The leader does not redirect clients of its own rack. Source: Kafka 4.3.1's
-`ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`, `ReplicaView.comparator`."""
+`ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`, `ReplicaView.comparator`.
+"""
 
 from __future__ import annotations
 

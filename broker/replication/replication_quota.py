@@ -1,8 +1,10 @@
-"""Replication throttling (KIP-73): the follower rate over a sliding window, and the replicas it applies to. Pure. Bytes
-count whether the quota allowed them or not, so an excess delays the next fetch. The rate is the bytes of the last
+"""Replication throttling (KIP-73): the follower rate over a sliding window, and the replicas it applies to. Pure.
+
+All bytes count, including those above the quota, so an excess delays the next fetch. The rate is the bytes of the last
 windows divided by the time since the first of them began, at least one window (Kafka's SimpleRate). Configs:
 `follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source: Kafka's
-ReplicationQuotaManager."""
+ReplicationQuotaManager.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ class ThrottledReplicas:
         return key in self._high_watermarks
 
     def set(self, key: Key, *, is_throttled: bool) -> None:
-        """Takes effect at the next fetch."""
+        """Set whether the replica is throttled; takes effect at the next fetch."""
         if not is_throttled:
             self._high_watermarks.pop(key, None)
             self._held.pop(key, None)

@@ -1,6 +1,6 @@
-"""Who a client is and what it may do.
+"""Authentication, authorization and audit of clients.
 
-`tls` has the certificates of listeners, `sasl` the logins, `authorizer` decides by ACLs, `rules` says what each API
-asks it. `client_access` and `brokers_only` tell brokers from clients; `audit` writes what was refused and changed;
-`http_secrets` are the HTTP port's.
+`tls` has the certificates of listeners, `sasl` the logins. `authorizer` decides by ACLs; `rules` has the questions that
+each API asks it. `client_access` and `brokers_only` distinguish brokers from clients. `audit` logs refusals and
+changes. `http_secrets` has the credentials of the HTTP port.
 """

@@ -1,6 +1,7 @@
-"""Requests that only brokers may send are refused on all listeners except the brokers' own (CVE-2018-1288). They are:
-broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions. A refused request
-changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are brokers.
+"""Requests that only brokers may send are refused on all listeners except the brokers' own (CVE-2018-1288).
+
+They are: broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions. A refused
+request changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are brokers.
 
 Hot path: two look-ups for most requests, 0.1 µs.
 """
@@ -20,7 +21,7 @@ RESTRICTED: Final = BROKERS_ONLY | {
     int(ApiKey.OFFSET_FOR_LEADER_EPOCH),
     int(ApiKey.ADD_PARTITIONS_TO_TXN),
 }
-"""APIs of which some request, or each, is a broker's."""
+"""APIs of which all or some requests may come from brokers only."""
 _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 
 

@@ -37,8 +37,8 @@ class ClientAccess:
         return access
 
     def is_free_of_quotas(self, peer: Peer) -> bool:
-        """Whether the peer is a broker or a super user. Access to the brokers' listener alone makes a client
-        neither."""
+        """Whether the peer is a broker or a super user. Access to the brokers' listener alone does not
+        suffice."""
         authorizer = self.authorizer
         if authorizer is None:
             return peer.listener == self._brokers_listener

@@ -1,7 +1,8 @@
-"""A reload: files that a running broker may read again are read now, and each says what became of it.
+"""Reload of certificates, keys and users: a running broker reads their files again.
 
-What cannot be used is refused: what was read before stays in use. One reload runs at a time. Certificates are also
-compared every ten seconds (`Certificates.keep`); keys of the bucket and PLAIN users are read by a reload only.
+A new file that cannot be used is refused, and the old content stays in use. Each file reports its outcome. One reload
+runs at a time. Certificates are also compared every ten seconds (`Certificates.keep`); keys of the bucket and PLAIN
+users are read by a reload only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Outcome(Enum):
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """`says`: what is in use now, or why the new one is not."""
+    """The outcome for one file. `says`: its content now in use, or why the new content is refused."""
 
     what: str
     outcome: Outcome
@@ -42,21 +43,22 @@ class Watched(Protocol):
 
     @property
     def says(self) -> str:
-        """What is in use, never a secret."""
+        """Description of the content in use, without secrets."""
         ...
 
     def reload(self) -> bool:
-        """Whether it changed. Blocking. Raises ThermoclineError for files that cannot be used; then the old ones
-        stay."""
+        """Read again; returns whether the content changed. Blocking. Raises ThermoclineError for files that cannot be
+        used; then the old ones stay.
+        """
         ...
 
 
 class Reload:
-    """Of one broker."""
+    """The reload of one broker."""
 
     def __init__(self) -> None:
         self._watched: list[Watched] = []
-        self._why: dict[str, str] = {}  # of what was refused, by `where`, until it is mended
+        self._why: dict[str, str] = {}  # reasons of refusals, by `where`, until they are mended
         self._lock = asyncio.Lock()
 
     def add(self, *watched: Watched) -> None:
@@ -69,7 +71,7 @@ class Reload:
             return [await workers.run(self._reloaded, one) for one in tuple(found)]
 
     async def asked(self, workers: Workers, by: str) -> list[Reloaded]:
-        """Read all again, as an operator asked by `by`; the log has the outcome."""
+        """Read all files again on an operator's request. `by`: its source. Logs the outcome."""
         found = await self.run(workers)
         for one in found:
             level = logging.ERROR if one.outcome is Outcome.REFUSED else logging.INFO

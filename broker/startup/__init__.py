@@ -1,1 +1,1 @@
-"""The parts of a broker's start and stop."""
+"""Start and stop of a broker, part by part."""

@@ -1,5 +1,7 @@
-"""Applies the connection quotas of an image (`ip` entities) to this broker's listeners. Host names are resolved once,
-when the quotas change, as in Kafka; an address with a separate quota keeps it."""
+"""Applies the connection quotas of an image (`ip` entities) to this broker's listeners.
+
+Host names are resolved once, when the quotas change, as in Kafka; an address with a separate quota keeps it.
+"""
 
 from __future__ import annotations
 

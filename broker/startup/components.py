@@ -64,8 +64,9 @@ class Shutdown:
     report: FailureReport
 
     async def close(self, *, clean: bool, drain: bool) -> None:
-        """`clean`: prepare disk and bucket so that the next start needs no recovery; `drain`: let responses in flight
-        be sent."""
+        """`clean`: prepare disk and bucket so that the next start needs no recovery; `drain`: send the responses in
+        flight.
+        """
         components = self.components
         if clean and components.session is not None:
             await components.session.hand_over()
@@ -130,8 +131,9 @@ class Shutdown:
         reach("shutdown.marked")
 
     async def _mark_clean(self, data_dir: DataDir) -> None:
-        """Without a time limit: a thread cannot be stopped, and a marker written after the release of the lock would
-        count for the next process."""
+        """Write the clean-shutdown marker, without a time limit: the thread cannot be stopped, and a marker written
+        after the lock was released would count for the next process.
+        """
         try:
             await self.workers.run(data_dir.mark_clean)
         except OSError as failure:  # the next start recovers

@@ -1,8 +1,8 @@
 """Claims the data directory for this process: checks its identity, records the incarnation, removes the clean-shutdown
 marker.
 
-The order: the process is recorded before any other broker can see it, the identity before logs are written, and then
-the marker is removed.
+The process is recorded before any other broker can see it, and the identity before logs are written. The marker is
+removed last.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Work
     except OSError as failure:
         if not is_full(failure):
             raise
-        log.warning("this process is not noted in %s: %s", data_dir.path, failure)
+        log.warning("this process is not recorded in %s: %s", data_dir.path, failure)
 
 
 def _doubt(data_dir: DataDir) -> None:
-    """The directory is an older copy, so later offsets may have been assigned elsewhere: remove the reservations.
-    Blocking. Without reservations, its logs ask the bucket before they assign offsets. Records that only the newer copy
-    held become a declared gap, as after the loss of a disk."""
+    """Remove the reservations of a directory that is an older copy, because later offsets may have been assigned
+    elsewhere. Blocking. Without reservations, its logs ask the bucket before they assign offsets. Records that only the
+    newer copy held become a declared gap, as after the loss of a disk.
+    """
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
             remove_reservation(directory)

@@ -1,7 +1,8 @@
-"""Listener addresses of one broker, and the ready line. Addresses are bound first; connections are accepted when the
-broker serves.
+"""Listener addresses of one broker, and the ready line.
 
-An address in use is found before disk, bucket or lease are touched, and is Refused.
+Addresses are bound first; connections are accepted when the broker serves.
+
+An address in use is detected before disk, bucket or lease are touched, and the start is refused (`Refused`).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ClusterInternalTopic:
         return None if NO_LEADER in found else found
 
     def _is_there(self) -> bool:
-        """The topic exists, and this broker's partitions of it are open, if it has any."""
+        """Whether the topic exists, and this broker's partitions of it, if any, are open."""
         if self._name in self._registry.topics:
             return True
         topic = self._metadata.topic_named(self._name)

@@ -19,5 +19,5 @@ def url_word(url: str) -> str:
 
 
 def path_word(path: str) -> str:
-    """A path as one word; `urllib.parse.unquote` gives it back, so `%` is `%25`."""
+    """A path as one word. `urllib.parse.unquote` restores it, so `%` is written as `%25`."""
     return _OR_PERCENT.sub(lambda found: quote(found[0]), path)

@@ -1,4 +1,4 @@
-"""Creates and connects the parts that follow the cluster image, and the controller.
+"""Creates and connects the controller and the parts that follow the cluster image.
 
 Images go to the publisher, then to its watchers. The controller decides on the image applied here. Leaders send
 proposals to the current controller. Nothing is applied before the start publishes the first image.

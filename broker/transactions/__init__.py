@@ -6,8 +6,8 @@
    request is answered.
 3. A decided transaction's partitions go to `pending_markers.py` (pure). `marker_sender.py` sends each leader its
    markers, until every partition answered. Then the completion is written, the same way.
-4. `peers.py` asks other coordinators: for a leader that verifies a batch, or that must end an open transaction.
-5. `open_ended.py` ends those that no coordinator will: behind a gap, and open for longer than any time-out.
+4. `peers.py` asks other coordinators when a leader verifies a batch or must end an open transaction.
+5. `open_ended.py` ends transactions that no coordinator will end: behind a gap, or open for longer than any time-out.
 
 The room knows no log of a data partition. A data partition learns of an outcome by a marker.
 """

@@ -58,9 +58,10 @@ class Listing(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of all shards here. Ages in ms. `ending`: decided, markers missing. `completion_s`: from the request of the
-    decision to the last marker, of all `completed` since the start. `overdue`: ids, with why, that hold a last stable
-    offset for longer than any time-out allows."""
+    """Metrics of all shards here. Ages are in ms. `ending`: decided transactions with missing markers. `completion_s`:
+    time from the request of the decision to the last marker, summed over all `completed` since the start. `overdue`:
+    ids that hold a last stable offset for longer than any time-out allows, each with the reason.
+    """
 
     ids: int
     ongoing: int
@@ -92,8 +93,9 @@ class TransactionCoordinator:
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`give_id`: a producer id never given before. `topic_id_of`: of the topic that has a name now. `in_session`:
-        whether this broker's session excludes another coordinator (R25)."""
+        """`give_id`: returns a producer id never given before. `topic_id_of`: the id of the topic that now has a name.
+        `in_session`: whether this broker's session excludes another coordinator (R25).
+        """
         self._topic = topic
         self._clock = clock
         self._rng = rng
@@ -135,7 +137,7 @@ class TransactionCoordinator:
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
     async def close(self) -> None:
-        """Refuse new requests, and let running appends end. Snapshots can still be taken afterwards."""
+        """Refuse new requests, and wait for running appends. Snapshots can still be taken afterwards."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -210,7 +212,8 @@ class TransactionCoordinator:
     ) -> ErrorCode:
         """A client that adds partitions itself (before version 2) waits here for the markers of its previous
         transaction, at most `add.partitions.to.txn.retry.backoff.ms`. A refused client would wait for the same
-        back-off. In version 2 the partition's leader waits (`settled`), because a marker voids its guard."""
+        back-off. In version 2 the partition's leader waits instead (`settled`), because a marker invalidates its guard.
+        """
         args = transactional_id, producer_id, producer_epoch, partitions, client_version
         error = await self._add_partitions(*args)
         if error is ErrorCode.CONCURRENT_TRANSACTIONS and client_version < TV_2:
@@ -385,8 +388,9 @@ class TransactionCoordinator:
                 self._write(shard, entry, change, partial(self._again, shard, entry))
 
     def _again(self, shard: TransactionShard, entry: Entry, failure: Exception | None) -> None:
-        """Result of a change that the coordinator began itself. A failed change is repeated later, while the role
-        lasts."""
+        """Handle the result of a change that the coordinator began itself. A failed change is repeated later, while the
+        role lasts.
+        """
         if failure is not None and not shard.is_unloaded:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._follow_up, shard, entry)
 

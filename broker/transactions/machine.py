@@ -1,9 +1,12 @@
-"""Decisions of the coordinator about one transactional id. Pure: each takes the durable state and returns an answer, or
-the state to write before the answer. `is_pending` means that an earlier change is on its way to the log.
+"""Decisions of the coordinator about one transactional id.
+
+Pure: each takes the durable state and returns an answer, or the state to write before the answer. `is_pending` means
+that an earlier change is on its way to the log.
 
 Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and uses exactly one epoch. A fence or an
 end that uses the last epoch takes a new producer id. Retries with the previous epoch exist only for an end that used an
-epoch (version 2)."""
+epoch (version 2).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from broker.transactions.transaction import (
 )
 
 PARTITIONS_MAX: Final = 10_000
-"""Partitions of one transaction: its record is written whole at each change, 1 µs a partition on the loop."""
+"""Most partitions of one transaction. Each change writes the whole record, at 1 µs a partition on the loop."""
 
 State = TransactionState
 GiveId: TypeAlias = Callable[[], int]
@@ -34,8 +37,9 @@ GiveId: TypeAlias = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An immediate answer without a change. Producer id and epoch are set in successful answers to InitProducerId and
-    EndTxn."""
+    """An immediate answer without a change. Successful answers to InitProducerId and EndTxn have the producer id and
+    epoch.
+    """
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -217,8 +221,9 @@ def add_partitions(
 
 
 def _start_of_next(transaction: Transaction, now_ms: int) -> int:
-    """A start time that differs from that of the previous transaction: together with the epoch, which may be equal, it
-    identifies a transaction."""
+    """A start time that differs from that of the previous transaction. Start time and epoch together identify a
+    transaction, because the epoch alone may be equal.
+    """
     return now_ms if now_ms != transaction.started_ms else now_ms + 1
 
 
@@ -255,8 +260,9 @@ def end(
     is_pending: bool,
     started_ms: int = NO_TIME,
 ) -> Step:
-    """EndTxn of a client, or of a broker that names one transaction by `started_ms`. The answer NONE has the producer
-    id and epoch of the next transaction."""
+    """EndTxn of a client, or of a broker that names one transaction by `started_ms`. An answer with NONE has the
+    producer id and epoch of the next transaction.
+    """
     if transaction is None:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if started_ms != NO_TIME and (transaction.state is not State.ONGOING or transaction.started_ms != started_ms):
@@ -305,7 +311,7 @@ def _end_2(
     is_commit: bool,
     is_pending: bool,
 ) -> Step:
-    """Each end takes an epoch, so a retry has the epoch before, or the last one of the producer id before."""
+    """Each end takes an epoch, so a retry has the previous epoch, or the last epoch of the previous producer id."""
     if _is_next(transaction, producer_id, epoch):
         return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
     state = transaction.state

@@ -178,7 +178,9 @@ class MarkerSender:
 
 
 def _request_order(pair: Pair) -> tuple[float, int, int, TransactionalPartition]:
-    """Pairs of one ending are neighbours, older endings come first. An address (`id`) would order them by chance."""
+    """Sort key: pairs of one ending are neighbours, and older endings come first. An object's `id` would order them by
+    chance.
+    """
     marker = pair.ending.marker
     return pair.ending.began_s, marker.producer_id, marker.producer_epoch, pair.partition
 

@@ -1,13 +1,15 @@
 """Ends transactions that no coordinator will end by itself (TX10, TX31 to TX35): transactions with a declared gap, and
-transactions open for longer than any time-out allows. For group offsets also transactions restored with a snapshot that
-are not in the log (TX12).
+transactions open for longer than any time-out allows.
 
-The outcome comes first from the footers of the partition, then from the coordinators. A transaction that no loaded
+For group offsets it also ends transactions that were restored with a snapshot and are not in the log (TX12).
+
+The outcome is looked up in the footers of the partition first, then at the coordinators. A transaction that no loaded
 coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
 offset does not advance.
 
-Late work: elections may happen during a round. A round appends a marker only if the partition still leads in the leader
-epoch of the query, and only for the same transaction."""
+An election may happen during a round. A marker is therefore appended only if the partition still leads in the leader
+epoch of the query, and only for the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,15 @@ OVERDUE_MS: Final = 60_000  # after the longest time-out, when the coordinator's
 _AT_ONCE: Final = 8  # partitions
 _ROUND_MAX: Final = 1_000  # transactions of one partition
 _ASK_TIMEOUT_S: Final = 30.0
-_PAUSE_S: Final = (5.0, 60.0)  # of a partition, after an answer that was missing
+_PAUSE_S: Final = (5.0, 60.0)  # first and longest pause of a partition after a missing answer
 
 
 class OpenEnded:
     """The service of one broker. `partitions`: the partitions that it leads. `timeout_max_ms`:
-    transaction.max.timeout.ms. `restored`: for a partition (topic, index) the producers and epochs with a transaction
-    in a snapshot but perhaps not in the log; None while they load. A producer is removed when its marker is
-    appended."""
+    transaction.max.timeout.ms. `restored`: by partition (topic, index), the producers and epochs with a transaction
+    that is in a snapshot but perhaps not in the log; None while they load. A producer is removed when its marker is
+    appended.
+    """
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class OpenEnded:
             pause_s = min(max(2 * self._paused.get(partition, (0.0, 0.0))[1], _PAUSE_S[0]), _PAUSE_S[1])
             self._paused[partition] = self._clock.monotonic_s() + pause_s, pause_s
             name = f"{partition.topic}-{partition.index}"
-            log.warning("%s: what became of a transaction is not known yet: %s", name, why)
+            log.warning("%s: the outcome of a transaction is not known yet: %s", name, why)
 
     async def _end(self, partition: LeaderReplica) -> bool:
         """Returns whether no work is left now. Raises as `decided_in_bucket` and `append_markers`."""
@@ -123,7 +126,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if not await self._end_restored(partition, of):
-                return False  # must be first: a rewrite writes them to the log, and producers continue
+                return False  # they end before producers continue: a rewrite writes them to the log
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
         overdue = self.overdue(partition)

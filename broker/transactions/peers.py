@@ -138,7 +138,7 @@ def _add_errors(
 
 
 class _Found(NamedTuple):
-    """State of a transaction at a coordinator that its outcome depends on."""
+    """The part of a transaction's state at its coordinator that decides its outcome."""
 
     node_id: int
     transactional_id: str
@@ -209,7 +209,9 @@ class CoordinatorOutcomes:
                 request = EndTxnRequest(*args, False, found.started_ms)
                 answer = await self._coordinators.ask(found.node_id, request, END_VERSION)
             except (ConnectionError, TimeoutError) as unanswered:
-                log.warning("no abort of %r by broker %d: %s", found.transactional_id, found.node_id, unanswered)
+                log.warning(
+                    "the abort of %r by broker %d failed: %s", found.transactional_id, found.node_id, unanswered
+                )
                 return False
             error = ErrorCode(cast(EndTxnResponse, answer).error_code)
         return error is ErrorCode.NONE

@@ -3,11 +3,12 @@
 - A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Each
   partition is answered separately, so a stalled partition delays only its own transaction, and an answered partition
   gets no second marker.
-- A decision has one `Ending` in the table, from the decision until its completion is durable. The `Ending` has the
-  decided state. Late answers are compared with that state (TX3), because a later transaction has another one.
+- A decision has one `Ending` in the table, from the decision until its completion is durable. Late answers are compared
+  with the decided state in the `Ending` (TX3), because a later transaction has another state.
 - A deleted topic needs no markers. It is recognised by its id, because a topic created again under its name is another
   one (TX39).
-- When a coordinator's role ends, its entries are dropped; the next coordinator finds the decisions in its log."""
+- When a coordinator's role ends, its entries are dropped; the next coordinator finds the decisions in its log.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def transaction_record(transactional_id: str, transaction: Transaction | None) -> KeyValue:
-    """The id's state, or with None its tombstone."""
+    """A record of the id's state; for None, a tombstone."""
     key = transaction_key(transactional_id)
     return KeyValue(key, None if transaction is None else _value(transaction))
 

@@ -25,7 +25,7 @@ from logformat.errors import InvalidRequest
 _RECORD_VERSION: Final = struct.Struct(">h")
 
 
-# Unbounded caches: the table bounds their keys.
+# The caches need no bound, because the table bounds their keys.
 @cache
 def _request_decoder(api_key: int, version: int) -> Decoder:
     return build_decoder(_api_schema(api_key, version, Kind.REQUEST), version)
@@ -123,7 +123,9 @@ def record_version(data: bytes | memoryview) -> int:
 
 
 def decode_record(name: str, data: bytes | memoryview) -> Message:
-    """The record that `encode_record` or Kafka wrote, in the version that `data` names. Errors as `decode_request`."""
+    """The record in `data`, written by `encode_record` or Kafka, in the version that `data` names. Errors as
+    `decode_request`.
+    """
     version = record_version(data)
     return _record_decoder(name, version)(memoryview(data)[_RECORD_VERSION.size :])
 

@@ -226,7 +226,7 @@ class _EncoderSource:
 
     def _tagged_section(self, fields: tuple[Field, ...], holder: str) -> None:
         if not fields:
-            self._layout += "x"  # zero tags: a zero byte that packs for free
+            self._layout += "x"  # no tags: one zero byte, packed with the pending fields
             return
         line, block = self.source.line, self.source.block
         self._flush()

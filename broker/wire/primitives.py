@@ -96,7 +96,7 @@ def bad_length(field: str, length: int, left: int) -> MalformedFrame:
 
 
 def bad_count(field: str, count: int, left: int, elements_max: int) -> MalformedFrame:
-    """The error for an array; its message may have `elements_max` more elements of this kind."""
+    """The error for the count of an array. `elements_max`: how many more such elements the message may have."""
     if count < 0:
         return MalformedFrame(f"{field} must not be null" if count == -1 else f"{field} of {count} elements")
     return MalformedFrame(f"{field} of {count} elements, {left} bytes left (at most {elements_max} here)")

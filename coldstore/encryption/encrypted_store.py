@@ -1,11 +1,13 @@
-"""An `ObjectStore` that encrypts stored objects and decrypts reads. Its users see plaintext, and sizes and CRCs of
-plaintext. ETags and conditional writes are the inner store's. A ranged read takes one request if this process knows the
-object's trailer from a tail read or an upload, else two. The loop decrypts objects up to the size of a root, a worker
-larger ones. An object that is not encrypted is refused, unless the ring accepts plain ones. Objects below `.probe/`
-stay plain, because the probe asks about the inner store's own checks.
+"""An `ObjectStore` that encrypts stored objects and decrypts reads.
+
+Its users see plaintext, and sizes and CRCs of plaintext. ETags and conditional writes are the inner store's. A ranged
+read takes one request if this process knows the object's trailer from a tail read or an upload, else two. The loop
+decrypts objects up to the size of a root, a worker larger ones. An object that is not encrypted is refused, unless the
+ring accepts plain ones. Objects below `.probe/` stay plain, because the probe asks about the inner store's own checks.
 
 A HEAD proves a copy: the store's checksum of the stored bytes must equal the one in the trailer. The answer then has
-the plaintext's checksum, which is authenticated."""
+the plaintext's checksum, which is authenticated.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,9 @@ class EncryptedStore:
         return self._ring
 
     def take(self, ring: KeyRing) -> None:
-        """Use the keys of `ring` from now on. From any thread. What was seen before is forgotten: the new ring may
-        refuse plain objects."""
+        """Use the keys of `ring` from now on, and drop all cached trailers, because the new ring may refuse plain
+        objects. May be called from any thread.
+        """
         self._ring = ring
         self._known = OrderedDict()
 
@@ -132,8 +135,9 @@ class EncryptedStore:
         return None
 
     async def _listed(self, info: ObjectInfo) -> ObjectInfo | None:
-        """With the size of the plaintext. Where plain objects are accepted, only the object itself tells: None if it is
-        gone by then. A damaged one is listed, because it is there: reading it raises Corrupt."""
+        """The listing's entry with the size of the plaintext. If plain objects are accepted, the object's trailer has
+        to be read; None if the object is gone by then. A damaged object is listed, and reading it raises Corrupt.
+        """
         size = plain_size(info.size)
         if size is None:
             return info
@@ -162,7 +166,7 @@ class EncryptedStore:
             got = await self._inner.get(key, -length)
             if (got.etag, got.size) == (known.etag, known.stored):
                 self._remember(key, known)
-                return got  # else it was encrypted since: so few bytes do not tell
+                return got  # otherwise it was encrypted meanwhile, and these bytes may not contain the trailer
         got = await self._inner.get(key, -min(stored_tail(length), GET_BYTES_MAX))
         sealed = self._learn(key, got).sealed
         if sealed is None:
@@ -221,7 +225,7 @@ class EncryptedStore:
             self._spare.append(scratch)
 
     async def _look(self, key: str) -> _Known:
-        """What the object's trailer says, by one request."""
+        """Read the object's trailer, by one request."""
         return self._learn(key, await self._inner.get(key, -TRAILER_BYTES))
 
     def _learn(self, key: str, got: Got) -> _Known:

@@ -1,8 +1,10 @@
-"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md). Every
-object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer holds that
-key wrapped by a key-encryption key, bound to the object's name and size. A chunk that was changed, moved, removed or
-taken from another object is thus refused, and so is a truncated or renamed object. Sizes follow from one another
-without the key. Pure: no I/O."""
+"""The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md).
+
+Every object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer holds
+that key wrapped by a key-encryption key, bound to the object's name and size. A chunk that was changed, moved, removed
+or taken from another object is thus refused, and so is a truncated or renamed object. The plaintext's size and the
+stored size can be computed from each other without the key. Pure: no I/O.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ from seams.files.disk import Buffer
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 64 * 1024
-"""Of plaintext. It divides the chunks of the cold cache (4 MiB). AES-GCM takes 7 µs for it, during which Python's lock
-is held. A tail read fetches at most this many useless bytes."""
+"""Plaintext bytes of a chunk. The size divides the chunks of the cold cache (4 MiB). AES-GCM takes 7 µs for a chunk and
+holds Python's lock meanwhile. A tail read fetches at most this many unneeded bytes.
+"""
 STORED_CHUNK_BYTES: Final = CHUNK_BYTES + TAG_BYTES
 
 _HEAD: Final = struct.Struct(">BBH8s32sQI")  # version, log2 of the chunk, reserved, key check, key id, size, body CRC
@@ -69,8 +72,9 @@ def stored_range(start: int, length: int, size: int) -> tuple[int, int, int]:
 
 
 def stored_tail(length: int) -> int:
-    """Last bytes in the store that hold the last `length` bytes of plaintext of an object of any size, and the
-    trailer."""
+    """How many of the last stored bytes contain the trailer and the last `length` bytes of plaintext, whatever the
+    object's size.
+    """
     return length + CHUNK_BYTES + TAG_BYTES * (length // CHUNK_BYTES + 2) + TRAILER_BYTES
 
 
@@ -155,7 +159,9 @@ def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | No
     """The trailer of the object `name` of `stored` bytes, which end with `tail`; None for a plain object that may be
     read.
 
-    Raises KeyRefused (also for a plain root that may not: an operator has to decide), Corrupt, NewerFormat."""
+    Raises KeyRefused, Corrupt, NewerFormat. A plain root that may not be read is KeyRefused, because an operator has to
+    decide.
+    """
     if is_encrypted(tail):
         return read_trailer(name, tail, stored, ring)
     if _was_wrapped(name, tail, ring):
@@ -207,8 +213,10 @@ def _unwrapped(
 
 
 def _was_wrapped(name: str, tail: Buffer, ring: KeyRing) -> bool:
-    """Whether a key of the ring wrapped what the last bytes hold, whatever they say of format, key and magic. Then
-    these are damaged, in transit perhaps: else one flipped bit would be a missing key, which ends a broker's start."""
+    """Whether a key of the ring wrapped the data key in the last bytes, whatever format, key id and magic they have. If
+    one did, those fields are damaged, perhaps in transit. Without this check one flipped bit would look like a missing
+    key, which ends a broker's start.
+    """
     if len(tail) < TRAILER_BYTES:
         return False
     head, nonce, wrapped, _ = _TRAILER.unpack(tail[-TRAILER_BYTES:])

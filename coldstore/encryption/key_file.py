@@ -1,7 +1,9 @@
-"""The key file: the key-encryption keys of one bucket, as JSON (docs/formats/encryption.md). It holds each key in
-plaintext, or wrapped by a key service (`kms`). The same file serves brokers, the command line and Spark. Rotation adds
-a key and makes it active; an old one is removed once no object needs it. All functions are pure except `load_ring`,
-which blocks: it reads the file, and asks the key service once per process for each key."""
+"""The key file: the key-encryption keys of one bucket, as JSON (docs/formats/encryption.md).
+
+It holds each key in plaintext, or wrapped by a key service (`kms`). The same file serves brokers, the command line and
+Spark. Rotation adds a key and makes it active; an old one is removed once no object needs it. All functions are pure
+except `load_ring`, which blocks: it reads the file, and asks the key service once per process for each key.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Key-encryption keys: each wraps the data keys of many objects. A key has an id and a check value, which distinguish a
-wrong key from a damaged object. A ring has one active key, which wraps new data keys, and any number of old ones. A
-ring without an active key leaves new objects unencrypted: the first step of switching encryption on in a cluster. No
-message and no `repr` has a key's bytes."""
+"""Key-encryption keys: each wraps the data keys of many objects.
+
+A key has an id and a check value, which distinguish a wrong key from a damaged object. A ring has one active key, which
+wraps new data keys, and any number of old ones. A ring without an active key leaves new objects unencrypted: the first
+step of switching encryption on in a cluster. No message and no `repr` has a key's bytes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ class WrappingKey:
 
 
 def check_active(active: str | None, ids: Collection[str], source: str, *, accepts_plain: bool) -> None:
-    """Raises InvalidRequest for an active key that is not among `ids`, or that is needed and not there."""
+    """Raises InvalidRequest if the active key is not among `ids`, or if there is none where one is needed."""
     if active is not None and active not in ids:
         raise InvalidRequest(f"{source}: the active key {active!r} is not among its keys ({', '.join(ids) or 'none'})")
     if active is None and not accepts_plain:

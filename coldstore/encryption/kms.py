@@ -1,6 +1,8 @@
-"""Key services wrap the key-encryption keys, so that the key file alone decrypts nothing. A process asks once for each
-key, never for an object. An outage of the service thus does not stop a running broker. boto3 is loaded only when a key
-is asked for. Everything blocks."""
+"""Key services wrap the key-encryption keys, so that the key file alone decrypts nothing.
+
+A process asks once for each key, never for an object. An outage of the service thus does not stop a running broker.
+boto3 is loaded only when a key is asked for. Everything blocks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _ATTEMPTS: Final = 3
 
 
 class KmsKey(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A wrapped key: which key of AWS KMS wrapped it, and the result in base64."""
+    """A wrapped key: the id of the AWS KMS key that wrapped it, and the wrapped bytes in base64."""
 
     key_id: str
     ciphertext: str
@@ -92,13 +94,12 @@ def _region_of(key_id: str) -> str | None:
 
 
 def wrapped_by_aws(secret: bytes, name: str, key_id: str, region: str | None, endpoint: str | None) -> KmsKey:
-    """`secret`, which the key file calls `name`, wrapped by the KMS key `key_id`. Raises AccessRefused,
-    StoreUnavailable."""
+    """`secret`, wrapped by KMS key `key_id`. `name`: its id in the key file. Raises AccessRefused, StoreUnavailable."""
     wrapped = AwsKms(key_id, region, endpoint).wrap(secret, name)
     return KmsKey(key_id, base64.b64encode(wrapped).decode(), region, endpoint)
 
 
-_UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # a few: as many as the process has read key files' entries
+_UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # few: one for each entry of the key files that were read
 
 
 def unwrapped_once(key: KmsKey, name: str, service: KeyService | None = None) -> bytes:

@@ -1,9 +1,11 @@
-"""Rewraps the data keys of a bucket's objects with the active key, also while brokers run. An object of another key
-gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is encrypted. An immutable
-object is copied to a scratch file, checked, and stored in its own place, on the condition that it did not change:
-readers get the old bytes or the new ones. A root is written as brokers write it, by compare-and-set with the same
-content, so a broker that commits meanwhile wins or reads it back. Foreign and damaged objects are left unchanged and
-counted."""
+"""Rewraps the data keys of a bucket's objects with the active key, also while brokers run.
+
+An object of another key gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is
+encrypted. An immutable object is copied to a scratch file, checked, and stored again under its key on the condition
+that it did not change. Readers get either the old bytes or the new ones. A root is written as brokers write it, by
+compare-and-set with the same content, so a broker that commits meanwhile wins or reads it back. Foreign and damaged
+objects are left unchanged and counted.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rewrapped:
-    """One object: its outcome, and the key that it was under (None: plain, or not read)."""
+    """The outcome for one object, and the key that had wrapped its data key (None: plain, or not read)."""
 
     key: str
     outcome: Outcome
@@ -158,7 +160,7 @@ class Rewrapper:
 
 
 class Tally:
-    """Objects by outcome, and by the key that they were under."""
+    """Objects by outcome, and by the key that had wrapped their data key."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[Outcome] = Counter()

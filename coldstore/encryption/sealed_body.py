@@ -1,7 +1,9 @@
-"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them. The plaintext's size and
-CRC32C are checked as a store would check them, before the trailer is sent. A source may be read again (a multipart
-upload, a redirect). Every chunk must then encrypt to the same tag as before. A changed source is refused before any
-byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks."""
+"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them.
+
+The plaintext's size and CRC32C are checked as a store would check them, before the trailer is sent. A source may be
+read again (a multipart upload, a redirect). Every chunk must then encrypt to the same tag as before. A changed source
+is refused before any byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,9 @@ class SealedBody:
         return self._stored_crc
 
     def _pieces(self) -> Iterator[Buffer]:
-        """Raises ChecksumRefused if the source differs from its announced size and checksum or from its first read;
-        also the source's own errors."""
+        """Raises ChecksumRefused if the source differs from its announced size and checksum or from its first read.
+        Errors of the source are raised, too.
+        """
         size, last = self._body.size, chunk_count(self._body.size) - 1
         out = memoryview(bytearray(min(_CHUNKS_AT_ONCE, last + 1) * STORED_CHUNK_BYTES))
         filled = plain_crc = stored_crc = 0

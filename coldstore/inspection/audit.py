@@ -1,7 +1,9 @@
-"""Findings of `bucket verify` and the plan of `bucket gc`. Pure comparisons of values that `bucket_inspection` read. A
-plan needs a listing taken before root and pages were read. Then no root names a deletable object now or later: its
-key's epoch is below the root's, and a commit adds only objects of the root's own epoch (C2). Unnamed objects of the
-root's own epoch are pending and stay. Unknown objects are neither pending nor deletable.
+"""Findings of `bucket verify` and the plan of `bucket gc`.
+
+Pure comparisons of values that `bucket_inspection` read. A plan needs a listing taken before root and pages were read.
+Then no root names a deletable object now or later: its key's epoch is below the root's, and a commit adds only objects
+of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and stay. Unknown objects are neither
+pending nor deletable.
 """
 
 from __future__ import annotations
@@ -198,8 +200,9 @@ def audit_listing(
 ) -> list[Finding]:
     """Compare the named objects with the listing. `page_sizes`: length of every named page, by key.
 
-    Beside a live broker a finding may be a race: read the root again and repeat. Objects below the log start are
-    deleted before the cursor moves, and the broker may have died in between, so their absence is not a finding."""
+    While a broker is running a finding may be a race: read the root again and repeat. A missing object below the log
+    start is not a finding: objects are deleted before the cursor moves, and the broker may have died in between.
+    """
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
     wanted: dict[str, tuple[int, int | None]] = {

@@ -1,7 +1,9 @@
-"""Inspection of a bucket, with or without a running broker: the I/O around `audit`. The order of reads makes the
-results safe. For gc the listing comes first, root and pages after it (C2). For verify, damage that a live broker's
-commit may have caused counts only if a newer root shows it too. Only `delete` changes the bucket: it deletes a plan's
-deletable objects."""
+"""Inspection of a bucket, with or without a running broker: the I/O around `audit`.
+
+The order of reads makes the results safe. For gc the listing is read first, root and pages after it (C2). For verify,
+damage that a live broker's commit may have caused counts only if a newer root shows it too. Only `delete` changes the
+bucket: it deletes a plan's deletable objects.
+"""
 
 from __future__ import annotations
 

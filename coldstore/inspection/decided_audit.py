@@ -1,6 +1,8 @@
-"""Compares a footer's section 7 with the markers in the object's bytes, without the bucket. A reader of committed
-records hides exactly the transactions that section 7 lists as aborted. A missing entry thus shows aborted records, and
-a wrong entry hides committed ones. Only markers within the object can be compared."""
+"""Compares a footer's section 7 with the markers in the object's bytes, without the bucket.
+
+A reader of committed records hides exactly the transactions that section 7 lists as aborted. A missing entry thus shows
+aborted records, and a wrong entry hides committed ones. Only markers within the object can be compared.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from logformat.transaction_marker import marker_of, may_be_marker
 
 
 class MarkerWalk:
-    """Feed the object's log bytes in order, in pieces of any size, whose batches were checked; then `differences`."""
+    """Call `feed` with the object's log bytes in order, in pieces of any size, after their batches were checked. Then
+    call `differences`.
+    """
 
     def __init__(self) -> None:
         self._carry = bytearray()

@@ -1,6 +1,8 @@
-"""Protects orphans from deletion that may be the only copies of records. It reads the footers of orphans and writes
-nothing. The caller's `Holds` tells whether a log (or the manifest if there is no log) holds records. An object is kept
-if this is not proved, or the object cannot be read."""
+"""Protects orphans from deletion that may be the only copies of records.
+
+It reads the footers of orphans and writes nothing. The caller's `Holds` tells whether a log (or the manifest if there
+is no log) holds records. An object is kept if this is not proved, or the object cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ async def keep_by_manifest(
     segment's footer the leader epochs that wrote them. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
     StoreError.
 
-    Without `workers` it uses no event loop but `store`'s."""
+    Without `workers` it uses no event loop except that of `store`.
+    """
     if not plan.deletable:
         return plan
     reader = ManifestReader(store, topic_id, partition, workers=workers)

@@ -1,8 +1,11 @@
 """Checks that a store fulfils the conditions of the cold tier: `probe` at each start, `race` when a bucket is
-formatted. A refusal names the broken condition. An unavailable or busy store is not refused: StoreUnavailable and
-AccessRefused are raised unchanged. The results decide how copies are verified: some stores accept any checksum (C12),
-and some pass every sequential test but let every racing writer win (C23). Everything is written below `.probe/<uuid>/`
-and deleted afterwards."""
+formatted.
+
+A refusal names the broken condition. An unavailable or busy store is not refused: StoreUnavailable and AccessRefused
+are raised unchanged. The results decide how copies are verified, because some stores accept any checksum (C12). Some
+stores pass every sequential test but let every racing writer win; `race` detects them (C23). Everything is written
+below `.probe/<uuid>/` and deleted afterwards.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from seams.rng import Rng
 PREFIX = ".probe"
 RACE_WRITERS = 8
 RACE_ROUNDS = 10
-_SEGMENT_BYTES = 512 << 10  # larger than objects whose CRC32C a directory bucket computes
+_SEGMENT_BYTES = 512 << 10  # larger than the objects for which a directory bucket computes the CRC32C itself
 _RACE_BYTES = 16 << 10
 
 _PROVIDERS = (

@@ -1,9 +1,11 @@
-"""The manifest lists the cold tier's objects of one partition; with its edits. Pure (docs/formats/manifest.md). Every
-manifest that `check` passes, and every edit's result, has these properties:
+"""Manifest: the list of one partition's objects in the cold tier, and its edits. Pure (docs/formats/manifest.md).
+
+Every manifest that `check` passes, and the result of every edit, has these properties:
 - Segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or above the log start.
 - `added − removed = live` for bytes, records and segments; `live_hash` is the sum of the live entries' hashes (C13).
 - Log start and deletion cursor never fall; the remote end falls only by `withdraw`. Edits are idempotent by ids and
-  offsets, because a commit of unknown outcome is repeated (C29)."""
+  offsets, because a commit of unknown outcome is repeated (C29).
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
     deleted; entries at or below it are dead, even if an immutable page lists them. `remote_end_offset`: exclusive end
     of the held offsets. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then
-    level 0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction removed records below it
-    that other records below it supersede. `replaced`: objects that compaction replaced and that are not deleted yet;
-    edits of both are in `replacement`."""
+    level 0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction has removed every record
+    below it that a later record below it supersedes. `replaced`: objects that compaction replaced and that are not
+    deleted yet. The module `replacement` edits `clean_end_offset` and `replaced`.
+    """
 
     topic_id: UUID
     topic: str
@@ -169,8 +172,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
 
     def set_rewritten_start(self, offset: int) -> Manifest:
-        """As `set_log_start`, of an internal topic that is rewritten from `offset` on. A snapshot must reach `offset`,
-        because after the loss of all disks the log begins with the snapshot."""
+        """As `set_log_start`, for an internal topic that is rewritten from `offset` on. A snapshot must cover
+        everything below `offset`, because after the loss of all disks the log begins with the snapshot.
+        """
         if offset > self.log_start_offset and (self.snapshot is None or offset > self.snapshot.end_offset):
             raise EditRefused(f"{self._name}: no snapshot reaches offset {offset}, where the log is to start")
         return self.set_log_start(offset)
@@ -244,7 +248,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             end = segment.end_offset
 
     def _check_whole_pages(self, fresh: Sequence[RemoteSegment], cursor: int) -> None:
-        """A page that expires as a whole must match the sums of its segments."""
+        """Check that the sums of a page that expires as a whole match those of its segments."""
         for page in self.pages:
             if self.deletion_cursor <= page.first_offset and page.end_offset <= cursor:
                 inside = [s for s in fresh if page.first_offset <= s.base_offset < page.end_offset]
@@ -375,7 +379,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if (self.live - in_tail).any_negative or (in_tail + in_pages - self.live).any_negative:
             raise Corrupt(f"manifest of {self._name}: {self.live} live, {in_tail} in the tail, {in_pages} in pages")
         if not self.pages and (self.live != in_tail or self.live_hash != hash_of(self.tail)):
-            raise Corrupt(f"manifest of {self._name}: the tail is not what the books say is live")
+            raise Corrupt(f"manifest of {self._name}: no pages, and the tail differs from the live totals or hash")
 
 
 def _is_off(configs: Mapping[str, str]) -> bool:

@@ -1,6 +1,8 @@
 """Entries of a manifest: segments, pages, snapshots, and sums over them.
+
 `check_*` bound a damaged or hostile entry (they raise Corrupt): its numbers are in range and in order, and no list in
-it is longer than `RANGES_MAX`."""
+it is longer than `RANGES_MAX`.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ REPLACED_MAX: Final = 256  # replaced objects during the grace: about 20 KB of a
 class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
 
-    `leader_epoch` is the writer's, as in the object's key. `decided`: number of transactions that only the object's
-    footer lists (section 7), so a reader of committed records needs the footer (TX45). `epochs` are (epoch, start
-    offset) of the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design 6)."""
+    `leader_epoch`: the epoch of the writer, as in the object's key. `decided`: number of transactions that only the
+    object's footer lists (section 7), so a reader of committed records needs the footer (TX45). `epochs` are (epoch,
+    start offset) of the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design
+    6).
+    """
 
     uuid: UUID
     base_offset: int
@@ -55,7 +59,9 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 class PagePointer(msgspec.Struct, frozen=True, kw_only=True):
     """An immutable page. Level 0 holds segments, level 1 pointers to pages of level 0; `entries` of either.
 
-    Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are the object's."""
+    Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are those of the
+    object.
+    """
 
     uuid: UUID
     level: int

@@ -1,7 +1,10 @@
-"""Manifest pages: immutable Parquet files of entries that keep a root small (docs/formats/manifest.md). Level 0 holds
-segments, level 1 pointers to level-0 pages (C14). Every read checks a page against its pointer: length, CRC32C, order
-and range of the rows, and their sums. No memory is allocated for counts that exceed the pointer's. pyarrow is imported
-by the first call, because most partitions need no page. All calls block (a few ms for 4 096 entries)."""
+"""Manifest pages: immutable Parquet files of entries that keep a root small (docs/formats/manifest.md).
+
+Level 0 holds segments, level 1 pointers to level-0 pages (C14). Every read checks a page against its pointer: length,
+CRC32C, order and range of the rows, and their sums. No memory is allocated for counts that exceed the pointer's.
+pyarrow is imported by the first call, because most partitions need no page. All calls block (a few ms for 4 096
+entries).
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ def _segment_schema() -> pa.Schema:
             pa.field("crc32c", pa.int64(), False),  # unsigned 32 bits; engines without unsigned types read it too
             pa.field("epochs", pa.list_(pa.field("element", epoch, False)), False),
             pa.field("gaps", pa.list_(pa.field("element", gap, False)), False),
-            pa.field(_DECIDED, pa.int64(), False),  # left out of a page without any
+            pa.field(_DECIDED, pa.int64(), False),  # a page whose segments have none lacks this column
         ]
     )
 
@@ -220,7 +223,7 @@ def _read_table(data: bytes, pointer: PagePointer, name: str) -> pa.Table:
         if described.num_rows != pointer.entries or decoded > PAGE_BYTES_MAX:
             raise Corrupt(f"{name}: {described.num_rows} rows in {decoded} bytes, its pointer says {pointer.entries}")
         table = file.read(use_threads=False).replace_schema_metadata(None)
-        table.validate(full=True)  # list offsets, UTF-8: pyarrow takes them as read
+        table.validate(full=True)  # list offsets and UTF-8, which pyarrow does not check when it reads
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
         raise Corrupt(f"{name} is not readable: {broken}") from broken
     expected = _pointer_schema() if pointer.level else _segment_schema()

@@ -1,6 +1,8 @@
 """Read-only access to one partition's manifest: its root, and its segments by offset and time.
+
 A returned manifest passed its checks and belongs to the partition. `segments` accounts for every offset of its range,
-by a segment or by a page that was skipped for its times. It needs a `ReadStore` only: Spark executors may not write."""
+by a segment or by a page that was skipped for its times. It needs a `ReadStore` only: Spark executors may not write.
+"""
 
 from __future__ import annotations
 
@@ -96,10 +98,12 @@ class ManifestReader:
     ) -> LiveSegments:
         """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted records.
 
-        Unwanted are segments without a record of `min_timestamp_ms` or later, and those whose batches all begin at
-        `horizon_ms` or later; the caller must know a bound for the age of records relative to the first one of their
-        batch. Times skip whole pages only (`skipped`): a page that is read gives every overlapping segment. Raises
-        ObjectMissing for a page that a newer root replaced (load again), Corrupt, NewerFormat, StoreError."""
+        Two kinds of segments may be skipped: those without a record of `min_timestamp_ms` or later, and those whose
+        batches all begin at `horizon_ms` or later. For the latter the caller must know how much older a record may be
+        than the first one of its batch. Times skip whole pages only (`skipped`): a page that is read gives every
+        overlapping segment. Raises ObjectMissing for a page that a newer root replaced (load again), Corrupt,
+        NewerFormat, StoreError.
+        """
         start = max(start, manifest.deletion_cursor)
         found: list[RemoteSegment] = []
         skipped: list[tuple[int, int]] = []

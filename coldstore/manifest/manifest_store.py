@@ -1,7 +1,9 @@
-"""One partition's manifest in a bucket: load, claim, commit, look up. Performs the I/O for `Manifest` and its pages. A
-page is in the bucket before a root names it. A root stays within 64 KiB. Nothing is deleted here: the caller deletes
-unnamed objects after the grace. `may_delete` is true only if no attempt of ours can still arrive and the root read
-after that, with its pages, does not name the object (C3)."""
+"""`ManifestStore`: loads, claims, commits and searches one partition's manifest in a bucket.
+
+It does the I/O for `Manifest` and its pages. A page is in the bucket before a root names it. A root stays within 64
+KiB. Nothing is deleted here: the caller deletes unnamed objects after the grace. `may_delete` is true only if no
+attempt of ours can still arrive and the root read after that, with its pages, does not name the object (C3).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from seams.rng import Rng
 
 PAGE_ENTRIES_MIN: Final = 4096  # a page is rewritten with the next entries until it holds this many
 POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root holds before they move to level 1
-UNNAMED_MAX: Final = 10_000  # names kept for deletion; gc deletes the others
+UNNAMED_MAX: Final = 10_000  # names remembered for deletion; gc deletes the others
 CLAIM_BYTES: Final = 8192  # topic name and configs
 _FOLD_TRIES: Final = 4
 _REPLACE_TRIES: Final = 3
@@ -145,8 +147,9 @@ class ManifestStore:
         """The first tiering act of an epoch: from now on only this process may commit (C1). `also`: an edit in the same
         write.
 
-        A log with a lost tail must take remote end and reserved end from this result only. Raises Fenced for a higher
-        epoch, RootMissing if the partition has no root; else as `RootStore.commit`."""
+        A log that lost its tail must use only the remote end and the reserved end of this result. Raises Fenced for a
+        higher epoch, RootMissing if the partition has no root; else as `RootStore.commit`.
+        """
         async with self._commits:
 
             def edit(manifest: Manifest) -> Manifest:
@@ -213,8 +216,9 @@ class ManifestStore:
     async def _moved_page(
         self, manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], epoch: int
     ) -> tuple[PageMove | None, list[str], list[str]]:
-        """The rewritten page of `old`; the key of a lower page that is no longer named; the written keys. (None, [],
-        []): they are in the tail."""
+        """Returns the rewritten page of `old`, the keys of lower pages that are no longer named, and the written keys.
+        (None, [], []): `old` is in the tail.
+        """
         tail = manifest.tail
         if tail and old[0].base_offset >= tail[0].base_offset:
             return None, [], []

@@ -1,5 +1,7 @@
 """Reads manifest pages through an LRU cache that partitions may share.
-Cached pages passed `decode_page`. The cache holds at most `bytes_max`, or one larger page."""
+
+Cached pages passed `decode_page`. The cache holds at most `bytes_max`, or one larger page.
+"""
 
 from __future__ import annotations
 

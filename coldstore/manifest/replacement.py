@@ -1,7 +1,9 @@
-"""The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range. Pure. After
-`replace_segments` the books hold (removed and added, live hash), no offset is in two segments or in none, and each
-replaced object is in `replaced` until `forget_replaced`: the collector keeps it for the grace. The caller has rewritten
-the page that lists a replaced segment. A refused edit only leaves unnamed objects."""
+"""The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range. Pure.
+
+After `replace_segments` the sums and the live hash are right, and every offset is in exactly one segment. Each replaced
+object is in `replaced` until `forget_replaced`, so the collector keeps it for the grace. The caller has rewritten the
+page that lists a replaced segment. A refused edit only leaves unnamed objects.
+"""
 
 from __future__ import annotations
 

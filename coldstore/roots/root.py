@@ -1,7 +1,9 @@
-"""Loads and replaces a root in a bucket; performs the I/O for `root_commit.Commit`. Commits of one `RootStore` run one
-after the other. An attempt of unknown outcome is remembered until the root has a later version (`settled`). Until then
-the objects that it names must not be deleted (C3). After a "slow down" the root is written at most every `THROTTLED_S`
-for a while."""
+"""Loads and replaces a root in a bucket; performs the I/O for `root_commit.Commit`.
+
+Commits of one `RootStore` run one after the other. An attempt of unknown outcome is remembered until the root has a
+later version (`settled`). Until then the objects that it names must not be deleted (C3). After a "slow down" the root
+is written at most every `THROTTLED_S` for a while.
+"""
 
 from __future__ import annotations
 
@@ -261,4 +263,4 @@ class RootStore(Generic[T]):
             self._known = found
             self._on_newer(found)
         elif found.version == known.version:
-            self._known = found  # stored anew under another key (`rewrap`): the same content with another ETag
+            self._known = found  # encrypted again under another key (`rewrap`): the same content with another ETag

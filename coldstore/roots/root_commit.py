@@ -1,10 +1,13 @@
-"""One commit to a root as a pure machine: the outcome table of a compare-and-set (design 1), events in, one effect out.
-- Committed: a 200, or the commit's own id in the ring.
-- Lost: another commit's id at its version.
+"""State machine of one commit to a root: the outcome table of a compare-and-set (design 1). Pure: events in, one effect
+out.
+- A 200, or the commit's own id in the ring: committed.
+- Another commit's id at its version: lost.
 - While the root still has the version that the attempt started from, exactly the same bytes are sent again (C3).
 - If the ring no longer contains that version, the outcome is unknown, and the edit is repeated on the current root
   (C29).
-`root.RootStore` performs the effects."""
+
+`root.RootStore` performs the effects.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +162,7 @@ class Commit(Generic[T]):
         self._jitter = jitter
         self._deadline_s = deadline_s
         self._attempt: _Attempt[T] | None = None
-        self._is_sent = False  # the attempt, once at least
+        self._is_sent = False  # the attempt was sent at least once
         self._seen: Root[T] | None = None
         self._failures = 0
         self._losses = 0

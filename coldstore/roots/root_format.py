@@ -1,8 +1,10 @@
-"""Bytes of a root object, a small JSON envelope around one typed content; and the errors of roots. This is the envelope
-of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). A decoded root has a known format, a
-version, an epoch, a ring with the commits of exactly its last 32 versions, and a correct checksum (older roots have
-none). Each kind of root numbers its own formats. A newer format is refused, so it is never overwritten. A root has at
-most 64 KiB."""
+"""Format of root objects, a small JSON envelope around one typed content, and the errors of roots.
+
+This is the envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). A decoded root has a
+known format, a version, an epoch, a ring with the commits of exactly its last 32 versions, and a correct checksum
+(older roots have none). Each kind of root numbers its own formats. A newer format is refused, so it is never
+overwritten. A root has at most 64 KiB.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ class RootFormat(Generic[T]):
 
     @classmethod
     def first(cls, content_type: type[T]) -> RootFormat[T]:
-        """A kind that has had one format so far."""
+        """Formats of a kind that has had only one so far."""
         return cls(1, {1: content_type})
 
 

@@ -1,7 +1,10 @@
-"""Reads a root, again if it cannot be decoded, to tell a damaged object from one damaged response. A root counts as
-damaged after three undecodable reads of one version (one ETag). A bit flipped in transit thus does not count. Neither
-does a mix of two versions, which a client reads that asks for the size first (`ArrowStore` on S3) when a writer commits
-between its two requests."""
+"""Reads a root.
+
+One that cannot be decoded is read again, to tell a damaged object from a damaged response. A root counts as damaged
+after three undecodable reads of one version (one ETag). A bit flipped in transit thus does not count. Neither does a
+mix of two versions: a client that asks for the size first (`ArrowStore` on S3) may read one if a writer commits between
+its two requests.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 
 SAME_READS: Final = 3  # undecodable reads of one version that count as damage
-READS_MAX: Final = 12  # when each read finds another version; a writer commits a few times a second at most
+READS_MAX: Final = 12  # reads when each finds another version; a writer commits a few times a second at most
 
 
 async def read_root(

@@ -1,7 +1,10 @@
-"""Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant. Pure. It has a FIFO of newcomers, a FIFO of
-proven items, and the ids of recently evicted newcomers. A newcomer becomes proven if it is visited again before its
-eviction, or is added again soon after. A sequential reader that reads a chunk in four fetches visits it once: a read
-after the last position belongs to the same visit. The sum of sizes is at most `bytes_max`."""
+"""Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant. Pure.
+
+It has a FIFO of newcomers, a FIFO of proven items, and the ids of recently evicted newcomers. A newcomer becomes proven
+if it is visited again before its eviction, or is added again soon after. A sequential reader that reads a chunk in four
+fetches visits it once: a read after the last position belongs to the same visit. The sum of sizes is at most
+`bytes_max`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Cache of segment objects' chunks on local disk, checked twice, served as open files. It owns one directory, which it
-empties at start. A chunk's CRC32C is checked on the received bytes and again on the file before it is used. A file name
-is never reused, and an evicted file stays readable for its holders (T23). At most `bytes_max` bytes are in the
-directory. If the disk refuses a chunk, the caller gets it in memory. Its user finds and adds a chunk in one task at a
-time (`tiering.reading.loader`)."""
+"""Cache of segment objects' chunks on local disk, checked twice, served as open files.
+
+It owns one directory, which it empties at start. A chunk's CRC32C is checked on the received bytes and again on the
+file before it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At most
+`bytes_max` bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. Only one
+task at a time finds and adds a given chunk (`tiering.reading.loader`).
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,7 @@ class ChunkCache:
         if admitted:
             self._paths[chunk_id] = path
         await self._unlink(evicted)
-        if not admitted:  # the limit was lowered under pressure, or is smaller than a chunk: logged there
+        if not admitted:  # the limit was lowered under pressure (its log line is there), or is below a chunk
             self.counts.uncached += 1
             return CachedChunk(MemoryFile(data, path), 0, chunk.length)
         try:

@@ -1,7 +1,9 @@
 """Upper bound of a segment object's footer size, before the log is read.
+
 A copy in one pass announces it, because a store wants the object's length before its first byte. `build_footer`'s
 result fits, with two rare exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that compress
-worse than the local log's."""
+worse than the local log's.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from logformat.record_batch import INT32_MAX, INT64_MAX
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
 _PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# Allowance for other indexes that pack better, besides a tenth. Batches of 4096 bytes need the most: Kafka's indexes
-# have every second one.
+# Allowance, besides a tenth, for local indexes that pack better. It is largest for batches of 4096 bytes, because
+# Kafka's indexes have an entry for every second one.
 _PACKED_SPARE_BYTES: Final = 512
 _GAPS_EXPECTED: Final = 8  # in one object, at most; each is a lost tail
 
@@ -42,9 +44,10 @@ def footer_room(
 ) -> int:
     """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
 
-    `indexes`: the local log's indexes of the same bytes, with an entry for each `interval_of(log_bytes)` / 4 or less;
-    those of a scan compress about as well. Without them the bound is the probable maximum, several times as much. A
-    batch's epoch is one of the lineage's."""
+    `indexes`: the local log's indexes of the same bytes, with entries at most `interval_of(log_bytes)` / 4 apart. The
+    indexes of a scan compress about as well. Without `indexes` the bound is the probable maximum, several times as
+    much. The lineage contains the epoch of every batch.
+    """
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(
         base_offset=key.base_offset,
@@ -69,7 +72,7 @@ def footer_room(
 def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
     """Both indexes, in three sections, packed or not."""
     interval = interval_of(log_bytes)
-    entries = log_bytes // (interval + 1)  # at most: each covers more than the interval
+    entries = log_bytes // (interval + 1)  # an upper bound: each entry covers more than the interval
     plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
     thin = log_bytes // THIN_BYTES * _ENTRY_BYTES
     packed = entries * _PACKED_ENTRY_BYTES

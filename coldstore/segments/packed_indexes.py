@@ -1,7 +1,9 @@
-"""Both indexes of a segment, packed: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
-Columns of differences, in byte planes, through zlib: 2 to 7 bytes an entry instead of 20, so an entry every 16 KiB
-costs no more than one every 64 KiB did. Thin indexes are stored as well, for older readers. `unpack`'s memory is
-bounded by the log's size, not by the payload's counts."""
+"""Packed indexes of a segment: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
+
+Both indexes are stored as columns of differences, split into byte planes and compressed by zlib. An entry takes 2 to 7
+bytes instead of 20, so an entry every 16 KiB costs no more than one every 64 KiB did. Thin indexes are stored as well,
+for older readers. `unpack`'s memory is bounded by the log's size, not by the payload's counts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import Buffer
 
 PACKED_ENTRIES_MIN: Final = 256  # fewer (5 KiB) stay as they are
-THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes: a reader that knows no other walks this far
+THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes; a reader that knows only these walks this far
 _LOG_BYTES_MIN: Final = 4096  # log bytes an entry, Kafka's interval: bounds the memory for a payload
 
 _COUNTS: Final = struct.Struct(">II")  # entries of the offset index, of the time index
@@ -48,7 +50,7 @@ def thinned(
         if position - last >= apart:
             kept.append(slot)
             last = position
-    # The greatest timestamp where an entry was made is that of the last time entry at or below its offset.
+    # The greatest timestamp up to an entry is that of the last time entry at or below its offset.
     times = {bisect_right(time_offsets, offsets[slot]) - 1 for slot in kept} | {len(timestamps) - 1}
     chosen = sorted(slot for slot in times if slot >= 0)
     return (
@@ -97,7 +99,9 @@ def unpack(payload: Buffer, base_offset: int, log_bytes: int) -> tuple[OffsetInd
 
 
 def _planes(column: array[int]) -> bytes:
-    """The differences from entry to entry, big-endian: first the highest byte of each, then the next of each."""
+    """The differences between entries as big-endian planes: the highest byte of each difference, then the next byte of
+    each.
+    """
     steps = array("Q" if column.typecode == "q" else "I", column[:1])
     steps.extend(map(operator.sub, islice(column, 1, None), column))
     width, raw = steps.itemsize, steps.tobytes()

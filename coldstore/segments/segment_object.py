@@ -1,7 +1,10 @@
 """A segment object: unchanged log bytes from position 0, then a footer that describes them
-(docs/formats/segment-object.md). A parsed footer's indexes point into the range and the log bytes, its chunk CRCs cover
-exactly the log bytes, and with the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`).
-Footer bytes are not trusted: their counts cause no allocation."""
+(docs/formats/segment-object.md).
+
+A parsed footer's indexes point into the range and the log bytes, its chunk CRCs cover exactly the log bytes, and with
+the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`). Footer bytes are not trusted: their
+counts cause no allocation.
+"""
 
 from __future__ import annotations
 
@@ -210,9 +213,9 @@ class SegmentFooter:
     chunk_crcs: array[int]
     lineage: LeaderEpochs
     transactions: tuple[DecidedTransaction, ...]
-    """In the order of their markers."""
+    """Decided transactions, in the order of their markers."""
     aborted: AbortedIndex | None
-    """Those of them that were aborted; None: none."""
+    """The aborted ones among them; None: there are none."""
     producer_bytes: bytes
     log_bytes: int
     object_bytes: int

@@ -1,7 +1,9 @@
 """Reads a segment object: positions of chunks and batches, and checked footers and chunks.
+
 `fetch_chunk` checks length and CRC32C of a chunk against the segment's footer. A footer belongs to the requested key.
 `fetch_committed_footer` also refuses a footer that differs from the manifest's entry (C13). Used by the broker's cold
-reads and by readers without a broker."""
+reads and by readers without a broker.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""One pass over the log bytes of a range: checks each batch, and collects the content of the segment's footer. After a
-finished scan every batch had its CRC32C, magic and length, the batches tile `[base, end)` (C12), and the chunk CRCs are
-of exactly the bytes that were checked: there is no second read. Memory: one piece plus at most one batch that straddles
-two. Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a batch of 100 bytes
-instead of 2.1; from 16 KiB up the two CRC passes dominate."""
+"""One pass over the log bytes of a range: checks each batch, and collects the content of the segment's footer.
+
+After a finished scan CRC32C, magic and length of every batch are right, and the batches tile `[base, end)` (C12). The
+chunk CRCs are of exactly the checked bytes, because these are not read a second time. Memory: one piece plus at most
+one batch that straddles two.
+
+Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a batch of 100 bytes instead
+of 2.1; for batches of 16 KiB and more the two CRC passes dominate.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,9 @@ from logformat.record_batch import (
 )
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-# Four times Kafka's. A reader of one hour pays for the whole index and, at its two ends, for an interval: with 5 bytes
-# an entry (`packed_indexes`) their sum is least at the root of 5 × the log's bytes, 26 KB for segments of 128 MiB.
+# Smallest interval, four times Kafka's. A reader of a time range reads the whole index, and about one interval too much
+# of the log. With 5 bytes an entry (`packed_indexes`) the sum of both is smallest for an interval of √(5 × log bytes),
+# which is 26 KB for segments of 128 MiB.
 INDEX_INTERVAL_BYTES: Final = 16 * 1024
 
 
@@ -104,8 +109,8 @@ class SegmentScanner:
         self._min_timestamp = self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._lineage = lineage
-        self._epoch = -1  # of the batch before
-        self._epoch_end = base_offset  # where the lineage says that it ends
+        self._epoch = -1  # of the previous batch
+        self._epoch_end = base_offset  # the end of that epoch by the lineage
         self._epochs: list[tuple[int, int]] = []
         self._gaps: tuple[tuple[int, int], ...] = ()
         self._fed = 0

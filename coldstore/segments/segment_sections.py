@@ -1,6 +1,8 @@
 """Frame of a segment object's footer: typed sections, then a trailer of fixed size (docs/formats/segment-object.md).
+
 After a read the CRC32Cs of trailer, footer and every section matched, and every length lies within the bytes. A section
-of unknown type is skipped if its writer marked it optional, else refused."""
+of unknown type is skipped if its writer marked it optional, else refused.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""A directory as the bucket: the embedded default, and the store of simulated power cuts. `<root>/<key>` is the object;
-locks and temporary files are under `<root>/.thermocline/`. Each operation is one worker call on the Disk seam with a
-deadline (`directory_files` has the order of system calls). Safe for many processes on one local file system. ETags:
-SHA-256 of the bytes up to 256 KiB; above that, and in listings, a weak tag of the size: never mtime, inode or xattr,
-which `cp` loses (C22). For the same reason no CRC32C of a large object is kept: verification is a whole read."""
+"""A directory as the bucket: the embedded default, and the store of simulated power cuts.
+
+`<root>/<key>` is the object; locks and temporary files are under `<root>/.thermocline/`. Each operation is one worker
+call on the Disk seam with a deadline (`directory_files` has the order of system calls). Safe for many processes on one
+local file system. The ETag is the SHA-256 of the bytes up to 256 KiB; above that, and in listings, it is a weak tag of
+the size. It never uses mtime, inode or xattr, because `cp` loses them (C22). For the same reason the CRC32C of a large
+object is not stored: verification reads the whole object.
+"""
 
 from __future__ import annotations
 
@@ -119,8 +122,9 @@ class DirectoryStore:
             raise _mapped(failure, self.url) from failure
 
     async def close(self) -> None:
-        """Ends without an error if the disk does not answer: the writer's lock ends with the process, and the next
-        writer removes its file."""
+        """Release the writer's lock. Returns without an error if the disk does not answer: the lock ends with the
+        process, and the next writer removes its file.
+        """
         async with self._preparing:
             if self._prepared:
                 self._prepared = False

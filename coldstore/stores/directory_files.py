@@ -1,9 +1,11 @@
-"""The blocking operations of a directory bucket, one worker call each, and their order of system calls. A name appears
-only with its whole, synced content. A write that returned is durable, including names of new directories. A complete
-read returns only durable bytes, because its reader acts on them (it may delete the local copy). A conditional write
-compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary files carry their
-writer's name, and the writer holds a lock of that name. A process's first write removes files of writers whose lock it
-can take. This is housekeeping: a file that vanishes under a writer only fails that write."""
+"""The blocking operations of a directory bucket, one worker call each, and their order of system calls.
+
+A name appears only with its whole, synced content. A write that returned is durable, including names of new
+directories. A complete read returns only durable bytes, because its reader acts on them (it may delete the local copy).
+A conditional write compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary
+files carry their writer's name, and the writer holds a lock of that name. A process's first write removes files of
+writers whose lock it can take. This is housekeeping: a file that vanishes under a writer only fails that write.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from seams.rng import Rng
 
 SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing this much costs 0.25 ms
 LOCK_STRIPES = 256  # lock files shared by all keys: their number stays bounded, they are never deleted
-_VANISHED_MAX = 64  # a directory removed between our mkdir and our link, that often in a row, is no race
+_VANISHED_MAX = 64  # if a directory disappears between our mkdir and our link more often in a row, it is no race
 
 
 class DirectoryFiles:
@@ -293,8 +295,9 @@ class DirectoryFiles:
     # -- the system directory --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Once, before the first write: make our directories durable, take our writer's lock, remove dead writers'
-        files."""
+        """Make our directories durable, take our writer's lock, remove dead writers' files. Called once, before the
+        first write.
+        """
         missing, above = [], self.root
         while above and self._disk.stat(above) is None:
             missing.append(above)

@@ -1,5 +1,7 @@
-"""Bounds and checks of all stores: hostile keys, impossible ranges, answers too large.
-A key that passes stays below the bucket's root on any store. A whole GET is bounded before its first byte is read."""
+"""Checks of all stores against hostile keys, impossible ranges and oversized answers.
+
+A key that passes stays below the bucket's root on any store. A whole GET is bounded before its first byte is read.
+"""
 
 from __future__ import annotations
 

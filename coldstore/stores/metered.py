@@ -1,6 +1,8 @@
 """A store wrapper that counts requests, bytes, outcomes and latency by operation, for /metrics and the estimated bill.
+
 Results and errors pass unchanged. Counting costs about a microsecond a call and a fixed amount of memory. A request is
-the unit that a store bills: a page of a listing, a thousand deletions, a part of a multipart upload."""
+the unit that a store bills: a page of a listing, a thousand deletions, a part of a multipart upload.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,9 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class Meter:
-    """One operation's counts. Bytes are the body's: sent by puts, received by gets. `failed_in_a_row`: failures since
-    the last answer, the first at `failing_since_s`, the last with `failure`."""
+    """One operation's counts. Bytes are those of bodies: sent by puts, received by gets. `failed_in_a_row`: failures
+    since the last answer, the first at `failing_since_s`, the last with `failure`.
+    """
 
     requests: int = 0
     bytes: int = 0
@@ -77,7 +80,7 @@ class Meter:
     failure: str = ""
 
     def ended(self, outcome: CallOutcome, failure: str, now_s: float) -> None:
-        """Count how a call ended. A lost race for a root (412, 409) is an answer; an abandoned call has none."""
+        """Count the outcome of a call. A lost race for a root (412, 409) is an answer; an abandoned call has none."""
         self.outcomes[outcome] += 1
         if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""

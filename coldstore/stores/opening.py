@@ -1,5 +1,8 @@
-"""Opens the store of a bucket URL. A client library is loaded only for a store of its kind. With a key file, objects
-are encrypted and decrypted on their way (`coldstore.encryption`)."""
+"""Opens the store of a bucket URL.
+
+A client library is loaded only for a store of its kind. With a key file, objects are encrypted and decrypted on their
+way (`coldstore.encryption`).
+"""
 
 from __future__ import annotations
 

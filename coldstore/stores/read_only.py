@@ -1,5 +1,8 @@
-"""A store wrapper that refuses every write. Reads pass unchanged. A write raises AccessRefused before any request is
-sent, and is counted, because it is a bug of ours."""
+"""A store wrapper that refuses every write.
+
+Reads pass unchanged. A write raises AccessRefused before any request is sent, and is counted, because it is a bug of
+ours.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """An S3-compatible bucket, through two clients.
+
 Reads, listings and deletions use aiobotocore on the loop; writes use boto3 in worker threads. aiobotocore's upload of
 segments stalls the loop. For roots, aiohttp resends a PUT by itself when a kept connection closes without an answer,
 and the resent conditional PUT gets 412 for its own success. Nothing is retried here. At most two segments are uploaded
 at a time, so two threads of the lane stay free for roots. A read has exactly the length that the store announced, or
 fails. Every call has a deadline. Importing this module loads both clients (1.2 s): only `coldstore.stores.opening`
-does."""
+does.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ DELETE_KEYS_MAX = 1000  # S3, a request
 _BODY_CHUNK = 1 << 20
 _CONNECT_S = 5.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # no store's listing lacks all of them
+_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # every listing has at least one
 _MISSING_IS_FINE = frozenset({"NoSuchKey", "NotFound"})
 _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 

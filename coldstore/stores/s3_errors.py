@@ -1,6 +1,8 @@
 """Maps S3 status codes and botocore's exceptions to our errors.
+
 For a conditional write only 412 (and 404 to If-Match) and 409 are named. Any other failure is StoreUnavailable, because
-the write may have happened."""
+the write may have happened.
+"""
 
 from __future__ import annotations
 

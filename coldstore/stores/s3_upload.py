@@ -1,11 +1,14 @@
-"""Uploads one object with boto3 in the caller's thread: bounded memory, checked by the store. At most one piece of the
-source is in memory. The object's CRC32C is sent with it, before or after the bytes: without one, versitygw and
-LocalStack store a short object if a client dies in mid-body. No byte is sent twice. An error of the source is raised
-unchanged. One streaming PUT up to 256 MiB, parts of 64 MiB above (`limits.PART_BYTES`), because every part is a billed
-request. Parts have their checksum in a header, so a multipart upload reads its source twice (CRC32C runs at 9 GB/s and
-more). A checksum known only at the end is a trailer of the `aws-chunked` encoding, as the AWS SDKs send it over TLS
-(STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own encoder needs a C library for CRC32C and makes frames of 1 MiB, so
-the frame is made here, and `announce_trailer` makes botocore sign it."""
+"""Uploads one object with boto3, in the caller's thread.
+
+At most one piece of the source is in memory. The object's CRC32C is sent before or after the bytes, and the store
+checks it: without one, versitygw and LocalStack store a short object if a client dies in mid-body. No byte is sent
+twice. An error of the source is raised unchanged. An object up to 256 MiB is one streaming PUT, a larger one has parts
+of 64 MiB (`limits.PART_BYTES`), because every part is a billed request. Parts have their checksum in a header, so a
+multipart upload reads its source twice (CRC32C runs at 9 GB/s and more). A checksum known only at the end is a trailer
+of the `aws-chunked` encoding, as the AWS SDKs send it over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own
+encoder needs a C library for CRC32C and makes frames of 1 MiB, so the frame is made here, and `announce_trailer` makes
+botocore sign it.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,9 @@ _TRAILER = "x-amz-checksum-crc32c"
 
 
 class SegmentBody:
-    """A request body for urllib3. `read` ignores the requested size and returns complete pieces: urllib3 sends them
-    unchanged, and 1 MiB at a time costs a tenth of the CPU of its own 16 KiB blocks."""
+    """A request body for urllib3. `read` ignores the requested size and returns complete pieces, which urllib3 sends
+    unchanged. Pieces of 1 MiB cost a tenth of the CPU of urllib3's own 16 KiB blocks.
+    """
 
     def __init__(self, open_pieces: Callable[[], Iterator[Buffer]], size: int, expired: Callable[[], bool]) -> None:
         self._open_pieces = open_pieces
@@ -68,7 +72,7 @@ class SegmentBody:
 
 
 class TrailedBody(SegmentBody):
-    """The body in an `aws-chunked` frame, the checksum behind it."""
+    """The body in an `aws-chunked` frame, with the checksum after it."""
 
     def __init__(self, body: Upload, expired: Callable[[], bool]) -> None:
         super().__init__(lambda: _framed(body), framed_size(body.size), expired)
@@ -175,7 +179,9 @@ def encoded_crc32c(checksum: int) -> str:
 
 
 def decoded_crc32c(header: str | None) -> int | None:
-    """The checksum of the whole object; None if there is none (a composite one, `…-3`, is not of the whole)."""
+    """The checksum of the whole object; None if there is none. A composite checksum (`…-3`) is not that of the whole
+    object.
+    """
     if header is None or len(header) != 8:
         return None
     try:
@@ -257,7 +263,7 @@ def _put_parts(
 
 
 def _part_checksums(body: Upload, sizes: list[int]) -> tuple[list[int], int]:
-    """Of each part, and of the whole."""
+    """The checksum of each part, and that of the whole."""
     source, checksums, whole = _Source(body.open()), [], 0
     for size in sizes:
         checksum = 0

@@ -1,6 +1,11 @@
-"""Reads runs of complete batches from a segment file. It checks their positions and offsets, not their content. A run's
-batches have valid lengths, and each begins at the offset where the last one ended: no CRC covers a base offset. The
-reader of the records checks each CRC; `damage_in` then finds the damaged batch. Hot path: one `unpack_from` a batch."""
+"""Reads runs of complete batches from a segment file.
+
+It checks their positions and offsets, not their content. A run's batches have valid lengths, and each begins at the
+offset where the last one ended: no CRC covers a base offset. The reader of the records checks each CRC; `damage_in`
+then finds the damaged batch.
+
+Hot path: one `unpack_from` a batch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from logformat.record_batch import (
 from seams.files.disk import File
 
 READ_BYTES_MAX: Final = 8 << 20  # of one run, unless its first batch is longer
-_MAGIC: Final = 3  # its place in `Fields`
+_MAGIC: Final = 3  # index in `Fields`
 
 
 class Run(NamedTuple):
@@ -51,7 +56,8 @@ class BatchReader:
 
     def read(self, file: File, position: int, length: int, offset: int | None) -> Run:
         """The whole batches in [position, position + length), at least the first; `offset` is the expected base offset;
-        None: accept that of the first batch. Raises OSError, and DamagedLog where no batch of that offset can begin."""
+        None accepts that of the first batch. Raises OSError, and DamagedLog where no batch of that offset can begin.
+        """
         wanted = max(min(length, READ_BYTES_MAX), HEADER_SIZE)
         if len(self._buffer) < wanted:
             self._buffer = bytearray(wanted)

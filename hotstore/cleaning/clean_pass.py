@@ -1,7 +1,10 @@
-"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean). The dirty part fills the map of keys,
-segment by segment; when the map is full the pass ends there. Then each run of segments below that point is rewritten
-without superseded records, and swapped in. Every step begins under the lease: a role that ends leaves unfinished files,
-which the next pass or start removes. The last step records the offset below which the log is clean."""
+"""One pass over one compacted log, through its lease (Kafka's Cleaner.doClean).
+
+The dirty part fills the map of keys, segment by segment; when the map is full the pass ends there. Then each run of
+segments below that point is rewritten without superseded records, and swapped in. Every step begins under the lease. If
+the role ends, unfinished files remain, and the next pass or start removes them. The last step records the offset below
+which the log is clean.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ async def clean(
     lease.check()
     log = lease.log
     still = partial(planned.check, log)
-    await _call(lease, remove_cleaned, log.directory)  # of a pass that a role's end cut off
+    await _call(lease, remove_cleaned, log.directory)  # left by a pass that ended with its role
     segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
     end = await _map_keys(lease, engine, segments, part, throttle)
     read = written = before = after = 0

@@ -1,6 +1,8 @@
-"""Plans cleaning: the dirty part of a compacted log, when a pass is due, and which segments are merged. Pure. The
-active segment, uncommitted records, and records younger than `min.compaction.lag.ms` are never cleaned. Source: Kafka's
-LogCleanerManager.cleanableOffsets and Cleaner.groupSegmentsBySize."""
+"""Plans cleaning: the dirty part of a compacted log, when a pass is due, and which segments are merged. Pure.
+
+The active segment, uncommitted records, and records younger than `min.compaction.lag.ms` are never cleaned. Source:
+Kafka's LogCleanerManager.cleanableOffsets and Cleaner.groupSegmentsBySize.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class CleanerConfig:
     """Kafka's configs with units in their names, and its defaults. Values are valid: `broker.config` checks them.
 
     - `threads`: passes at the same time. `dedupe_buffer_bytes` and `io_buffer_bytes` are for all of them together.
-    - `io_buffer_load_factor`: share of its part of the dedupe buffer that a pass fills with keys, above 0, at most 1.
+    - `io_buffer_load_factor`: how full a pass fills its part of the dedupe buffer with keys, above 0, at most 1.
     - `io_bytes_per_s`: bytes that all passes together read; `UNTHROTTLED`: no limit.
     - `backoff_ms`: wait when no log is to be cleaned.
     - `enabled`: False: no log is cleaned, and compacted topics grow.

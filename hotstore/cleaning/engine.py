@@ -1,7 +1,9 @@
 """The cleaner's engine: reads batches of open files, maps their keys, writes cleaned segments with both indexes.
+
 `CleanerEngine` is the interface. The broker uses `engine_process.ProcessEngine`; `LocalEngine` works in the calling
 thread on any `File`. All calls block, and one thread at a time may call. An engine opens no path and renames nothing:
-the caller owns files, names and directories. The output of a pass takes effect only when the caller swaps it in."""
+the caller owns files, names and directories. The output of a pass takes effect only when the caller swaps it in.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,18 @@ if TYPE_CHECKING:
 class CleanerLost(Retryable):
     """The engine's process died or hung and was killed. The pass is over; the next `begin` starts another process.
 
-    Its files are half-written. Unlink them, and open new ones for another pass: a killed process that waits for a disk
-    may still finish one write to the old."""
+    Its files are half-written. Unlink them, and open new ones for another pass, because a killed process that waits for
+    a disk may still finish one write to the old files.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
-    """A finished segment; its three files are synced, the names in their directory are not.
+    """A finished segment. Its three files are synced; their names in the directory are not.
 
     `size` in bytes; `end_offset` is the end of the read batches, because fillers cover removed ones. `max_timestamp` in
-    ms (−1: none), `max_timestamp_offset` as `SegmentIndexer` has it."""
+    ms (−1: none), `max_timestamp_offset` as `SegmentIndexer` has it.
+    """
 
     size: int
     end_offset: int
@@ -92,7 +96,7 @@ class CleanerEngine(Protocol):
         ...
 
 
-_REFUSALS: Final = (Corrupt, InvalidRequest)  # of invalid bytes in a log, whatever error a producer would get for them
+_REFUSALS: Final = (Corrupt, InvalidRequest)  # all errors that mean invalid bytes in a log
 
 
 class LocalEngine:
@@ -148,7 +152,7 @@ class LocalEngine:
         segment.writer.write(kept)
         segment.read_offset = run.end_offset
         if was_cold:
-            _drop(file, position, len(run.batches))  # the last read of it
+            _drop(file, position, len(run.batches))  # the pass does not read these bytes again
         return len(run.batches)
 
     def finish_segment(self) -> CleanedSegment:
@@ -191,7 +195,9 @@ class LocalEngine:
 
 @dataclass(slots=True)
 class _OpenSegment:
-    """`read_offset`: where the next batches to clean begin. `is_cold`: no file that it was made of was cached."""
+    """`read_offset`: base offset of the next batches to clean. `is_cold`: none of the source files was in the page
+    cache.
+    """
 
     cleaner: BatchCleaner
     writer: SegmentWriter
@@ -211,8 +217,9 @@ class _Pass:
     cold: dict[str, bool] = field(default_factory=dict)
 
     def look_at(self, file: File, position: int, length: int) -> bool:
-        """Whether bytes of the file were missing in the page cache when the pass first read it. Then the pass drops its
-        own pages from the cache, so that it evicts no data that consumers read."""
+        """Whether bytes of the file were missing in the page cache when the pass first read it. If so, the pass drops
+        its own pages from the cache, because they would evict data that consumers read.
+        """
         found = self.cold.get(file.path)
         if found is None:
             descriptor = file.descriptor()

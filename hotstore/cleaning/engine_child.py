@@ -1,6 +1,8 @@
-"""Main of the cleaner's child process: `LocalEngine` behind the requests of one `ProcessEngine`. It opens no path:
-files come as descriptors beside a request. It exits with its parent, after `idle_s` (its third argument) without a
-pass, and after an error that is neither of a file nor of a log."""
+"""Main program of the cleaner's child process: runs a `LocalEngine` for the requests of one `ProcessEngine`.
+
+It opens no path: files come as descriptors with a request. It exits with its parent, after `idle_s` (its third
+argument) without a pass, and after an error that concerns neither a file nor the content of a log.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,13 @@ def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Lists received for the next pass."""
+    """Lists received in advance for the next pass."""
 
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     last_offsets: list[int] = field(default_factory=list)
 
     def takes(self, request: messages.Request) -> bool:
-        """Whether the request is a part of them; it was added."""
+        """Add the request if it is a part of these lists; returns whether it is."""
         match request:
             case messages.Aborted(transactions):
                 self.aborted += transactions
@@ -77,7 +79,7 @@ class _Ahead:
         return True
 
     def rules(self, begin: messages.Begin) -> CleanRules:
-        """The lists of the pass that begins; those of the next pass start empty."""
+        """The lists of the pass that begins now; the lists for the next pass are then empty."""
         aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
         self.aborted.clear()
         self.last_offsets.clear()

@@ -1,6 +1,8 @@
 """Messages between `ProcessEngine` and its child, in msgpack: a request, then its reply, never two at once.
-A request's files travel beside it as descriptors, in the order of its paths; paths are for error messages only. Paths
-are bytes, because a file name need not be UTF-8."""
+
+A request's files are sent with it as descriptors, in the order of its paths. Paths are for error messages only. Paths
+are bytes, because a file name need not be UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import msgspec
 
 from hotstore.errors import DamagedLog
 
-_TEXT_CHARACTERS_MAX: Final = 2_000  # of an error: a message fits `seams.child_process.MESSAGE_BYTES_MAX`
+_TEXT_CHARACTERS_MAX: Final = 2_000  # of an error: its message fits `seams.child_process.MESSAGE_BYTES_MAX`
 
 
 ABORTED_MAX: Final = 1_500  # of one message
@@ -64,7 +66,7 @@ class End(msgspec.Struct, tag=True, frozen=True):
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
-    """Ready for the first request; or the request has no other result."""
+    """The child is ready for the first request, or a request without another result is done."""
 
 
 class MapDone(msgspec.Struct, tag=True, frozen=True):

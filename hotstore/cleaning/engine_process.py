@@ -1,7 +1,9 @@
 """The cleaner's engine in a child process of low priority (`engine_child`), so that this process never imports numba.
+
 The first `begin` starts the child. After a pass the child stays for a while without a map, so that the next pass needs
 no start; then it exits by itself. Every wait has a deadline that grows with the bytes of the step. A child that died or
-exceeded the deadline is killed, and the call raises CleanerLost."""
+exceeded the deadline is killed, and the call raises CleanerLost.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class ProcessEngine:
 
     @property
     def pid(self) -> int | None:
-        """The child's; None without one. It may have ended by itself since."""
+        """Process id of the child; None without a child. It may have ended by itself since."""
         child = self._child
         return None if child is None else child.pid
 
@@ -124,7 +126,7 @@ class ProcessEngine:
         child = self._child
         if child is not None:
             child.kill()
-        with self._one_caller.unless_inside() as is_alone:  # else the thread inside drops it
+        with self._one_caller.unless_inside() as is_alone:  # otherwise the thread in a call drops it
             if is_alone:
                 self._drop()
 
@@ -178,7 +180,7 @@ class ProcessEngine:
         except (EOFError, msgspec.MsgspecError) as error:
             raise self._lost(str(error)) from None
         except BaseException:
-            self._drop()  # its reply would be taken for the next request's
+            self._drop()  # its reply would be taken for the reply to the next request
             raise
         if isinstance(reply, messages.FileError | messages.Damage):
             raise messages.raised(reply)

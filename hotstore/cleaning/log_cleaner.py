@@ -1,7 +1,9 @@
-"""Cleans the compacted logs of a data directory, the dirtiest first (Kafka's LogCleaner). Each of `log.cleaner.threads`
-slots, at most `SLOTS`, has an engine and cleans one log at a time, through the lease of the log's current role; a role
-that ends ends the pass. A log that cannot be cleaned is reported with the reason and served as before. The cleaner
-tries again after `RETRY_S`. Configs are read before each pass."""
+"""Cleans the compacted logs of a data directory, the dirtiest first (Kafka's LogCleaner).
+
+Each of `log.cleaner.threads` slots, at most `SLOTS`, has an engine and cleans one log at a time, through the lease of
+the log's current role; a role that ends ends the pass. A log that cannot be cleaned is reported with the reason and
+served as before. The cleaner tries again after `RETRY_S`. Configs are read before each pass.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ class LogCleaner:
             config = self._config()
             is_used = config.enabled and number < config.threads
             if not is_used or not await self.clean_dirtiest(engine):
-                engine.reap()  # a process that was idle ended by itself; no step of it runs now
+                engine.reap()  # an idle process ends by itself; no step of it runs now
                 await asyncio.sleep(config.backoff_ms / 1000)
 
     # --- one pass ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
-"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would have made. Batches are
-contiguous from the segment's base. They are synced in parts, so that the last sync is short and the sync of a produce
-never waits for a complete segment."""
+"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would have made.
+
+Batches are contiguous from the segment's base. They are synced in parts, so that the last sync is short and the sync of
+a produce never waits for a complete segment.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""A log's flushed end and recovery point, and the sync and seal jobs that raise them. `begin_*` makes a job from the
-current state, the job runs off the loop, `finish_*` records its success. The flushed end moves only to a log end that
-was sampled before the sync began, and after older files and the directory were synced. The recovery point never exceeds
-the start of an epoch that the checkpoint file lacks. Index and producer files of a sealed segment are written after its
-bytes are durable, so these files prove durability."""
+"""A log's flushed end and recovery point, and the sync and seal jobs that raise them.
+
+`begin_*` makes a job from the current state, the job runs off the loop, `finish_*` records its success. The flushed end
+moves only to a log end that was sampled before the sync began, and after older files and the directory were synced. The
+recovery point never exceeds the start of an epoch that the checkpoint file lacks. The index and producer files of a
+sealed segment are written after its bytes are durable, so their existence proves that.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ class Durability:
 
     @property
     def recovery_point(self) -> int:
-        """All records and epochs below are durable, so recovery does not read them."""
+        """All records and epochs below it are durable, so recovery does not read them."""
         if self._epochs_dirty_from is None:
             return self.flushed_end_offset
         return min(self.flushed_end_offset, self._epochs_dirty_from)
@@ -133,7 +135,9 @@ class Durability:
         self.pending_seals.append(PendingSeal(segment, producers))
 
     def add_seals(self, seals: Iterable[PendingSeal]) -> None:
-        """Small files of durable segments without disk space when the log was opened; a later seal job writes them."""
+        """Add small files of durable segments that found no disk space when the log was opened; a later seal job writes
+        them.
+        """
         self.pending_seals.extend(seals)
 
     def begin_sync(self, active: Segment, log_end_offset: int) -> SyncJob | None:
@@ -215,8 +219,9 @@ def write_transaction_index(segment: Segment) -> None:
 def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
     """Blocking: our file and Kafka's snapshot for one offset, below which everything must be durable.
 
-    Ours first: after a kill or a full disk between the two, the file with only one batch per producer must not be
-    alone."""
+    Ours is written first. After a kill or a full disk between the two, Kafka's file, which has only one batch per
+    producer, must not be alone.
+    """
     state = producers.state()
     write_whole(directory, offset_file(producers.end_offset, PRODUCERS), encode_producer_state(state))
     write_whole(directory, offset_file(producers.end_offset, SNAPSHOT), encode_kafka_snapshot(state.producers))

@@ -1,6 +1,8 @@
-"""States of one log's sync as a pure transition table. A sync starts only if none runs. The timer runs in DEFERRED
-only. Nothing starts after CLOSED, CLOSING, FAILING or FAILED. A failure is reported once. `Flusher` decides whether a
-sync is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED: after an append while no sync runs, and in DECIDING.
+"""States of one log's sync as a pure transition table.
+
+A sync starts only if none runs. The timer runs in DEFERRED only. Nothing starts after CLOSED, CLOSING, FAILING or
+FAILED. A failure is reported once. `Flusher` decides whether a sync is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED:
+after an append while no sync runs, and in DECIDING.
 
             needed, forced           its round began          appended           ended
     IDLE ───────────────────► REQUESTED ───────────► SYNCING ──────────► DIRTY ─────────► DECIDING
@@ -42,7 +44,7 @@ class FlushEvent(IntEnum):
     AWAITED = 4  # a request begins to wait for a deferred sync
     TIMER = 5
     FORCED = 6  # flush, drain or flush.ms: due or not
-    BEGAN = 7  # the range of the sync was set
+    BEGAN = 7  # the range of the sync is set
     ENDED = 8  # the sync ended, or had no work
     FAILED = 9  # a write, a sync or a seal job failed
     CLOSE = 10

@@ -1,11 +1,13 @@
-"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning. `flush_states` decides
-the start of a sync, `Durability` its range. At most one sync and one seal job of a log run, off the loop. The owner is
-called after the flushed end moved, in the same turn of the loop. After a failed sync the log is offline and no sync is
-tried again (C10).
+"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning.
+
+`flush_states` decides the start of a sync, `Durability` its range. At most one sync and one seal job of a log run, off
+the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the log is
+offline and no sync is tried again (C10).
 
 A sync that a request waits for starts at once if none runs; later appends go into the next one. Without a waiter
 (acks=1, no reader at the log's end) it starts `LAZY_S` after the append, because a sync costs more than the append (ADR
-8). Index and producer files of a sealed segment are written after the acknowledgements of its bytes."""
+8). Index and producer files of a sealed segment are written after the acknowledgements of its bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from seams.loop.tasks import FailureReport, Tasks
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
-LAZY_S: Final = 0.01  # delay of a sync that no request waits for; a later reader sees the log's end this late
-TASKS_MAX: Final = 2  # one seals; it may overlap its successor's first step
+LAZY_S: Final = 0.01  # delay of a sync that no request waits for; a reader sees the log's end this much later
+TASKS_MAX: Final = 2  # one of them seals; it may overlap its successor's first step
 
 
 # Module names, because an enum member lookup costs 70 ns and a round has a dozen of them.
@@ -156,7 +158,7 @@ class Flusher:
         return _NEEDED if is_due else FlushEvent.NOT_NEEDED
 
     def _begin_sync(self) -> SyncJob | None:
-        """None when no bytes are dirty, or after a failed write, because bytes before it are never synced."""
+        """None when no bytes are dirty, or after a failed write: bytes that were written before it are never synced."""
         log = self._log
         if log.state is _FAILED:
             return None

@@ -1,11 +1,13 @@
-"""Rounds of syncs for all logs of a data directory: requests that arrive during a round wait for the next one. One
-round runs at a time, with at most `TOGETHER_MAX` logs in the order of their requests. The range that a sync covers is
-set when its round begins. Each log gets its own result, once; an exception in its callback is reported and does not
+"""Rounds of syncs for all logs of a data directory: requests that arrive during a round wait for the next one.
+
+One round runs at a time, with at most `TOGETHER_MAX` logs in the order of their requests. The range that a sync covers
+is set when its round begins. Each log gets its own result, once; an exception in its callback is reported and does not
 affect the others. A sync that began and got no result counts as failed, because its range may or may not be durable.
 The next round begins in the same turn of the loop in which the last results arrive. Rounds are plain callbacks, not
 tasks: each turn of a busy loop delays every acknowledged batch. A log with more than `ALONE_BYTES` to sync is synced
 outside the rounds, so no log waits for another's gigabyte. A worker call and a journal commit cost more than syncing
-small amounts of bytes (ADR 11)."""
+small amounts of bytes (ADR 11).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""A file that reserves disk space, so that a full disk still has room for the small files that free space. Deleting
-copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes, producers or
-reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to those files.
-Appends resume when free space is twice the size of the file, which is then created again. `check_space` blocks; the
-flags are set by a worker and read by the loop."""
+"""A file that reserves disk space, so that a full disk still has room for the small files that free space.
+
+Deleting copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes,
+producers or reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to
+those files. Appends resume when free space is twice the size of the file, which is then created again. `check_space`
+blocks; the flags are set by a worker and read by the loop.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from seams.files.disk import Disk, Space, is_full
 BALLAST_FILE: Final = "thermocline-ballast"
 BALLAST_BYTES_MAX: Final = 16 << 20  # the indexes of two segments of 1 GiB, or checkpoints of 100 000 partitions
 SHARE_OF_DISK: Final = 64  # largest share of a small file system
-ROOM: Final = 3  # times the ballast must be free before it is made, so that appends do not fill the disk at once
+ROOM: Final = 3  # the ballast is made when this many times its size is free; with less, appends soon fill the disk
 
 
 class Step(Enum):

@@ -1,6 +1,8 @@
-"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager). One
-process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists, no log is open, and
-opening the directory does not change files that the marker covers. All methods block."""
+"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager).
+
+One process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists, no log is open,
+and opening the directory does not change files that the marker covers. All methods block.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,8 @@ class DataDir:
         self.indexes = IndexCache()
         self.ballast = Ballast(disk, path)
         self._lock = lock
-        # A removal may have listed a path that a creation uses now. Each adds its path and then checks the other's set,
-        # so at least one of the two threads stops.
+        # A removal may have listed a path that a creation uses now. Each thread adds its path to its set and then
+        # checks the other's set, so at least one of the two stops.
         self._being_made: set[str] = set()  # staged directories of new logs
         self._being_removed: set[str] = set()
 
@@ -123,7 +125,8 @@ class DataDir:
     def remove_clean_marker(self) -> None:
         """Remove the clean-shutdown marker durably; logs may be written from now on.
 
-        Raises OSError; then the marker may exist after a power cut, and is still true."""
+        Raises OSError; then the marker may exist after a power cut, and is still valid, because no log was written.
+        """
         if self.has_clean_marker:
             self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
             self.disk.sync_dir(self.path)

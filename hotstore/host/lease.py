@@ -1,8 +1,10 @@
-"""A lease: the right of one replica role (leader, follower, …) to change an open log. A log has at most one active
-lease. `end` takes effect at once: a later effect through it raises LeaseOver and is reported to `World.late_effect` as
-a defect. The next lease is granted after the blocking calls of the last one returned. A log may be closed once its
-lease is over, so a role checks its lease before it reads too (`check`). `append_as_leader` and `append_as_follower` are
-the log's own methods until the end, so a lease adds no cost to appends."""
+"""A lease: the right of one replica role (leader, follower, …) to change an open log.
+
+A log has at most one active lease. `end` takes effect at once: a later effect through it raises LeaseOver and is
+reported to `World.late_effect` as a defect. The next lease is granted after the blocking calls of the last one
+returned. A log may be closed once its lease is over, so a role checks its lease before it reads too (`check`).
+`append_as_leader` and `append_as_follower` are the log's own methods until the end, so a lease adds no cost to appends.
+"""
 
 from __future__ import annotations
 
@@ -160,12 +162,12 @@ class Lease:
         self.log.reserved_end = end_offset
 
     def move_high_watermark(self, offset: int) -> None:
-        """Record it for the next role of the log."""
+        """Record the high watermark for the next role of the log."""
         self._must_last("a high watermark")
         self.opened.high_watermark = offset
 
     def saw_epoch(self, leader_epoch: int) -> None:
-        """The log led in this epoch, or agreed with its leader."""
+        """Note that the log led in this epoch, or agreed with its leader."""
         self._must_last("a seen epoch")
         self.opened.seen_epoch = max(self.opened.seen_epoch, leader_epoch)
 

@@ -1,7 +1,9 @@
-"""Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories). A
-directory is renamed only if its topic id is the requested one. Deleted logs are removed at once, strays a week after
+"""Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories).
+
+A directory is renamed only if its topic id is the requested one. Deleted logs are removed at once, strays a week after
 they were first seen (R24); until then `cluster status` lists them. Methods of one partition block and run in its turn
-(`LogHost`); the others run in a worker."""
+(`LogHost`); the others run in a worker.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class LogDirectories:
 
     def clear(self, place: TopicPartition, topic_id: UUID) -> None:
         """Mark the directory at `place` as deleted, if there is one, so that a log of this topic can be created. Raises
-        ForeignLog if it is another topic's; Corrupt, OSError."""
+        ForeignLog if it belongs to another topic; Corrupt, OSError.
+        """
         path = self._data_dir.log_path(place.topic, place.partition)
         if self._world.disk.stat(path) is None:
             return

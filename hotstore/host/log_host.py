@@ -1,6 +1,8 @@
-"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager). Concurrent callers
-share one opening of a log. A log that fails to open or close does not affect the others. Checkpoints are written by one
-job at a time. It needs neither a bucket nor a role."""
+"""All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager).
+
+Concurrent callers share one opening of a log. A log that fails to open or close does not affect the others. Checkpoints
+are written by one job at a time. It needs neither a bucket nor a role.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ class LogHost:
         if self._has_unsynced_name:  # make it durable before any of its records is acknowledged
             self._world.disk.sync_dir(self._data_dir.path)
             self._has_unsynced_name = False
-        # Read from the recovery point on, which is little after a clean close.
+        # Recovery reads from the recovery point on, which is little after a clean close.
         all_is_read = self._left_unclean
         return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
 
@@ -353,10 +355,12 @@ class LogHost:
     # --- closed and removed -------------------------------------------------------------------------------------
 
     async def close(self, opened: OpenLog, *, clean: bool) -> bool:
-        """Stop its flusher and close its files; returns whether opening needs no scan: `clean`, and it did not fail.
+        """Stop the log's flusher and close its files. Returns whether it may be opened without a scan: it was closed as
+        `clean` and did not fail.
 
         Its state is recorded for the next checkpoint. Does nothing to a closed log. A cancelled caller only stops
-        waiting. Raises OSError; the log is closed even then."""
+        waiting. Raises OSError; the log is closed even then.
+        """
 
         async def close_it() -> bool:
             return await self._close(opened, clean=clean) if self.is_open(opened) else clean
@@ -435,7 +439,7 @@ class LogHost:
             if not is_wanted():
                 return None
             moved = None
-            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else the log is another topic's
+            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else it is another topic's log
                 if at.occupant is not None:
                     await self._close(at.occupant, clean=False)
                 moved = await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
@@ -456,16 +460,17 @@ class LogHost:
         return await at.alone(ask)
 
     async def settled(self) -> None:
-        """Wait until no turn is taken or wanted: open logs then stay open."""
+        """Wait until no turn is taken or waited for; open logs then stay open."""
         for at in tuple(self._places.values()):
             await at.settled()
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
-        """Write recovery point, log start and high watermark of these logs; torn and closed ones are left out.
+        """Write recovery point, log start and high watermark of these logs. Torn and closed logs are left out.
 
-        Raises OSError; the next call then writes the sampled values."""
+        Raises OSError; the next call then writes the sampled values.
+        """
         for local, mark in high_watermarks.items():
             opened = self._open.get(TopicPartition(local.topic, local.partition))
             if opened is not None and opened.log is local and not opened.is_torn:

@@ -1,5 +1,8 @@
-"""Callbacks from a log to its current role. A log has one owner at a time, `UNOWNED` while no role uses it. Calls come
-on the loop. A new owner reads the log's state, because earlier events are not repeated."""
+"""Callbacks from a log to its current role.
+
+A log has one owner at a time, `UNOWNED` while no role uses it. Calls come on the loop. A new owner reads the log's
+state, because earlier events are not repeated.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ class LogOwner(Protocol):
         ...
 
     def failed(self, why: LogFailed) -> None:
-        """The log is offline: the flushed end moves no more. Called once a log."""
+        """The log is offline: its flushed end no longer moves. Called at most once for a log."""
         ...
 
     def awaits_flush(self) -> bool:
-        """Whether a request waits for the flushed end: such a sync is not deferred (ADR 8). Called once an append."""
+        """Whether a request waits for the flushed end; if so, the sync is not deferred (ADR 8). Called once for each
+        append.
+        """
         ...
 
     def start_moved(self) -> None:

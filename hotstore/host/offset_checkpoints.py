@@ -1,8 +1,11 @@
 """Checkpoints of a data directory, one line per log: recovery points, log starts, high watermarks, first dirty offsets,
-and seen leader epochs. A seen epoch is the last one in which the log led or agreed with its leader. An entry stays
-until its log is deleted, even while the log is refused, so that the next start still compares damage with it. A
-checkpoint whose write failed is written by the next job that names it. Log starts are written first: bytes below them
-may be unlinked afterwards. Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile."""
+and seen leader epochs.
+
+A seen epoch is the last one in which the log led or agreed with its leader. An entry stays until its log is deleted,
+even while the log is refused, so that the next start still compares damage with it. A checkpoint whose write failed is
+written by the next job that names it. Log starts are written first: bytes below them may be unlinked afterwards.
+Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import NewerFormat, TopicPartition
 from seams.files.disk import Disk, read_file, replace_file
 
-CHECKPOINTS_WAIT_S: Final = 30.0  # for another job's three fsyncs; beyond it the disk is stuck, which is an OSError
+CHECKPOINTS_WAIT_S: Final = 30.0  # longest wait for another job's three fsyncs; then the disk counts as stuck
 CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, CLEANER_FILE, SEEN_EPOCH_FILE)
 Offsets = dict[TopicPartition, int]
 

@@ -1,7 +1,9 @@
-"""A place of a data directory: one directory name, its open log, and the blocking calls that work in it. Successive
-topics of the same name take turns here. A call counts from its request until its thread is done: a cancelled caller
-only stops waiting. After `quiesce` no call begins. Files are replaced or removed in the turn, after `quiesce`, while no
-call runs. All methods run on the loop."""
+"""A place of a data directory: one directory name, its open log, and the blocking calls that work in it.
+
+Successive topics of the same name take turns here. A call counts from its request until its thread is done: a cancelled
+caller only stops waiting. After `quiesce` no call begins. Files are replaced or removed in the turn, after `quiesce`,
+while no call runs. All methods run on the loop.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ class Place:
             raise
 
     async def settled(self) -> None:
-        """Wait until no turn is taken or wanted."""
+        """Wait until no turn is taken or waited for."""
         while self._turns:
             await asyncio.wait(tuple(self._turns))
 

@@ -1,9 +1,12 @@
-"""Tracks bytes of local files in the page cache, so that sendfile does not block the loop on a disk (C25). Remembers
-steps of 4 MiB that a worker recently found or read into the page cache, and the reads under way. `ready` never blocks
-or touches a file. It answers yes only if at most `budget_bytes` were requested after the bytes were read. Concurrent
-callers share one read of each step. A failed read is reported, raised to the next caller, then tried again; from then
-on only a real read counts for that step. The kernel may still evict a page under memory pressure, and then the loop
-waits for the disk. Keep the budget to a fraction of the RAM that is free for the page cache."""
+"""Tracks which bytes of local files are in the page cache, so that sendfile does not block the loop on a disk (C25).
+
+It remembers steps of 4 MiB that a worker recently found in the page cache or read into it, and the reads under way.
+`ready` never blocks or touches a file. It answers yes only if at most `budget_bytes` were requested since the bytes
+were read. Concurrent callers share one read of each step. A failed read is reported, raised to the next caller, then
+tried again; from then on only a real read counts for that step. The kernel may still evict a page under memory
+pressure, and then the loop waits for the disk. Keep the budget to a fraction of the RAM that is free for the page
+cache.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +184,7 @@ class Residency:
 
     def _future(self, step: Step) -> asyncio.Future[None]:
         waiting = self._reading[step]
-        if waiting.cancelled():  # by a caller that shared it
+        if waiting.cancelled():  # a caller that shared it cancelled it
             waiting = self._reading[step] = asyncio.get_running_loop().create_future()
         return waiting
 
@@ -199,11 +202,11 @@ def _note(memory: OrderedDict[Step, T], step: Step, value: T, count_max: int) ->
 
 
 def read_through(file: File, position: int, length: int, suspect: bool = False) -> int:
-    """Blocking: read the bytes in pieces and discard them, to bring them into the page cache; returns how many were
-    read.
+    """Blocking: bring the bytes into the page cache by reading them in pieces. Returns how many were read.
 
-    Cached bytes are not read, so sendfile alone reads a closely followed log. Pages of a failed read count as cached,
-    so `suspect` ones are read."""
+    Cached bytes are not read, so only sendfile reads a log whose reader is close to its end. Pages of a failed read
+    look cached; therefore `suspect` bytes are read in any case.
+    """
     descriptor = None if suspect else file.descriptor()
     if descriptor is not None and is_cached(descriptor, position, min(length, file.size() - position)):
         return 0

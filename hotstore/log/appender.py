@@ -1,8 +1,12 @@
-"""Decides the offsets of the next batches, and whether to roll a segment before them. Pure; runs before the write. An
-append is completely in one segment. Its last offset fits the 2^31−1 offsets that index entries can store relative to
-the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with record timestamps; here the
-broker's clock since the first append counts, so an import of old records does not roll a segment for every batch. Hot
-path: `must_roll` runs once an append, `check_continuity` once a follower's append."""
+"""Decides the offsets of the next batches, and whether to roll a segment before them.
+
+Pure; runs before the write. An append is completely in one segment. Its last offset fits the 2^31−1 offsets that index
+entries can store relative to the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with
+record timestamps; here the broker's clock since the first append counts, so an import of old records does not roll a
+segment for every batch.
+
+Hot path: `must_roll` runs once an append, `check_continuity` once a follower's append.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,8 @@ def must_roll(
     """Whether a new segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end).
 
     An empty segment takes any append that fits a segment. Raises RecordListTooLarge if none is large enough, or if
-    index entries could not store the offsets: a header of 61 bytes may claim 2^31 of them."""
+    index entries could not store the offsets, because a header of 61 bytes may claim 2^31 of them.
+    """
     if incoming_end - 1 - incoming_base > INT32_MAX:
         raise RecordListTooLarge(
             f"{incoming_end - incoming_base} offsets in one append, a segment holds {INT32_MAX + 1}; send fewer batches"

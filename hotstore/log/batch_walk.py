@@ -1,7 +1,11 @@
-"""Batches in a segment file, found by their headers: one by offset, or all of a range in order. Reads small windows and
-skips bodies. Results are completely inside the given range. A position where no batch can begin raises DamagedLog. CRCs
-are not checked here; recovery and the copier do that. Hot path: `find_batch` follows the index lookup of a read whose
-position is not remembered. With 16 KB batches it reads one or two windows, about 2 µs each from the page cache."""
+"""Finds batches in a segment file by their headers: one by offset, or all of a range in order.
+
+Reads small windows and skips bodies. Results are completely inside the given range. A position where no batch can begin
+raises DamagedLog. CRCs are not checked here; recovery and the copier do that.
+
+Hot path: `find_batch` follows the index lookup of a read whose position is not remembered. With 16 KB batches it reads
+one or two windows, about 2 µs each from the page cache.
+"""
 
 from __future__ import annotations
 

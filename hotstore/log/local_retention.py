@@ -1,5 +1,4 @@
-"""Local retention: decides which local segments may be deleted.
-Pure. (Kafka's UnifiedLog.deleteOldSegments, KIP-405.)
+"""Local retention: decides which local segments may be deleted (Kafka's UnifiedLog.deleteOldSegments, KIP-405). Pure.
 - A tiered log deletes only segments below the remote end, which are in the committed manifest and verified. Other logs
   follow their total retention.
 - Nothing at or above the high watermark is deleted, nor the active segment: it is rolled first.
@@ -62,7 +61,9 @@ def _allowed(segments: Sequence[SegmentInfo], safe_end: int, high_watermark: int
 
 
 def _expired_by_time(segments: Sequence[SegmentInfo], limit_ms: int, now_ms: int) -> int:
-    """Oldest segments whose youngest record is older than the limit; without timestamps the first append counts."""
+    """Number of oldest segments whose youngest record is older than the limit. Without timestamps the first append
+    counts.
+    """
     if limit_ms < 0:
         return 0
     count = 0
@@ -75,7 +76,7 @@ def _expired_by_time(segments: Sequence[SegmentInfo], limit_ms: int, now_ms: int
 
 
 def _over_size(segments: Sequence[SegmentInfo], active_bytes: int, limit_bytes: int) -> int:
-    """Oldest segments that may be deleted while at least `limit_bytes` stay, as Kafka counts."""
+    """Number of oldest segments that may be deleted while at least `limit_bytes` stay, counted as Kafka does."""
     if limit_bytes < 0:
         return 0
     excess = active_bytes + sum(segment.bytes for segment in segments) - limit_bytes
@@ -89,7 +90,7 @@ def _over_size(segments: Sequence[SegmentInfo], active_bytes: int, limit_bytes: 
 
 
 def _cover(segments: Sequence[SegmentInfo], wanted_bytes: int) -> int:
-    """The fewest oldest segments that free `wanted_bytes`."""
+    """Smallest number of oldest segments that free `wanted_bytes`."""
     count = 0
     for segment in segments:
         if wanted_bytes <= 0:

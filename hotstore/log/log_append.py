@@ -1,10 +1,14 @@
-"""Appends to a log: as its leader, or as a follower that copies from one. The leader assigns offsets. The reservation
-and the producers' sequences limit it. Neither limits a follower (D28), which keeps the leader's offsets, epochs and
-timestamps, and requires only that the batches continue its log. Markers of open transactions may use offsets that are
-reserved for them (TX24). All markers may use the ballast's disk space (TX23), because without them no segment can be
-uploaded. An append is one write of complete batches into one segment, or has no effect. Callers check CRCs before. Hot
-path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs (CPython
-3.11). Hence it uses one write and one update of each part per run, and tuples instead of objects."""
+"""Appends to a log: as its leader, or as a follower that copies from one.
+
+A leader assigns offsets within its reservation and checks the producers' sequences. A follower does neither (D28). It
+keeps the leader's offsets, epochs and timestamps, and requires only that the batches continue its log. Markers of open
+transactions may use offsets that are reserved for them (TX24). All markers may use the ballast's disk space (TX23),
+because without them no segment can be uploaded. An append is one write of complete batches into one segment, or has no
+effect. Callers check CRCs before.
+
+Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs
+(CPython 3.11). Hence it uses one write and one update of each part per run, and tuples instead of objects.
+"""
 
 from __future__ import annotations
 
@@ -136,9 +140,10 @@ class LogAppend(LogCore):
         return _appended((base, end_offset - 1, False, append_time_ms))
 
     def append_transactional(self, batch: memoryview, header: Fields, leader_epoch: int, now_ms: int) -> Appended:
-        """`append_as_leader` for one batch within a transaction, which begins with it if none is open. A batch without
+        """`append_as_leader` for one batch within a transaction. If none is open, the batch begins one. A batch without
         sequence (TxnOffsetCommit) does not change the producer's remembered batches. The caller verified the
-        transaction (TX4). Raises as `append_as_leader`, and TooManyTransactions."""
+        transaction (TX4). Raises as `append_as_leader`, and TooManyTransactions.
+        """
         producers, producer_id, epoch = self.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if header[BASE_SEQUENCE] < 0:
             producers.check_epoch(producer_id, epoch)

@@ -1,5 +1,7 @@
 """Configuration of one local log, resolved from topic and broker configs.
-Invalid values raise ValueError; −1 means "no limit" as in Kafka."""
+
+Invalid values raise ValueError; −1 means "no limit" as in Kafka.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ class LogConfig:
     tiered: bool = False
     log_append_time: bool = False
     uses_ballast: bool = False
-    """On a full disk, appends may use the ballast's space. Only internal topics do: a transaction that cannot end
-    prevents the upload of segments, and uploads free space (TX23)."""
+    """On a full disk, appends may use the ballast's space. Only internal topics do, because a transaction that cannot
+    end prevents the upload of segments, and uploads free space (TX23).
+    """
     compacts: bool = False
     """The log is cleaned by key. Internal topics are not: snapshots rewrite them."""
     min_cleanable_dirty_ratio: float = 0.5

@@ -1,5 +1,6 @@
-"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share. Also
-their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
+"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share.
+
+Also their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
 `flushed_end ≤ log_end`. An empty segment begins at the log's end. A FAILED log stays failed until it is opened again.
 """
 
@@ -88,7 +89,7 @@ class LogCore:
 
     @property
     def path(self) -> str:
-        """For messages."""
+        """Path of the log's directory, for messages."""
         return self.directory.path
 
     # --- offsets and sizes --------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class LogCore:
 
     @property
     def recovery_point(self) -> int:
-        """For the checkpoint: recovery does not read below it."""
+        """The recovery point for the checkpoint: recovery does not read below it."""
         return self.durability.recovery_point
 
     @property
@@ -124,7 +125,7 @@ class LogCore:
 
     @property
     def active_segment(self) -> Segment:
-        """For the flusher."""
+        """The active segment, for the flusher."""
         return self._active
 
     @property

@@ -1,11 +1,14 @@
 """Adapts a log to another leader: a new epoch at its end, truncation to the common part, or a restart at another
-offset. A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a
-leader that never wrote may have left one). Kept data is made durable before anything is removed. After a crash at any
-point the log opens, truncated or not. A connection may still send a `LogSlice` after a truncation. A truncated file is
-therefore never written again: the log continues in a new segment. The slice then has its original bytes, or the file
-ends before them and the connection is closed in the middle of its response (`broker.net.transport_writer`), because its
-client must not get other records under that response (D26). Removed files stay readable for their readers, so slices
-need no check."""
+offset.
+
+A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a leader that
+never wrote may have left one). Kept data is made durable before anything is removed. After a crash at any point the log
+opens, truncated or not. A connection may still send a `LogSlice` after a truncation, and its client must not get other
+records under that response (D26). Therefore a truncated file is never written again: the log continues in a new
+segment. The slice then either has its original bytes, or the file ends before them and the connection is closed in the
+middle of its response (`broker.net.transport_writer`). Removed files stay readable for their readers, so slices need no
+check.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,15 @@ class LogCut(LogCore):
     """The truncating part of `PartitionLog`."""
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """A leader begins: its epoch enters the lineage at the log's end, before any record of it (KIP-279, R2).
+        """Add a new leader's epoch to the lineage at the log's end, before any record of it (KIP-279, R2).
 
         Costs no sync. Raises LeaderEpochFenced if the log knows a later epoch; a repetition of the latest one changes
         nothing. The epoch is durable with its first record, from which recovery reads it, or with an earlier checkpoint
-        write (a roll, a truncation). Until then a stop or a power cut forgets it without harm: an epoch number is
-        assigned once, so the next leader begins a later one at the same end or below, and an epoch without records is
-        replaced by it (`LeaderEpochs.assign`). Readers that got the log's end as the end of this epoch then get the
-        same end for the previous epoch."""
+        write (a roll, a truncation). Until then a stop or a power cut may lose it without harm. An epoch number is
+        assigned once, so the next leader begins a later epoch at the same end or below, which replaces an epoch without
+        records (`LeaderEpochs.assign`). Readers that got the log's end as the end of this epoch then get the same end
+        for the previous epoch.
+        """
         if leader_epoch < self.leader_epoch:
             raise self._superseded(leader_epoch)
         if leader_epoch > self.leader_epoch:
@@ -53,11 +57,12 @@ class LogCut(LogCore):
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
         end. Durable when it returns. At or above the log's end only epochs are dropped.
 
-        At or below the first local batch all batches are dropped, and the log restarts at `offset`, with the producers
-        if they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that resends one
-        gets its offset. Flushed end, recovery point and log start are lowered to the end. The recovery-point checkpoint
-        must not be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`). Raises OSError; then the
-        log must be opened again."""
+        If `offset` is at or below the first local batch, all batches are dropped and the log restarts at `offset`, with
+        the producers if they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that
+        resends one gets its offset. Flushed end, recovery point and log start are lowered to the end. The
+        recovery-point checkpoint must not be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`).
+        Raises OSError; then the log must be opened again.
+        """
         if offset >= self.log_end_offset:
             self._cut_epochs()
             return
@@ -112,7 +117,7 @@ class LogCut(LogCore):
         kept = self._locator.segments[:keep]
         last = kept[-1]
         if last.damage is not None and last.damage.offset >= last.end_offset:
-            last.damage = None  # it was truncated
+            last.damage = None  # the damaged part was truncated
         end = last.end_offset
         truncate(self.directory, self._locator.segments, keep)
         if is_cut:
@@ -131,7 +136,7 @@ class LogCut(LogCore):
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         self.producers.transactions.remember_ended(ended)
-        # This is a roll point now. Without `is_cut` its files are there already if it was one before.
+        # The end is a roll point now. Without a cut, an end that was a roll point before has its files already.
         self.durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 

@@ -1,8 +1,11 @@
-"""Replaces a run of sealed segments by one cleaned segment of the same offsets. The swap is one step on the loop: later
-reads use the cleaned segment. A worker then renames its files (`segment_swap`). Until that is done its indexer is set,
-so retention stops before it. Readers of a replaced segment keep its file. An index that they load meanwhile may be
-another segment's; it is rebuilt, because every entry is compared with its batch. A failure takes the log offline:
-opening it again finishes or undoes the swap."""
+"""Replaces a run of sealed segments by one cleaned segment of the same offsets.
+
+The swap is one step on the loop: later reads use the cleaned segment. A worker then renames its files (`segment_swap`).
+Until the worker is done, the cleaned segment counts as one whose small files are not written yet, so retention stops
+before it. Readers of a replaced segment keep its file. An index that they load meanwhile may be another segment's; it
+is rebuilt, because every entry is compared with its batch. A failure takes the log offline: opening it again finishes
+or undoes the swap.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,9 @@ class SegmentRun(NamedTuple):
 
 
 def aborted_of(run: SegmentRun) -> AbortedIndex | None:
-    """The markers of a run stay, and so does its transaction index: entries of transactions without records have no
-    effect."""
+    """The transaction index of the cleaned segment. It stays as it was, because the markers of a run stay, and entries
+    of transactions without records have no effect.
+    """
     found = AbortedIndex(entry for segment in run.segments if segment.aborted is not None for entry in segment.aborted)
     return found if len(found) else None
 
@@ -46,7 +50,9 @@ class LogSwap(LogCore):
 
     def sealed_runs(self) -> list[Segment]:
         """The segments that a pass may read and replace, oldest first: sealed, with their small files written. The
-        producers at their ends are written, too: a crash would else make them from batches that the pass removed."""
+        producers at their ends are written too; otherwise recovery would have to compute them from batches that the
+        pass removed.
+        """
         segments: list[Segment] = []
         pending = (seal.producers for seal in self.durability.pending_seals)
         unwritten = min((producers.end_offset for producers in pending if producers is not None), default=None)

@@ -1,8 +1,12 @@
-"""One partition's log on local disk: the interface for the broker and tiering. This module opens and reads it, and
-deletes at its front; `log_append` appends, `log_cut` truncates, `log_swap` inserts cleaned segments. All methods are
-synchronous and run on the loop. Methods marked *blocking* run in workers; those marked "alone" need exclusive use of
-the log. `log_start ≤ local_log_start ≤ log_end`; offsets are contiguous; records below `flushed_end_offset` survive a
-power cut. Hot path: `read` at the tail costs 0.9 µs (CPython 3.11)."""
+"""One partition's log on local disk: the interface for the broker and tiering.
+
+This module opens and reads the log and deletes its oldest segments; `log_append` appends, `log_cut` truncates,
+`log_swap` inserts cleaned segments. All methods are synchronous and run on the loop. Methods marked *blocking* run in
+workers; those marked "alone" need exclusive use of the log. `log_start ≤ local_log_start ≤ log_end`; offsets are
+contiguous; records below `flushed_end_offset` survive a power cut.
+
+Hot path: `read` at the tail costs 0.9 µs (CPython 3.11).
+"""
 
 from __future__ import annotations
 
@@ -159,8 +163,10 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return list(found.values())
 
     def markers_of(self, producer_ids: Collection[int], from_offset: int) -> dict[int, tuple[int, bool]]:
-        """*Blocking*, beside the loop: by producer id, the first marker at or above `from_offset`, a batch's end: its
-        offset, and whether it commits. Reads headers until it has all. Raises DamagedLog, Corrupt."""
+        """*Blocking*, beside the loop: the first marker of each producer id at or above `from_offset`, which is a
+        batch's end. A result is the marker's offset and whether it commits. Reads headers until all are found. Raises
+        DamagedLog, Corrupt.
+        """
         wanted, found = set(producer_ids), {}
         for segment in self._locator.segments.copy() if wanted else ():
             if segment.end_offset <= from_offset:

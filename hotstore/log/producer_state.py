@@ -1,11 +1,13 @@
-"""Sequences, epochs, the last five batches and the open transactions of a log's producers (KIP-98, KIP-360). Batches
-are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A resend of
-any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its timestamps, so
-importing history does not expire its own producer. A producer with an open transaction is never dropped (TX28). Source:
-Kafka's ProducerAppendInfo, ProducerStateEntry.
+"""Sequences, epochs, the last five batches and the open transactions of a log's producers (KIP-98, KIP-360).
+
+Batches are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A
+resend of any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its
+timestamps, so importing history does not expire its own producer. A producer with an open transaction is never dropped
+(TX28). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
 
 Hot path: entries are tuples in one dict, ordered by when they were last seen. A snapshot for a roll is one shallow copy
-(100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch."""
+(100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,9 @@ class ProducersAt(NamedTuple):
     coordinator_epochs: dict[int, int]
 
     def last_offsets(self, end: int) -> tuple[int, ...]:
-        """Sorted: of each producer, the last offset of its newest data batch below `end`. Batches at or above `end` may
-        still be truncated, which makes this one the last. 0.3 s with `PRODUCERS_MAX`."""
+        """The last offset of each producer's newest data batch below `end`, sorted. Batches at or above `end` may still
+        be truncated; then this batch is the producer's last. 0.3 s with `PRODUCERS_MAX`.
+        """
         newest = (
             next((batch.last_offset for batch in reversed(producer.batches) if batch.last_offset < end), -1)
             for producer in self.entries.values()
@@ -91,8 +94,9 @@ class ProducersAt(NamedTuple):
 
 
 class Producers:
-    """The producers of one log. `expiration_ms`: time for which a silent producer is kept. `transactions`: those that
-    hold back the last stable offset; `ended`: those of them with a marker that may still be truncated."""
+    """The producers of one log. `expiration_ms`: time for which a silent producer is kept. `transactions`: the
+    transactions that hold back the last stable offset. `ended`: those among them whose marker may still be truncated.
+    """
 
     __slots__ = ("_coordinator_epochs", "_entries", "_open", "expiration_ms", "transactions")
 
@@ -277,8 +281,9 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy(), dict(self._open), self._coordinator_epochs.copy())
 
     def _forget_oldest(self) -> None:
-        """Drop a tenth: 25 000 take 2 ms, once for as many new producers. At most `OPEN_MAX` have open transactions, so
-        there are enough others."""
+        """Drop a tenth of the producers. Dropping 25 000 takes 2 ms, and is due once for every 25 000 new ones. At most
+        `OPEN_MAX` have open transactions, so there are enough others.
+        """
         open_ = self._open
         self._forget(tuple(islice((of for of in self._entries if of not in open_), PRODUCERS_MAX // 10)))
 

@@ -1,6 +1,9 @@
-"""One segment file with its two indexes. Offsets [base_offset, end_offset) are in the file's first `size` bytes, in
-complete batches. Indexes are in `indexer` until the index files are written; afterwards an `IndexCache` loads them. An
-index is only a hint: each entry is compared with its batch, and a wrong index is rebuilt from the log (fault D7)."""
+"""One segment file with its two indexes.
+
+Offsets [base_offset, end_offset) are in the file's first `size` bytes, in complete batches. Indexes are in `indexer`
+until the index files are written; afterwards an `IndexCache` loads them. An index is only a hint: each entry is
+compared with its batch, and a wrong index is rebuilt from the log (fault D7).
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ class Segment:
     @property
     def max_timestamp(self) -> TimestampOffset:
         """The greatest timestamp (ms, −1 none) and the last offset of the first batch that has it."""
-        indexer = self.indexer  # read once: the loop may release it while a worker is here
+        indexer = self.indexer  # read once, because the loop may release it while a worker runs this
         if indexer is not None:
             return TimestampOffset(indexer.max_timestamp, indexer.max_timestamp_offset)
         return self._max_timestamp
@@ -95,7 +98,7 @@ class Segment:
         )
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add an aborted transaction; its marker is after all others."""
+        """Add an aborted transaction, whose marker is after all others."""
         if self.aborted is None:
             self.aborted = AbortedIndex()
         self.aborted.add(transaction)
@@ -138,7 +141,7 @@ class Segment:
         return SegmentIndexes(self.indexer.offset_index, self.indexer.time_index)
 
     def indexes(self, cache: IndexCache) -> SegmentIndexes:
-        indexer = self.indexer  # read once: the loop may release it while a worker is here
+        indexer = self.indexer  # read once, because the loop may release it while a worker runs this
         if indexer is not None:
             return SegmentIndexes(indexer.offset_index, indexer.time_index)
         return cache.get(self)

@@ -1,6 +1,9 @@
-"""Finds the end of a segment with trusted bytes: from its indexes if they agree with the log, else by reading it. The
-last complete batch must end at the end of the file. The last segment's last batch is also checked by CRC, because its
-header gives the log's end. Nothing changes on disk. All functions block."""
+"""Finds the end of a segment whose bytes are trusted: from its indexes if they agree with the log, otherwise by reading
+it.
+
+The last complete batch must end at the end of the file. The last segment's last batch is also checked by CRC, because
+its header gives the log's end. Nothing changes on disk. All functions block.
+"""
 
 from __future__ import annotations
 

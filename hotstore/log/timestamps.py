@@ -1,6 +1,8 @@
 """Offsets by timestamp over the local segments (ListOffsets: a timestamp, and −3).
+
 Results are a record's own timestamp and offset. All functions block and may decompress one batch. Source: Kafka's
-UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTimestamp."""
+UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTimestamp.
+"""
 
 from __future__ import annotations
 

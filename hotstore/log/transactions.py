@@ -1,11 +1,12 @@
-"""The transactions of one log that hold back its last stable offset (KIP-98). Pure.
+"""Transactions of one log that hold back its last stable offset (KIP-98). Pure.
 
 - A transaction is open from its producer's first transactional batch until a marker of that producer.
 - It holds back the last stable offset until its marker is committed, because a leader change may still remove the
   marker (TX21): `ended` keeps the first offset until the high watermark passes the marker.
 - Only these transactions and the high watermark bound the last stable offset.
 
-Open transactions are in the order of their first offsets. Source: Kafka's ProducerStateManager.firstUnstableOffset."""
+Open transactions are in the order of their first offsets. Source: Kafka's ProducerStateManager.firstUnstableOffset.
+"""
 
 from __future__ import annotations
 

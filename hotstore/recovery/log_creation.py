@@ -1,6 +1,8 @@
-"""Creates a new log's directory under a staged name that is never opened, syncs it, then renames it. After a crash
-there is no log, or a complete new one: with its topic id and, unless it begins at 0, the epochs and producers of that
-offset. Files left at the staged name are removed like a deleted log. Blocks."""
+"""Creates a new log's directory under a staged name that is never opened, syncs it, then renames it.
+
+After a crash there is no log, or a complete new one: with its topic id and, unless it begins at 0, the epochs and
+producers of that offset. Files left at the staged name are removed like a deleted log. Blocks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from seams.files.disk import Directory, Disk
 
 
 class Begin(NamedTuple):
-    """Start of a new log, and the epochs and producers of the records below."""
+    """Start offset of a new log, and the epochs and producers of the records below it."""
 
     offset: int = 0
     epochs: LeaderEpochs = LeaderEpochs()

@@ -1,5 +1,7 @@
 """Creation and recovery of one log of a data directory with its checkpoints (Kafka's LogManager.loadLog).
-A log is recovered against its checkpoints, and they are adjusted before its files change. All functions block."""
+
+A log is recovered against its checkpoints, and they are adjusted before its files change. All functions block.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The producers of a log from its files: the newest readable five-batch file, then the batches after it. They include
-open transactions; a marker's body shows which transaction it ends (TX25). With a high watermark below the newest file,
-the producers are the same, but transactions with a marker at or above it are searched from an older file on. Kafka's
-`.snapshot` has one batch of each producer, so it is read only if there is no file of ours. A file with a wrong CRC is
-replaced by the next older one plus its later batches. All functions block."""
+"""Restores the producers of a log from its files: the newest readable five-batch file, then the batches after it.
+
+Open transactions are included; a marker's body shows which transaction it ends (TX25). If the high watermark is below
+the newest file, transactions with a marker at or above it are searched from an older file on. Kafka's `.snapshot` has
+one batch of each producer, so it is read only if there is no file of ours. A file with a wrong CRC is replaced by the
+next older one plus its later batches. All functions block.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def read_producers_at(directory: Directory, offset: int) -> ProducerState | None
 
 
 def read_own_producers(directory: Directory, offset: int) -> ProducerState | None:
-    """Our five-batch file of `offset`; None if it is missing, damaged or of another offset. Raises NewerFormat."""
+    """The content of our five-batch file of `offset`; None if it is missing, damaged or of another offset. Raises
+    NewerFormat.
+    """
     try:
         state = decode_producer_state(read_in(directory, offset_file(offset, PRODUCERS)))
     except FileNotFoundError:
@@ -158,7 +162,9 @@ def _newest(
     """The newest readable file of ours. A newer `.snapshot` does not count: after a power cut it may be the only one of
     the two files, and with its one batch per producer a resend of an earlier batch would fail.
 
-    Ours counts at the base of a segment only: Kafka, run on this directory, truncates a log without removing it."""
+    Our file counts only at the base of a segment, because Kafka, when run on this directory, truncates a log without
+    removing our file.
+    """
     offsets = [offset for offset in producer_file_offsets(names) if first <= offset <= end_offset]
     for offset in offsets:
         if offset in bases and (own := read_own_producers(directory, offset)) is not None:

@@ -1,5 +1,8 @@
-"""Leader epochs of a log that is being opened: the checkpoint's if all batches read agree, else the batches'.
-Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All functions block."""
+"""Leader epochs of a log that is being opened: those of the checkpoint if all read batches agree with it, otherwise
+those of the batches.
+
+Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All functions block.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +76,9 @@ class RecoveredEpochs:
         return read_header(segment.file.read_at(place.position, HEADER_SIZE)).leader_epoch
 
     def read(self, header: BatchHeader, durable: int) -> None:
-        """The next batch. Raises CorruptBatch if the epoch falls, or if below `durable` one begins that the checkpoint
-        lacks."""
+        """The next batch. Raises CorruptBatch if the epoch falls, or if an epoch that the checkpoint lacks begins below
+        `durable`.
+        """
         epoch = header.leader_epoch
         if epoch == self._epoch or epoch < 0:
             return
@@ -106,7 +110,7 @@ class RecoveredEpochs:
 
 
 def _epochs_of_batches(loaded: LeaderEpochs, trusted: Sequence[Segment]) -> LeaderEpochs:
-    """The epochs of every batch in the trusted segments, after those that `loaded` has below them."""
+    """The epochs of `loaded` below the trusted segments, then the epochs of every batch in these segments."""
     epochs = loaded.truncate_from_end(trusted[0].base_offset) if trusted else LeaderEpochs()
     for segment in trusted:
         for _, header in walk_headers(segment.file, 0, segment.size):

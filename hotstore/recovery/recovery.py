@@ -1,6 +1,7 @@
-"""Opens a log: repairs the effects of a crash, refuses a damaged log, keeps unknown files (Kafka's LogLoader). -
-Segments with offsets at or above the recovery point are read completely, with a check of magic, length, CRC and offset
-order.
+"""Opens a log: repairs the effects of a crash, refuses a damaged log, keeps unknown files (Kafka's LogLoader).
+
+- Segments with offsets at or above the recovery point are read completely, with a check of magic, length, CRC and
+  offset order.
 - The first invalid place at or above the recovery point ends the log: the rest is a torn tail that was never
   acknowledged, and is removed. Zeros count as invalid, too.
 - Below the recovery point bytes were durable. The log is refused (DamagedLog), because truncating there would lose
@@ -11,8 +12,11 @@ order.
   sync).
 - A compaction that a crash interrupted is finished or undone (`segment_swap`).
 - Bytes that are not proven durable are written again before the sync. After a failed fsync the kernel marks lost pages
-  clean, so a sync alone would not write them (fsyncgate). A second recovery gives the same log. A refused log is not
-  changed. No free disk space is needed: small files without space are written later. All functions block."""
+  clean, so a sync alone would not write them (fsyncgate).
+
+A second recovery gives the same log. A refused log is not changed. Recovery needs no free disk space: small files that
+find no space are written later. All functions block.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Cost of opening a log: bytes read again, bytes truncated from a torn end, and the damage found there."""
+    """Cost of opening a log: bytes read again, bytes truncated from a torn tail, and the damage found there."""
 
     scanned_bytes: int = 0
     truncated_bytes: int = 0
@@ -293,7 +297,7 @@ class _Recovery:
             self._scanned, segment.aborted = segment, None
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
-            segment.has_preallocated = True  # possibly, because it was active at the kill
+            segment.has_preallocated = True  # it may have some, because it was active at the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms

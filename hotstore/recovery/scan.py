@@ -1,7 +1,10 @@
-"""Reading segments batch by batch with every check, through one shared buffer. `scan` stops at the first byte that does
-not belong to a whole, valid batch with the expected offset, and returns the place and the reason. All batches before it
-were passed to the indexer and to `on_batch`. Hot path: 8 MiB a read, about 5 µs a batch besides the CRC (1.9 GB/s with
-16 KB batches in the page cache)."""
+"""Scanner of segments: reads batch by batch with every check, through one shared buffer.
+
+`scan` stops at the first byte that does not belong to a whole, valid batch with the expected offset, and returns the
+place and the reason. All batches before it were passed to the indexer and to `on_batch`.
+
+Hot path: 8 MiB a read, about 5 µs a batch besides the CRC (1.9 GB/s with 16 KB batches in the page cache).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments). A cleaned segment
-covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's first segment. It
-is written as `.log.cleaned`, its transaction index beside it. Once it is durably named `.log.swap`, it belongs to the
-log, and a later start finishes the swap. Before that, a start removes it. Each step may be repeated. All functions
-block."""
+"""Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments).
+
+A cleaned segment covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's
+first segment. It is written as `.log.cleaned`, with its transaction index beside it. Once it is durably named
+`.log.swap`, it belongs to the log, and a later start finishes the swap. Before that, a start removes it. Each step may
+be repeated. All functions block.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,8 @@ def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: 
 
 
 def commit_swap(directory: Directory, base_offset: int) -> None:
-    """Make the cleaned segment the log's, durably. Its content is synced. Raises OSError."""
-    directory.sync()  # the file's name: a rename of a name lost by a power cut leaves no file
+    """Durably make the cleaned segment part of the log. Its content is already synced. Raises OSError."""
+    directory.sync()  # makes the file's name durable first: if a power cut lost it, a rename would leave no file
     crash_points.reach("clean.written")
     log = offset_file(base_offset, LOG)
     directory.rename(log + CLEANED, log + SWAP)

@@ -86,8 +86,9 @@ def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> No
     """Truncate a log to its first `keep` segments (at least one), the last of them to its `size` and `end_offset`.
 
     Producer files above the end are removed first, because they claim more than remains, then segments from the newest
-    on, then the file's tail. After any prefix of these steps the log opens. Producer files at the end stay: in a
-    compacted log the batches below do not tell all that they do. Durable when it returns. Raises OSError."""
+    on, then the file's tail. After any prefix of these steps the log opens. Producer files at the end stay, because in
+    a compacted log the batches below do not have all of their content. Durable when it returns. Raises OSError.
+    """
     last = segments[keep - 1]
     remove_proofs_above(directory, last.end_offset)
     dropped = [segment.base_offset for segment in reversed(segments[keep:])]

@@ -35,7 +35,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class BatchCleaner:
-    """Of one cleaned segment. `offsets` is complete. Batches come in the order of their offsets."""
+    """The cleaner of one segment. `offsets` is complete. Batches come in the order of their offsets."""
 
     def __init__(self, offsets: OffsetMap, rules: CleanRules) -> None:
         self._offsets = offsets

@@ -1,7 +1,9 @@
-"""The kernel that writes the retained part of a run of batches. A batch without removed records is copied unchanged. A
-batch that loses some records keeps its header fields (ADR 30). A batch that loses all records becomes part of a hole,
-which a filler covers before the next retained batch; the last batch of a producer stays as an empty batch. For any
-input, loads stay inside the run and stores inside the output."""
+"""The kernel that writes the retained part of a run of batches.
+
+A batch without removed records is copied unchanged. A batch that loses some records keeps its header fields (ADR 30). A
+batch that loses all records becomes part of a hole, which a filler covers before the next retained batch; the last
+batch of a producer stays as an empty batch. For any input, loads stay inside the run and stores inside the output.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ from logformat.record_batch import (
 assert FILLER_KEY == b"\0\0ti", "the filler below is written byte by byte"
 
 GROWTH: Final = 12
-"""Bytes by which a record may grow when its timestamp delta is rewritten: ten of the delta, two of the length."""
+"""Most bytes by which a record grows when its timestamp delta is rewritten: ten of the delta, two of the length."""
 _LEADER_EPOCH_AT: Final = 12
 _PRODUCER_EPOCH_AT: Final = PRODUCER_ID_AT + 8
 _BASE_SEQUENCE_AT: Final = PRODUCER_ID_AT + 10
@@ -81,7 +83,7 @@ _varint_to: Final = inlined(_put_varint)
 
 
 def _seal(batch: int, end: int) -> None:
-    """Length and CRC of a batch written to [batch, end)."""
+    """Set length and CRC of a batch written to [batch, end)."""
     store_be32(batch + LENGTH_AT, end - batch - LOG_OVERHEAD)
     store_be32(batch + CRC_AT, crc_of(batch + ATTRIBUTES_AT, end))
 
@@ -194,7 +196,7 @@ def _put_empty(state: int, batch: int) -> None:
     copy(target, batch, HEADER_SIZE)
     attributes = load_be16(batch + ATTRIBUTES_AT)
     if attributes & DELETE_HORIZON_BIT:
-        store_be64(target + BASE_TIMESTAMP_AT, NO_TIMESTAMP)  # it was the horizon
+        store_be64(target + BASE_TIMESTAMP_AT, NO_TIMESTAMP)  # the field held the delete horizon
     store_be16(target + ATTRIBUTES_AT, attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT))
     store_be32(target + RECORD_COUNT_AT, 0)
     _seal_batch(target, target + HEADER_SIZE)
@@ -219,8 +221,9 @@ _drop: Final = inlined(_lose_all)
 
 
 def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, bool]:
-    """(reason or 0, number of retained records, their greatest timestamp, whether one is a tombstone without horizon).
-    Stores each record's decision. Reads the records in [at, end)."""
+    """Decide for each record in [at, end) whether it is retained, and store the decisions. Returns (reason or 0, number
+    of retained records, their greatest timestamp, whether one is a tombstone without horizon).
+    """
     slots, slot_count = word(state, at_.SLOTS), word(state, at_.SLOT_COUNT)
     k0, k1 = word(state, at_.HASH_KEY_0), word(state, at_.HASH_KEY_1)
     keeps_tombstones, now = word(state, at_.KEEPS_TOMBSTONES), word(state, at_.NOW)

@@ -56,8 +56,9 @@ _CODEC_LAST: Final = 4
 
 
 def _judge(batch: int, left: int, offset: int, has_crc: bool) -> int:
-    """The reason why no sound batch begins at `batch`, which has `left` bytes; 0: one does. `offset`: where it must
-    begin, −1 anywhere. `has_crc`: its CRC was checked before."""
+    """The reason why no sound batch begins at `batch`, with `left` bytes there; 0: one does. `offset`: its required
+    base offset, −1: any. `has_crc`: its CRC was checked before.
+    """
     if left < HEADER_SIZE:
         return _CUT
     if load_u8(batch + MAGIC_AT) != MAGIC:

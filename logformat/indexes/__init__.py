@@ -1,1 +1,1 @@
-"""Indexes of a segment: Kafka's `.index`, `.timeindex` and `.txnindex`, and what builds them from batches."""
+"""Indexes of a segment: Kafka's `.index`, `.timeindex` and `.txnindex`, and their construction from batches."""

@@ -1,8 +1,10 @@
 """Kafka's `.index`: a sparse map from offsets to positions in a segment, 8-byte entries.
+
 An entry is the last offset of a batch relative to the segment's base, and the position of that batch's first byte, both
 big-endian int32. Both columns grow strictly, so a lookup is a bisection; the batch with the offset begins at the found
 position or after it. There is no checksum: an index that fails `check` is rebuilt from the log. In memory it takes 8
-bytes an entry (two int32 arrays)."""
+bytes an entry (two int32 arrays).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Builds the offset and time index of consecutive batches, with entries exactly where Kafka puts them. Used by appends,
-recovery and the copier. The copier's range may begin inside a local file, so it passes its own base offset and
-positions. The same batches always give the same bytes. Source: Kafka's LogSegment.append and LogSegment.recover: an
-entry for the batch before which more than index.interval.bytes passed since the last entry; the time index follows with
-the greatest timestamp so far."""
+"""Builds the offset and time index of consecutive batches, with entries exactly where Kafka puts them.
+
+Used by appends, recovery and the copier. The copier's range may begin inside a local file, so it passes its own base
+offset and positions. The same batches always give the same bytes. A batch gets an entry if more than
+index.interval.bytes were written between the last entry and the batch; the time index then gets one with the greatest
+timestamp so far. Source: Kafka's LogSegment.append and LogSegment.recover.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Kafka's `.timeindex`: a sparse map from timestamps to offsets in a segment, 12-byte entries.
-An entry is (big-endian int64 timestamp in ms, int32 offset relative to the base): the greatest timestamp up to the
-batch that ends at this offset, which is the first batch to have it. Timestamps grow strictly and offsets with them, so
-every record below a found entry's batch is older than the target. An entry comes with each offset-index entry if the
-maximum grew, and a last one when the segment rolls or closes. There is no checksum: an index that fails `check` is
-rebuilt."""
+
+An entry is a big-endian int64 timestamp in ms and an int32 offset relative to the base. The timestamp is the greatest
+one up to the batch that ends at the offset, and this batch is the first that has it. Timestamps grow strictly and
+offsets never fall, so every record below a found entry's batch is older than the target. An entry comes with each
+offset-index entry if the maximum grew, and a last one when the segment rolls or closes. There is no checksum: an index
+that fails `check` is rebuilt.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Kafka's `.txnindex`: aborted transactions of a segment, 34-byte entries.
+
 An entry is version int16 (0), then four int64: producer id, first offset of the transaction, offset of its abort
 marker, last stable offset when the marker was written. Markers' offsets grow strictly. No checksum. `AbortedIndex` has
-the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex."""
+the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def overlapping(
 ) -> tuple[tuple[AbortedTransaction, ...], bool]:
     """Aborted transactions that overlap the fetched range [first, end), and whether the list is complete.
 
-    If not, transactions that began below `end` may have their marker in a later segment: continue there."""
+    If it is not, transactions that began below `end` may have their marker in a later segment: continue there.
+    """
     found: list[AbortedTransaction] = []
     for entry in transactions:
         if entry.last_offset >= first and entry.first_offset < end:
@@ -80,7 +83,7 @@ class AbortedIndex:
         self._firsts = array("q")
         self._lasts = array("q")
         self._stable = array("q")
-        self._least_firsts = array("q")  # of each block
+        self._least_firsts = array("q")  # the least first offset of each block
         for entry in entries:
             self.add(entry)
 
@@ -118,7 +121,7 @@ class AbortedIndex:
             at = after
 
     def completes(self, end: int) -> bool:
-        """Whether no transaction that began below `end` has its marker after this segment, by the last entry."""
+        """Whether the last entry shows that no transaction that began below `end` has its marker after this segment."""
         return bool(self._stable) and self._stable[-1] >= end
 
     def below(self, end: int) -> AbortedIndex:

@@ -1,2 +1,5 @@
-"""Record batches in machine code: loads, CRC, records (numba). Importing a module here imports numba, which takes a
-second and 100 MB: only processes that read in bulk do it, never a broker's own."""
+"""Record batches in machine code: loads, CRC, records (numba).
+
+Importing a module here imports numba, which takes a second and 100 MB: only processes that read in bulk do it, never a
+broker's own.
+"""

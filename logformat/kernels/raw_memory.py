@@ -1,7 +1,7 @@
 """Loads, stores, copies and CRC steps on raw addresses, as numba intrinsics: one machine instruction each.
 
-The only unchecked memory access of the project: kernels check the bounds before every call. Raw addresses, because
-array arguments to inlined helpers take four times as long.
+This is the only unchecked memory access of the project; kernels check the bounds before every call. Raw addresses are
+used because array arguments to inlined helpers take four times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.core import cgutils as _cgutils
 from numba.core import config as _config
 from numba.extending import intrinsic
 
-cgutils: Final[Any] = _cgutils  # neither is typed
+cgutils: Final[Any] = _cgutils  # numba has no types for these two
 config: Final[Any] = _config
 
 _I8: Final = ir.IntType(8)

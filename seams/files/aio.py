@@ -1,6 +1,8 @@
 """Linux' native AIO for fdatasync: one system call submits many files, an eventfd signals their end.
+
 A ctypes binding of io_setup(2), io_submit(2) and io_getevents(2) with IOCB_CMD_FDSYNC (Linux 4.18). No call blocks
-except `close`: the kernel syncs in threads of its own."""
+except `close`: the kernel syncs in threads of its own.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class _Iocb(ctypes.Structure):
 
 
 class _Event(ctypes.Structure):
-    """struct io_event: `data` is the request's, `result` 0 or a negative errno."""
+    """struct io_event: `data` identifies the request, `result` is 0 or a negative errno."""
 
     _fields_ = (
         ("data", ctypes.c_uint64),
@@ -72,17 +74,17 @@ class AioQueue:
         self.taken = self._left = 0
 
     def submit(self, fds: Sequence[int]) -> None:
-        """Submit `fds`, at most DEPTH; `taken` is how many the kernel took: the first ones. Raises OSError if it took
-        none."""
+        """Submit `fds`, at most DEPTH. `taken`: how many the kernel took, in order. Raises OSError if it took none."""
         for request, fd in zip(self._requests, fds, strict=False):
             request.fd = fd
         self.taken = self._left = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
 
     def results(self) -> list[int] | None:
-        """Errnos (0: none) of the files that the kernel took; None while some of it is pending.
+        """Errnos (0: none) of the files that the kernel took; None while some of them are pending.
 
         Raises OSError if the kernel does not say: then nothing may be assumed durable, and the queue must not be used
-        again."""
+        again.
+        """
         self._left -= os.eventfd_read(self.event_fd)
         if self._left:
             return None

@@ -1,7 +1,9 @@
 """Files as a parameter: the `File`, `Directory` and `Disk` protocols, and functions over them.
+
 A write is complete or raises `OSError`. Nothing is durable before `File.sync` (content) and `Disk.sync_dir` or
 `Directory.sync` (names) returned. All calls block: use them on the loop only where they hit the page cache by design,
-otherwise through `Workers`. `seams.files.posix_disk` has the real ones."""
+otherwise through `Workers`. `seams.files.posix_disk` has the real disk.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Also to the current size: frees blocks of `allocate_ahead` beyond it."""
+        """Truncate to `size`. The current size is allowed too, which frees the blocks that `allocate_ahead` got beyond
+        it.
+        """
         ...
 
     def allocate_ahead(self, position: int, end: int) -> None:
@@ -79,10 +83,12 @@ class FileRange:
 
 
 class Directory(Protocol):
-    """An open directory. It stays the same directory when it is renamed, so a late call works where it began.
+    """An open directory. It stays the same directory when it is renamed, so a late call works in the directory in which
+    it began.
 
     Names hold no `/`. A removed directory has no names, and none can be made (ENOENT). After `close` every call raises
-    OSError (EBADF)."""
+    OSError (EBADF).
+    """
 
     @property
     def path(self) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from seams.files import syscalls
 
-_CACHESTAT: Final = 451  # on every machine
+_CACHESTAT: Final = 451  # the same number on every architecture
 
 
 class _Range(ctypes.Structure):
@@ -34,8 +34,9 @@ class _Found(ctypes.Structure):
 def is_cached(fd: int, position: int, length: int) -> bool:
     """Whether the page cache has all of the range, which must not go beyond the file's end.
 
-    Its pages may still be being read (readahead), or be left by a failed read. False if unknown: an empty range, an
-    older kernel, another system, a sandbox."""
+    Its pages may still be in the process of being read (readahead), or be left by a failed read. False if unknown: an
+    empty range, an older kernel, another system, a sandbox.
+    """
     return is_cold(fd, position, length) is False
 
 

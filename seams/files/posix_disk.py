@@ -1,6 +1,8 @@
 """The disk of this machine: `seams.files.disk` by system calls (`seams.files.syncs` syncs many files at once).
+
 A short write continues until all is written, or raises. A dropped file or directory stays open until its last user is
-done: its descriptor number must not be reused for another file while a late call may use it."""
+done, because its descriptor number must not be reused for another file while a late call may use it.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +248,7 @@ class PosixDisk:
     def allocate(self, path: str, size: int) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.posix_fallocate(fd, 0, size)  # where a file system cannot, glibc writes
+            os.posix_fallocate(fd, 0, size)  # glibc writes zeros if the file system cannot allocate
         finally:
             os.close(fd)
 

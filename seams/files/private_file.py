@@ -24,7 +24,7 @@ def write_private(path: str, data: bytes, *, replace: bool = False, mode: int = 
     """Write the file durably: all of it or nothing. Raises FileExistsError unless `replace`, OSError."""
     temporary = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # of a process that had this id, as all first ones of containers have
+        os.unlink(temporary)  # left by a process with the same id, which the first process of every container has
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,9 @@
-"""fdatasync of many files at once, as a parameter: by a worker, or by the kernel alone on Linux. Each file gets the
-result of its own fdatasync, by one callback in the turn of the loop in which it arrived. A worker syncs, one after the
-other, the files that the kernel does not take (another system, an old kernel, a sandbox). The kernel is preferred
-because a thread has to win the interpreter's lock back from a busy loop twice a round (ADR 11)."""
+"""Syncs as a parameter: fdatasync of many files at once, by a worker or, on Linux, by the kernel alone.
+
+Each file gets the result of its own fdatasync, by one callback in the turn of the loop in which it arrived. A worker
+syncs, one after the other, the files that the kernel does not take (another system, an old kernel, a sandbox). The
+kernel is preferred because a thread has to win the interpreter's lock back from a busy loop twice a round (ADR 11).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """System calls without a name in the standard library.
-The interpreter's lock is kept, so only calls that do not block may be made."""
+
+The interpreter's lock is kept, so only calls that do not block may be made.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Work on the event loop and beside it: tasks with an owner, turns, beats, and threads for blocking calls."""
+"""The event loop and its threads: tasks with an owner, turns, beats, and workers for blocking calls."""

@@ -1,7 +1,10 @@
-"""Calls deferred to the end of a chain of callbacks, in the same turn of the loop. Code that answers many requests at
-once opens a chain. Code that is called several times within a chain but should act once defers its action. Deferred
-calls run after the outermost chain, in order; without a chain, in the loop's next turn; never at once, so no caller is
-re-entered. One that raises does not stop the others: the loop's exception handler gets it. For one loop."""
+"""Calls deferred to the end of a chain of callbacks, in the same turn of the loop.
+
+Code that answers many requests at once opens a chain. Code that is called several times within a chain but should act
+once defers its action. Deferred calls run in order, after the outermost chain; without a chain they run in the loop's
+next turn. They never run at once, so no caller is re-entered. If one raises, the loop's exception handler gets the
+error and the others still run. For one loop.
+"""
 
 from __future__ import annotations
 

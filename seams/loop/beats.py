@@ -1,7 +1,9 @@
-"""Common times for periodic checks, so that an idle process wakes once for all of them. A beat is a whole multiple of
-its period after the phase, so a longer period's beats are among those of a shorter one that divides it. Without it an
-idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs between processes, so that brokers of
-one machine, or of one simulation, do not check at the same time."""
+"""Common times for periodic checks, so that an idle process wakes once for all of them.
+
+A beat is the phase plus a whole multiple of its period. The beats of a longer period are thus among those of a shorter
+one that divides it. Without beats an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs
+between processes, so that brokers of one machine, or of one simulation, do not check at the same time.
+"""
 
 from __future__ import annotations
 
@@ -36,4 +38,4 @@ class Beats:
 
 
 _CLOSE: Final = 1e-6
-"""Part of a period: a task woken at a beat by a clock that rounds waits for the next one."""
+"""Part of a period. A task that a rounding clock wakes slightly before a beat waits for the next one."""

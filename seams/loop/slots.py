@@ -1,5 +1,7 @@
-"""A fixed number of slots, granted in the order of requests. A caller requests all its slots at once and holds none
-meanwhile, so no two callers wait for each other. For one loop."""
+"""A fixed number of slots, granted in the order of requests.
+
+A caller requests all its slots at once and holds none meanwhile, so no two callers wait for each other. For one loop.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ class Slots:
         return self._count - self._free
 
     async def take(self, count: int, until_s: float) -> None:
-        """Wait for `count` slots until the loop's time `until_s`, after earlier callers. Raises TimeoutError; it holds
-        none then, nor when it is cancelled."""
+        """Wait for `count` slots until the loop's time `until_s`, after earlier callers. Raises TimeoutError. After
+        that, and after a cancellation, the caller holds none.
+        """
         assert 0 < count <= self._count, (count, self._count)
         if not self._waiting and self._free >= count:
             self._free -= count

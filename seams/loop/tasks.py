@@ -1,6 +1,8 @@
 """Background tasks with an owner.
+
 A task is spawned into a `Tasks`, which counts it, and cancels and awaits it when it closes. A failed task is reported.
-`supervise` restarts a service after any exception."""
+`supervise` restarts a service after any exception.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FailureReport = Callable[[str, BaseException], None]
 
 
 class Tasks:
-    """Owner of a set of tasks. `bound` caps how many run at once (RuntimeError above: a leak, not a load)."""
+    """Owner of a set of tasks. `bound` caps how many run at once; above it `spawn` raises RuntimeError, because so many
+    are a leak, not a load.
+    """
 
     def __init__(self, report: FailureReport | None = None, bound: int = 100_000) -> None:
         self._report = report or log_failure
@@ -43,8 +47,9 @@ class Tasks:
     def spawn_with_callback(
         self, name: str, coroutine: Coroutine[Any, Any, T], told: Callable[[asyncio.Future[T]], None]
     ) -> None:
-        """Start a task and call `told` with it when it ended, once, in a later turn of the loop. If it may not start,
-        `told` gets the RuntimeError of `spawn`."""
+        """Start a task and call `told` with it when it ended, once, in a later turn of the loop. If the task may not
+        start, `told` gets the RuntimeError of `spawn`.
+        """
         task: asyncio.Future[T]
         try:
             task = self.spawn(name, coroutine, awaited=True)

@@ -1,6 +1,8 @@
 """Blocking work off the loop, as a parameter: bounded lanes of threads.
+
 A lane never runs more than its threads, and lanes do not wait for one another, so cold reads and uploads never delay an
-fdatasync. The simulation runs the same calls in virtual time."""
+fdatasync. The simulation runs the same calls in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Lane(Enum):
     COLD_READ = ("cold-read", 2)  # chunk cache, directory bucket, CRC of cold chunks
     COPY = ("copy", 2)  # reading and checking segments on their way to the bucket
     STORE = ("store", 4)  # blocking calls of an object store (directory bucket, boto3)
-    CLEAN = ("clean", 4)  # steps of a compaction; the work itself is a child process's
+    CLEAN = ("clean", 4)  # steps of a compaction; a child process does the work itself
     RECORDS = ("records", 1)  # records of produced batches, in Python: two would keep the loop from running
     COMPRESS = ("compress", 2)  # produced batches into their topic's codec; the codecs let the loop run
     LOGIN = ("login", 2)  # signatures of tokens, thousands of hashes; a login storm delays only logins

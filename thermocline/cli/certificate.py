@@ -1,5 +1,8 @@
-"""`thermocline certificate`: the certificates that `serve --secure` made, in its data directory. Works beside a running
-broker, which loads a renewed certificate by itself; `reload` makes running brokers read all their files now."""
+"""`thermocline certificate`: the certificates that `serve --secure` made, in its data directory.
+
+Works beside a running broker, which loads a renewed certificate by itself; `reload` makes running brokers read all
+their files now.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def new_authority(arguments: argparse.Namespace) -> int:
     if not secured.is_new:
         raise CommandFailed(
             f"{secured.authority_file} is there: brokers of other directories trust it; move {arguments.data_dir}"
-            "/security away first, if it is really lost to you",
+            "/security away first, if it is really lost",
             Exit.USAGE,
         )
     secured.establish(Authority.new(datetime.now(UTC)), secrets.token_urlsafe(32))

@@ -19,20 +19,20 @@ def register(nouns: Subparsers[Parser]) -> None:
     points = debug.add_parser(
         "crash-points",
         help="list the points where THERMOCLINE_CRASH_AT may kill a broker",
-        description="The names for THERMOCLINE_CRASH_AT=<point>[:n], one a line. A broker obeys it only with "
+        description="The names for THERMOCLINE_CRASH_AT=<point>[:n], one a line. A broker uses it only with "
         "--set thermocline.testing=true.",
         example="THERMOCLINE_CRASH_AT=copy.uploaded thermocline serve --data-dir /tmp/d --set thermocline.testing=true",
     )
-    points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
+    points.add_argument("-v", "--verbose", action="store_true", help="describe the state at each point")
     points.set_defaults(run=crash_points)
     job_points = debug.add_parser(
         "job-crash-points",
         help="list the points where THERMOCLINE_CRASH_AT may kill a job's driver or a worker",
-        description="As crash-points, for `archive` and `scrub`, which obey it only with THERMOCLINE_TESTING=true.",
+        description="As crash-points, for `archive` and `scrub`, which use it only with THERMOCLINE_TESTING=true.",
         example="THERMOCLINE_TESTING=true THERMOCLINE_CRASH_AT=archive.committed "
         "thermocline archive orders --bucket file:///tmp/b --table t.orders --warehouse file:///tmp/lake",
     )
-    job_points.add_argument("-v", "--verbose", action="store_true", help="say what is true at each point")
+    job_points.add_argument("-v", "--verbose", action="store_true", help="describe the state at each point")
     job_points.set_defaults(run=job_crash_points)
 
 

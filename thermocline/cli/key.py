@@ -83,10 +83,10 @@ def _verb(verbs: Subparsers[Parser], name: str, *, about: str, example: str) -> 
 
 
 def _add_key(parser: Parser) -> None:
-    parser.add_argument("--id", metavar="ID", help="of the new key (default: today's date)")
+    parser.add_argument("--id", metavar="ID", help="id of the new key (default: today's date)")
     parser.add_argument("--kms", metavar="KEY", help="id or ARN of an AWS KMS key that keeps the new key wrapped")
-    parser.add_argument("--kms-region", metavar="REGION", help="of the KMS key (default: of its ARN)")
-    parser.add_argument("--kms-endpoint", metavar="URL", help="of another service that speaks KMS")
+    parser.add_argument("--kms-region", metavar="REGION", help="region of the KMS key (default: that of its ARN)")
+    parser.add_argument("--kms-endpoint", metavar="URL", help="endpoint of another service with the API of AWS KMS")
 
 
 def _create(arguments: argparse.Namespace) -> int:

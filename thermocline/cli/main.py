@@ -1,4 +1,5 @@
-"""The `thermocline` command: finds the noun, runs it, and turns errors into an exit code and one line on stderr.
+"""Main function of `thermocline`: finds the noun, runs its command, and turns errors into an exit code and one line on
+stderr.
 
 Imports only the chosen command. Expected errors never print a stack trace.
 """
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_stdout()
         return Exit.DONE
     except OSError as failed:
-        # A full disk without a file name is behind stdout.
+        # A full disk without a file name in the error concerns stdout.
         nameless = failed.filename is None and failed.errno in _FULL
         what = f"writing the results to stdout: {failed.strerror}" if nameless else plain_words(failed)
         return _fail(what, Exit.FAILED)

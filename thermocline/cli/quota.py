@@ -1,6 +1,6 @@
 """`thermocline quota`: sets, lists and deletes client quotas (KIP-546).
 
-Stock Python clients have no such requests. They run against Apache Kafka too, whose names the keys have.
+Stock Python clients have no such requests. The command works with Apache Kafka too, and keys have its names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         "set",
         help="set quotas of a user, a client id, both, or an address",
         description=f"Keys of users and client ids: {', '.join(_OF_CLIENTS)}. Of addresses: connection_creation_rate. "
-        "Rates are of one broker, a second; sizes may have units. Quotas that are not named stay.",
+        "Rates are per second on each broker. Sizes may have units. Other quotas of the entity stay as they are.",
         example="thermocline quota set --user alice producer_byte_rate=10MiB\n"
         "thermocline quota set --user alice --default-client consumer_byte_rate=1MiB request_percentage=20\n"
         "thermocline quota set --default-ip connection_creation_rate=50",

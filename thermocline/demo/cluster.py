@@ -1,9 +1,10 @@
 """`make demo-cluster`: data movement after the loss of machines, with three real brokers and stock clients, in about a
 minute.
 
-Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and started
-again empty: the demo draws the bytes that had to move beside those that did not. Then all three are killed and all
-directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and compared.
+Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and the
+broker is started again empty. The demo draws the bytes that had to move beside those that did not. Then all three are
+killed and all directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and
+compared.
 
 Expected values are computed here, never read back. Every figure is measured in this run.
 """
@@ -30,7 +31,7 @@ from thermocline.demo.picture import Picture, add_secure, play, scaled
 from thermocline.demo.three import NODES, DemoCluster
 
 _MEGABYTES: Final = 1000
-_SEGMENTS: Final = 60  # of the whole history, so that its tail is a small part of it
+_SEGMENTS: Final = 60  # segments of the whole history, so that its hot tail is small
 _SEGMENT_MIN, _SEGMENT_MAX = 1 << 20, 16 << 20
 _MOVED: Final = "thermocline_replication_bytes_in_total"
 _STAYED: Final = "thermocline_replication_bytes_skipped_total"
@@ -57,7 +58,7 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
         local, cold = _tiers(cluster)
         picture.act("sunk into the bucket")
         picture.say(
-            f"{cold / 1e6:.0f} MB in the bucket; on the disks the tails, {local / 1e6:.0f} MB of all partitions"
+            f"{cold / 1e6:.0f} MB in the bucket; the disks hold the tails: {local / 1e6:.0f} MB of all partitions"
         )
         moved, stayed, replaced_s, steady = _replace_one(cluster, picture)
         cluster.command("tier", "seal", "--wait", "-b", cluster.bootstrap)
@@ -77,7 +78,7 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
         sums = [0] * Bulk.PARTITIONS
         read_s = replay(cluster.bootstrap, history, history.count, lambda: picture.tick(lambda: "reading"), sums)
         if sums != history.sums():
-            raise Failed("the sums of the partitions are others")
+            raise Failed("the sums of the partitions differ")
         steady.check(cluster.bootstrap)
         picture.act("every byte read and compared")
         picture.say("every byte as it was written, partition by partition: " + " ".join(f"{one:08x}" for one in sums))

@@ -1,7 +1,7 @@
 """Keys of the demos' cluster under `--secure`, kept apart from brokers' directories, which the demos delete.
 
 The first broker creates them. Later starts join with them, and the demo's clients use the first user's configuration,
-the one for `--command-config`. Without `--secure` there are none.
+the one for `--command-config`. Without `--secure` there are no keys.
 """
 
 from __future__ import annotations

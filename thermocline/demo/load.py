@@ -1,4 +1,4 @@
-"""Constant load from a stock client in a thread while brokers die, and a record of what was acknowledged.
+"""Constant load from a stock client, in a thread while brokers die, with a list of the acknowledged records.
 
 Every acknowledged record must be found later, at its offset.
 """

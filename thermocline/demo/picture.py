@@ -1,4 +1,5 @@
-"""Output of the demos: both tiers as bars, remarks, the seconds of each act; and a temporary directory to run in.
+"""Output of the demos: both tiers as bars, remarks, and the seconds of each act. Also runs a demo in a temporary
+directory.
 
 Without a terminal nothing is overwritten, and a bar is printed every three seconds at most.
 """
@@ -23,7 +24,7 @@ from thermocline.demo.keys import Keys
 from thermocline.demo.payload import Failed
 
 TICK_S = 0.25
-_LOG_CHARS_MAX: Final = 2000  # of the end of each log
+_LOG_CHARS_MAX: Final = 2000  # characters printed from the end of each log
 
 
 @dataclass

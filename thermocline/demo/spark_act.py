@@ -44,7 +44,7 @@ def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
 
 
 def _started(output: IO[str], picture: Picture) -> None:
-    """Spark's start is two acts of its own, so that it does not count as reading."""
+    """Wait for Spark's start. It is timed as two separate acts, so that it does not count as reading."""
     _read_result(output, "java")
     picture.act("Spark's first start: Java, once a session")
     _read_result(output, "workers")

@@ -1,4 +1,4 @@
-"""History in bulk, straight from the bucket, without a broker: Arrow batches, Spark, archive, scrub.
+"""Pipeline: reads history in bulk from the bucket, without a broker, for Arrow, Spark, archive and scrub.
 
 1. `history.py` reads manifests; `plan.py` (pure) cuts a range of offsets into splits.
 2. `scan.py` fetches windows of whole batches ahead and checks that the offsets are covered.

@@ -78,7 +78,7 @@ class ArrowStore:
         if start + length > size:
             raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
         try:
-            # Into Arrow's pool, which reuses pages. Python maps large bytes anew each time (0.15 CPU s a GiB).
+            # Read into Arrow's pool, which reuses pages; Python maps large bytes anew each time (0.15 CPU s a GiB).
             data = handle.get_stream(start, length).read_buffer(length)
         except (OSError, pa.ArrowException) as failure:
             raise self._mapped(key, failure, check_exists=True) from failure
@@ -113,7 +113,7 @@ class ArrowStore:
     # ── ReadStore ────────────────────────────────────────────────────────────────────────────────────────────────
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
         check_range(key, start, length)
-        handle = self._opened(key)  # anew: the content of a root changes
+        handle = self._opened(key)  # a new handle, because the content of a root changes
         first, given = resolve_range(key, start, length, handle.size())
         data = self._read_at(key, handle, first, given)
         return Got(data, self._etag(handle, data), handle.size())

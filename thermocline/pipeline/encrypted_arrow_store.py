@@ -44,7 +44,7 @@ class EncryptedArrowStore(ArrowStore):
                     size = self._opened(info.key).size()
                 except ObjectMissing:  # deleted meanwhile
                     continue
-                except Corrupt:  # it is there all the same: reading it says so
+                except Corrupt:  # the object exists all the same; reading it raises the error
                     pass
             yield info if size is None else ObjectInfo(info.key, size, info.etag)
 

@@ -28,8 +28,8 @@ def read_footer(
 ) -> SegmentFooter:
     """The footer of `segment`'s object. `whole`: its bytes if already read. The key is not checked.
 
-    A damaged footer is fetched once more, because the damage may have happened in transit.
-    Raises Corrupt (also when the size differs from the manifest entry), NewerFormat, ObjectMissing, StoreError.
+    A damaged footer is fetched once more, because the damage may have happened in transit. Raises Corrupt (also when
+    the size differs from the manifest entry), NewerFormat, ObjectMissing, StoreError.
     """
     try:
         return _read_footer(store, key, segment, whole)

@@ -1,7 +1,7 @@
-"""A bucket's history as a reader without a broker sees it: topics, partitions, and a plan to read them.
+"""History in a bucket, for readers without a broker: topics, partitions, and a plan to read them.
 
-Fetches manifests and footers in parallel; a manifest again only when it changed. A `PartitionHistory` is one version of
-a manifest. Any thread may call this module.
+Fetches manifests and footers in parallel. A known manifest is fetched again only when it changed. A `PartitionHistory`
+is one version of a manifest. Any thread may call this module.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Plans a read: the bytes of the objects that hold the wanted rows, cut into splits. Pure.
 
 Splits of a partition are in offset order and do not overlap. They cover the wanted offsets, except ranges that
-`TimeRange` excludes. A hole between objects is an error, or counted. Cuts may lie at any offset: the bytes of two
-neighbours overlap by at most an index interval and a batch, and the row filter gives each row to one of them. Without
-its footer an object is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
+`TimeRange` excludes. A hole between objects is an error, or is counted. Cuts may lie at any offset. The bytes of two
+neighbours then overlap by at most an index interval and a batch, and the row filter gives each row to one of them.
+Without its footer an object is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class TimeRange:
     """Wanted timestamps `[min, max)` in ms, None = open.
 
     The time index holds the greatest timestamp so far, so segments that end before `min_ms` are skipped for certain. A
-    record below `max_ms` may follow younger ones, even in the same batch. `late_ms` bounds how far it may lag behind
-    them: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an object stops where it
+    record below `max_ms` may follow younger ones, even in the same batch. `late_ms` bounds how much older than them it
+    may be: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an object stops when it
     reaches that time. With `late_ms` None, `max_ms` drops rows only.
     """
 
@@ -174,7 +174,7 @@ def _readable(span: OffsetSpan, damage: LossPolicy) -> tuple[int, int]:
 
 
 def _holes(span: OffsetSpan, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Parts of `[start, end)` that neither a segment nor a skipped page holds."""
+    """Parts of `[start, end)` that are in no segment and no skipped page."""
     held = [(segment.base_offset, segment.end_offset) for segment in span.segments]
     for first, after in sorted([*held, *span.skipped]):
         if first > start and start < end:

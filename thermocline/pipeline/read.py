@@ -5,7 +5,7 @@
             ...
 
 Batches come partition after partition, in offset order. At most `threads` + `WINDOWS_AHEAD` windows are in memory. An
-error is raised behind the rows before it. A reader that is closed, exhausted or forgotten leaves no thread.
+error is raised after the rows before it. A reader that is closed, exhausted or forgotten leaves no thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from thermocline.pipeline.split import Loss, LossPolicy, Split
 from thermocline.pipeline.windows import WINDOW_BYTES
 
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which numba and pyarrow
-# take 184. 4 MiB, 2 ahead and batches of 8 MiB take 265 and 340 MiB and are no faster.
+# take 184. Windows of 4 MiB, 2 ahead, and batches of 8 MiB take 265 and 340 MiB and are no faster.
 NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; on S3 each window costs a request
 WINDOWS_AHEAD: Final = 1  # windows started beyond one a thread, so that no thread waits for the reader
 BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its fixed-width columns make one batch

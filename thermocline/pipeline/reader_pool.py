@@ -1,4 +1,4 @@
-"""Threads that read windows, and the queue of rows from each of them to the iterating caller.
+"""Reader threads, and the queue of rows from each of them to the iterating caller.
 
 Rows of a window are delivered in order, while its thread may still decode more. At most `WINDOW_BYTES_WAITING_MAX`
 bytes and one batch wait per window. An error of a thread is raised behind the rows before it. `close` ends every

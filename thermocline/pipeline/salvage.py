@@ -1,7 +1,7 @@
 """Salvages a damaged window: finds its sound batches and the offsets that are lost. Pure.
 
 The runs and losses account for every offset of the window, in order. A sound batch has its CRC, and offsets that agree
-with its neighbours and the offset index. Behind damage the walk resumes at the next batch, if the header's length leads
+with its neighbours and the offset index. After damage the walk resumes at the next batch, if the header's length leads
 to one, else at the next position in the offset index. Slow (a Python loop per batch); only damaged windows come here.
 """
 
@@ -119,7 +119,7 @@ def _next_place(data: Buffer, at: int, size: int, places: list[int]) -> int:
 
 
 def _suspected(data: Buffer, at: int, anchors: dict[int, int]) -> int:
-    """First offset of a bad batch that follows no sound batch."""
+    """First offset of a bad batch without a sound batch before it."""
     if at in anchors:
         return _start_of(data, at, anchors[at])
     header = _plausible(data, at)

@@ -1,8 +1,8 @@
-"""Reads splits: fetch the windows of their pieces, check them, decode them, report losses.
+"""Reads splits: fetches the windows of their pieces, checks and decodes them, and reports losses.
 
 Rows come in offset order. Every offset of a piece is in a batch with its CRC, or is named in a DataLoss (or counted in
 `Loss`). Memory is bounded by the windows in flight and one batch of rows. A window whose offsets do not add up, or with
-a bad batch, is fetched again and salvaged batch by batch (`salvage.salvage`), behind the rows already delivered.
+a bad batch, is fetched again and salvaged batch by batch (`salvage.salvage`), after the rows already delivered.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ class FetchedSplit:
     data: pa.Buffer
     asked: Window
     run: tuple[int, int] | None = None
-    """For a window whose object was replaced: the range of its batches in `data`, which comes from the new object."""
+    """Set for a window whose object was replaced: the range of its batches in `data`, which comes from the new object.
+    """
 
 
 class _Replaced(Exception):
-    """The manifest names another object for the piece `part`."""
+    """Raised when the manifest names another object for the piece `part`."""
 
     def __init__(self, part: SplitPart) -> None:
         super().__init__(part)
@@ -149,7 +150,7 @@ class SplitReader:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
         if self._read_committed and piece.segment.decided:
             # Only the footer knows which of them were aborted (TX45).
-            what += f"; what became of {piece.segment.decided} transactions stood there only"
+            what += f"; only it had the outcome of {piece.segment.decided} transactions"
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
             return None
         rebuilt = rebuild_index(self._store, key, piece.segment)
@@ -179,8 +180,9 @@ class SplitReader:
             return self._fetch_moved(replaced.part, opened, window)
 
     def _fetch_moved(self, part: SplitPart, before: OpenPiece, window: Window) -> FetchedSplit | None:
-        """The batches of a window in the object that replaced its own: those whose last offsets are the window's. A
-        batch that survives compaction keeps its last offset, so each is in one window."""
+        """The batches of a window in the object that replaced its own: those whose last offsets are inside the window.
+        A batch that survives compaction keeps its last offset, so each is in one window.
+        """
         first, end = window.offsets
         is_fetched_again = False
         for _ in range(MOVES_MAX):
@@ -287,8 +289,9 @@ class SplitReader:
         )
 
     def _salvaged(self, fetched: FetchedSplit, given: int) -> Iterator[pa.RecordBatch]:
-        """The rows of the window's sound batches, fetched anew, behind the first `given`, with each loss reported in
-        its place."""
+        """The rows of the window's sound batches, fetched again, after the first `given` rows; each loss is reported in
+        its place.
+        """
         again = self._fetch_again(fetched)  # the damage may have happened in transit
         if again is None:
             return
@@ -296,7 +299,7 @@ class SplitReader:
             yield from _without(given, self._sound_rows(again))
         elif not given:
             yield from self._run(again, *again.run)
-        else:  # the other object's number of those rows is unknown
+        else:  # how many of these rows the other object has is unknown
             what = "the object is damaged, and it was replaced while it was read; read again"
             self._lost(fetched.opened.piece, *fetched.asked.offsets, what, fetched.opened.key)
 

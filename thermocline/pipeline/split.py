@@ -102,5 +102,5 @@ class LossPolicy:
         if self.fail:
             raise DataLoss(f"{line}; {remedy}, {STEP_OVER}") from cause
         if not self._quiet:
-            log.warning("%s; stepped over", line)
+            log.warning("%s; skipped", line)
         self.loss.damage.append(f"{line}; {remedy}")

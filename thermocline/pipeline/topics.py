@@ -1,7 +1,7 @@
 """Topics of a bucket: names, ids and partition counts, from `cluster.json`, or from the manifests without it.
 
 Reads the part of docs/formats/cluster.md (formats 1 and 2) that concerns topics; skips unknown record kinds and fields.
-A name stands for the topic that has it now. `by_name` leaves out internal topics, because they are not tiered.
+A name stands for the topic that has the name now. `by_name` leaves out internal topics, because they are not tiered.
 """
 
 from __future__ import annotations

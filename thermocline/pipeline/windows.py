@@ -1,8 +1,8 @@
 """Windows of a piece: byte ranges of whole batches that are fetched, checked and decoded independently.
 
 A window begins at a batch that the offset index names, and ends where the next window begins. Its end offset comes from
-the header of the batch behind it (61 bytes, fetched along) or from the segment's end. The last window of a piece may be
-cut short, at a batch that the index names and whose header gives the position of its end.
+the header of the next batch (61 bytes, fetched with the window) or from the segment's end. The last window of a piece
+may be shortened to end with a batch that the index names, whose header gives the position of its end.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Window:
         return Window(self.start, end, self.first, last_offset + 1, None, anchors)
 
     def end_offset(self, data: Buffer) -> int | None:
-        """The offset behind its last batch, or None when data and index disagree. `data` has `fetch_bytes` bytes."""
+        """The offset after its last batch, or None when data and index disagree. `data` has `fetch_bytes` bytes."""
         if self.after is not None:
             return self.after
         header = read_header(data, self.end - self.start)

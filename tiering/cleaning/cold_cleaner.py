@@ -1,9 +1,12 @@
-"""One pass over the bucket's part of a compacted log, as its leader's job (ADR 32). The dirty objects fill the map of
-keys; when it is full the pass ends there. Then the objects below are read from the oldest on, rewritten without
-superseded records, and replaced in the manifest. Ascending order makes tombstones safe: when a tombstone is removed,
-all objects below it were already cleaned. A pass ends when its role or epoch ends, or the configuration changes.
-Committed replacements stay; uncommitted objects are garbage. The empty last batches of producers are removed, because a
-recovery from the bucket reads producers from the last object's footer."""
+"""One pass over the bucket's part of a compacted log, as its leader's job (ADR 32).
+
+The dirty objects fill the map of keys; if it becomes full, the pass covers only the offsets before that point. Then the
+objects below are read from the oldest on, rewritten without superseded records, and replaced in the manifest. Ascending
+order makes tombstones safe: when a tombstone is removed, all objects below it were already cleaned. A pass ends when
+its role or epoch ends, or the configuration changes. Committed replacements stay; uncommitted objects are garbage. The
+empty last batches of producers are removed, because a recovery from the bucket reads producers from the last object's
+footer.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class _Pass:
 
 
 class ColdCleaner:
-    """One partition's. `shared` None: this process cleans no bucket."""
+    """The cold cleaner of one partition. `shared` None: this process cleans no bucket."""
 
     def __init__(self, partition: TieredPartition, copier: Copier, shared: ColdCleaning | None) -> None:
         self._partition = partition
@@ -76,8 +79,9 @@ class ColdCleaner:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the policy is `compact`, the topic is tiered, and this process cleans. Pure `delete` topics are never
-        touched."""
+        """Whether the policy is `compact`, the topic is tiered, and this process cleans. Topics with the policy
+        `delete` only are never touched.
+        """
         partition, config = self._partition, self._partition.config
         is_tiered = config.enabled and not config.internal and not config.copy_disable
         return self._shared is not None and self._shared.is_on and is_tiered and partition.log.config.compacts

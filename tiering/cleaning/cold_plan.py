@@ -1,7 +1,9 @@
-"""Plans compaction in the bucket: when a pass is due, which objects are merged, and the cost. Pure. As Kafka's cleaner:
-a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the bucket, or a record
-waits for longer than `max.compaction.lag.ms`. A pass thus rewrites at most a fixed multiple of the bytes copied since
-the last pass."""
+"""Plans compaction in the bucket: when a pass is due, which objects are merged, and the cost. Pure.
+
+As Kafka's cleaner: a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the
+bucket, or a record waits for longer than `max.compaction.lag.ms`. A pass thus rewrites at most a fixed multiple of the
+bytes copied since the last pass.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Downloads one object into the scratch file, and makes a new object of the cleaned bytes. A download must match the
-object's CRC32C and the manifest's entry. Before an upload the cleaned bytes are scanned: CRC of every batch, contiguous
-offsets, lineage. The footer describes the new content, with the producers at the range's end and all decided
-transactions of the replaced objects. Memory: a piece of `READ_BYTES_MAX`."""
+"""Downloads one object into the scratch file, and makes a new object of the cleaned bytes.
+
+A download must match the object's CRC32C and the manifest's entry. Before an upload the cleaned bytes are scanned: CRC
+of every batch, contiguous offsets, lineage. The footer describes the new content, with the producers at the range's end
+and all decided transactions of the replaced objects. Memory: a piece of `READ_BYTES_MAX`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""The objects of one pass: each as a local file, or only its footer. Before and after each read the pass checks that it
-may continue. Objects that are read twice stay in the scratch directory while there is room. An object that is missing
-is damage only if the newest root still names it. This module does not decide which records stay."""
+"""Objects of one pass: gives each as a local file, or only its footer.
+
+Before and after each read the pass checks that it may continue. Objects that are read twice stay in the scratch
+directory while there is room. An object that is missing is damage only if the newest root still names it. This module
+does not decide which records stay.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class PolicyChanged(Retryable):
 
 
 class PassObjects:
-    """`check`: raises when the pass may not go on. All calls raise its errors; Corrupt, ObjectMissing, Fenced,
-    Retryable, OSError."""
+    """`check`: raises when the pass may not go on. All calls raise its errors, and Corrupt, ObjectMissing,
+    Fenced, Retryable, OSError."""
 
     def __init__(
         self, partition: TieredPartition, shared: ColdCleaning, files: ScratchFiles, check: Callable[[], None]

@@ -1,7 +1,10 @@
-"""Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters. One pass at a
-time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to `KEPT_BYTES_MAX` of
-objects that the pass reads once for its keys and again to clean them; a pass removes all, and so does the next start. A
-step of the engine always returns before another step begins, even if its pass was cancelled."""
+"""Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters.
+
+One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to
+`KEPT_BYTES_MAX` of objects that the pass reads twice: for their keys, and to clean them. A pass removes all files at
+its end, and so does the next start. A step of the engine always returns before another step begins, even if its pass
+was cancelled.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,9 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ScratchFiles:
-    """New, empty files of one pass. `source`: for one object after the other; `kept`: of those that are read twice, by
-    the object's UUID."""
+    """New, empty files of one pass. `source`: holds one object after the other. `kept`: files of objects that are read
+    twice, by the object's UUID.
+    """
 
     source: File
     outputs: tuple[File, File, File]
@@ -102,15 +106,16 @@ class ColdCleaning:
         await self.step(self._drop, files)
 
     async def step(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """A blocking step of a pass. When it is cancelled it returns first, so that the next pass finds the engine
-        free."""
+        """Run a blocking step of a pass. If the caller is cancelled, the step ends first, so that the next pass finds
+        the engine free.
+        """
         work = self.world.workers.run(function, *args, lane=Lane.CLEAN)
         running: asyncio.Task[T] = self.tasks.spawn("a step of the cold cleaner", work, awaited=True)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             while not running.done():
-                with suppress(asyncio.CancelledError):  # by the end of the role, and by that of the broker
+                with suppress(asyncio.CancelledError):  # cancelled by the end of the role or of the broker
                     await asyncio.wait([running])
             if not running.cancelled():
                 running.exception()  # the pass is cancelled and does not see this error
@@ -128,7 +133,7 @@ class ColdCleaning:
         return file
 
     def drop_kept(self, files: ScratchFiles, uuid: UUID) -> None:
-        """*Blocking*: the object is cleaned; nothing if it is not kept. Raises OSError."""
+        """*Blocking*: drop the object's kept file, if any, because the object is cleaned. Raises OSError."""
         kept = files.kept.pop(uuid, None)
         if kept is not None:
             kept.file.close()

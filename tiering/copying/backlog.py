@@ -1,5 +1,8 @@
-"""The log line about partitions whose copies lag: one line for all of them, at most once a minute. A partition is added
-after a roll or a refusal, and dropped at a check once all is copied. An idle broker thus checks no partition."""
+"""Backlog: the log line about partitions whose copies lag, one for all of them and at most once a minute.
+
+A partition is added after a roll or a refusal, and dropped at a check once all is copied. An idle broker thus checks no
+partition.
+"""
 
 from __future__ import annotations
 

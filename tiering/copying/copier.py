@@ -1,8 +1,10 @@
-"""Copies one range of a log to the bucket: upload, commit to the manifest, verify. Every batch's CRC is checked in the
-pass that computes the object's checksums (C12, `segment_body`). The store confirms them before the commit, and the
-object's name is new. The range is verified, so that local bytes may be deleted, only after the commit was read back and
-the object seen again. The object of a failed attempt may appear later. It is deleted once no attempt of ours can commit
-it, else by gc (C3)."""
+"""Copies one range of a log to the bucket: upload, commit to the manifest, verify.
+
+Every batch's CRC is checked in the pass that computes the object's checksums (C12, `segment_body`). The store confirms
+them before the commit, and the object's name is new. The range is verified, so that local bytes may be deleted, only
+after the commit was read back and the object seen again. The object of a failed attempt may appear later. It is deleted
+once no attempt of ours can commit it; otherwise gc deletes it (C3).
+"""
 
 from __future__ import annotations
 

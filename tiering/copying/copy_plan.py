@@ -1,6 +1,9 @@
-"""Chooses the range of the log that is copied next. Pure. A range begins at the manifest's remote end, or higher if all
-skipped offsets are below the log start. It ends where a sealed local segment ends, and holds only flushed, committed
-offsets (C6). Of a segment that contains the remote end, the part above it is copied (C5)."""
+"""Chooses the range of the log that is copied next. Pure.
+
+A range begins at the manifest's remote end, or higher if all skipped offsets are below the log start. It ends where a
+sealed local segment ends, and holds only flushed, committed offsets (C6). Of a segment that contains the remote end,
+the part above it is copied (C5).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,13 @@
-"""The bytes of a copied object: a range's log bytes, every batch checked, then the footer. There are two ways.
-`ProvenBody`: one pass; each piece is checked and sent from the same buffer; the size is announced before
-(`footer_room`), the checksum after. `checked_body`: two passes, for stores that need the checksum first and for a
-footer larger than its announced size. The last bytes are sent only after every batch was checked, so a damaged range
-never becomes an object. Memory is one piece of 1 MiB. Everything blocks: call it in a worker."""
+"""Body of a copied object: a range's log bytes, with every batch checked, then the footer. There are two ways to read
+it:
+
+- `ProvenBody`: one pass. Each piece is checked and sent from the same buffer. The size is announced before
+  (`footer_room`), the checksum after.
+- `checked_body`: two passes, for stores that need the checksum first and for a footer larger than its announced size.
+
+The last bytes are sent only after every batch was checked, so a damaged range never becomes an object. Memory is one
+piece of 1 MiB. Everything blocks: call it in a worker.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +82,8 @@ class SegmentSource:
     def release_files(self) -> None:
         """The copy ended: drop the files. An abandoned upload that is still sending fails at its next piece.
 
-        The source may live on in an error's traceback until the garbage collector runs."""
+        Needed because an error's traceback may hold the source until the garbage collector runs.
+        """
         self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
 
     def footer(self, key: SegmentKey, scan: Scan, size: int | None = None) -> bytes:

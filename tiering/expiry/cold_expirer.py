@@ -1,11 +1,13 @@
-"""Deletes one partition's cold segments, by retention over both tiers or after tiering was switched off. The order: the
-root's log start moves, the grace passes, objects are deleted, the deletion cursor moves (KAFKA-15352). After an
-interruption at any step, the next run or gc continues.
+"""Deletes one partition's cold segments, by retention over both tiers or after tiering was switched off.
+
+The steps are: the root's log start moves, the grace passes, objects are deleted, the deletion cursor moves
+(KAFKA-15352). After an interruption at any step, the next run or gc continues.
 
 When tiering is switched off, the log start moves to the local start, once. If no other replica is assigned, objects of
 ranges that are local are removed from the manifest and then deleted, so tiering may be switched on again at any time.
 With other replicas, which may hold less and lead next, objects are deleted only as retention moves the log start (ADR
-26)."""
+26).
+"""
 
 from __future__ import annotations
 
@@ -194,9 +196,10 @@ class ColdExpirer:
 
     async def _delete_replaced(self) -> None:
         """Delete objects that compaction replaced, after the grace by the root's times, which survive a change of
-        leaders. The replacement must have been verified. If the replacement itself was deleted below the log start,
-        delete at once, because deleted records must not stay for readers. The range of a replaced object is within one
-        replacement."""
+        leaders. The replacement must have been verified. If the replacement itself was deleted below the log start, the
+        replaced object is deleted at once, because deleted records must not stay readable. The range of a replaced
+        object is within one replacement.
+        """
         partition, self._replaced_due_s = self._partition, None
         manifest = partition.manifest
         if manifest is None or not manifest.replaced:
@@ -271,9 +274,10 @@ class ExpiryVerdict(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class TotalRetention:
-    """Checks a partition's cold segments, offered oldest first; the first one kept ends the check.
-    `total_bytes`: of the log, both tiers, counted once, and only what a committed manifest or the local log above it
-    holds (KAFKA-17062, KAFKA-15479). Limits of −1: none."""
+    """Checks a partition's cold segments, oldest first, until the first one that is kept. `total_bytes`: bytes of the
+    log in both tiers, each counted once, and only those that a committed manifest or the local log above it holds
+    (KAFKA-17062, KAFKA-15479). Limits of −1: none.
+    """
 
     retention_ms: int
     retention_bytes: int

@@ -1,9 +1,11 @@
-"""Garbage collection: deletes a partition's objects that no root names or can name any more. The listing is made before
-root and pages are read, and only objects with a key epoch below the root's are deleted (C2): this needs no claim and no
-clock. Unnamed objects of the root's own epoch stay, because their writer may still commit them. Objects whose records
-the log lacks stay, too, with a warning: after an earlier root was restored, they are the only copies. It runs once
-after each claim, after the readers' grace, not in a partition's first epoch, and at most every six hours.
-`coldstore.inspection.audit` decides which objects are garbage."""
+"""Garbage collection: deletes a partition's objects that no root names or can name any more.
+
+The listing is made before root and pages are read, and only objects with a key epoch below the root's are deleted (C2).
+This needs neither a claim nor a clock. Unnamed objects of the root's own epoch stay, because their writer may still
+commit them. Objects whose records the log lacks stay, too, with a warning: after an earlier root was restored, they are
+the only copies. It runs once after each claim and the readers' grace, at most every six hours, and not in a partition's
+first epoch. `coldstore.inspection.audit` decides which objects are garbage.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,9 @@ class Collector:
             log.info("gc of %s/%d: %d objects of earlier epochs deleted", topic_id, partition, len(plan.deletable))
         if plan.kept:
             log.warning(
-                "gc of %s/%d: %d objects of earlier epochs stay, %s the first: the manifest does not name them, and "
-                "they hold what the log does not. Was an earlier manifest put back? `thermocline bucket gc` lists them",
+                "gc of %s/%d: %d objects of earlier epochs stay, %s the first: the manifest does not name them, "
+                "and they hold records that the log lacks. Was an earlier manifest put back? "
+                "`thermocline bucket gc` lists them",
                 topic_id,
                 partition,
                 len(plan.kept),

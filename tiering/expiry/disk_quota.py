@@ -1,8 +1,10 @@
-"""Bytes that the chunk cache and each log must free when the local disk is over its limit. Pure. The cache yields
-before the hot log (design 6). Logs are asked only for copied bytes, in complete segments, oldest first over all logs.
-Only segments that this process verified count as freed: after a restart in an outage none are, so appends stop at the
-limit. Brokers that share a file system (`sharers`, this one included) do not communicate: each frees its share of the
-excess (D59)."""
+"""Bytes that the chunk cache and each log must free when the local disk is over its limit. Pure.
+
+The cache yields before the hot log (design 6). Logs are asked only for copied bytes, in complete segments, oldest first
+over all logs. Only segments that this process verified count as freed: after a restart in an outage none are, so
+appends stop at the limit. Brokers that share a file system (`sharers`, this one included) do not communicate: each
+frees its share of the excess (D59).
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,9 @@ def _share(size: int, sharers: int) -> int:
 
 
 def share_pressure(held: Sequence[LocalBytes[Owner]], excess: int) -> Shares[Owner]:
-    """Select the oldest segments for `excess` bytes, and further certain ones in place of those that may not be
-    freed."""
+    """Select the oldest segments for `excess` bytes. Some of them may fail to be freed, so further
+    segments that certainly can be freed are selected too.
+    """
     shares: dict[Owner, int] = {}
     asked = sure = 0
     for segment in sorted(held, key=lambda one: one.first_append_ms):

@@ -1,6 +1,9 @@
-"""Watches the disk of the data directory and frees space under pressure (G12). The chunk cache yields first, then
-copied segments, oldest first; a remaining excess slows producers down (`local_excess_ratio`). No partition is checked
-while the disk is below its limit and has room. A shortage is logged when it begins and when it ends."""
+"""Watches the disk of the data directory and frees space under pressure (G12).
+
+The chunk cache yields first, then copied segments, oldest first; a remaining excess slows producers down
+(`local_excess_ratio`). No partition is checked while the disk is below its limit and has room. A shortage is logged
+when it begins and when it ends.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class DiskWatch:
         if limit is None:
             limit = int(space.total * ratio_max) // sharers
             if ballast.is_short:
-                stuck = 0  # other programs' files, perhaps: the full disk is logged already
+                stuck = 0  # perhaps other programs fill the disk; the log has a line about the full disk already
         before, self.local_excess_ratio = self.local_excess_ratio, stuck / max(limit, 1)
         free = space.free - ballast.size_bytes if ballast.is_short else space.free
         self.disk = DiskView(space.total, max(free, 0), limit, limits.local_bytes_max is None)
@@ -91,8 +94,8 @@ class DiskWatch:
         space = await self._workers.run(ballast.check_space)
         if ballast.is_short and not was_short:
             log.warning(
-                "no space left below %s: appends are refused, reads and copies go on, and what the bucket holds leaves "
-                "the disk; free space, appends go on by themselves",
+                "no space left below %s: appends are refused, reads and copies go on, and copied segments are deleted "
+                "from the disk; free space: appends then resume by themselves",
                 path,
             )
         elif was_short and not ballast.is_short:
@@ -139,15 +142,15 @@ class DiskWatch:
         return Space(space.total, space.free + max(given_back, 0))
 
     def _log_pressure(self, stuck: int) -> None:
-        """Logged when the excess begins and ends: it slows produces down, then refuses them."""
+        """Log when the excess, which slows produces down and then refuses them, begins and ends."""
         disk = self.disk
         if self.local_excess_ratio <= EXCESS_LOGGED_RATIO:
             log.info("local logs are within their limit of %d MB again", disk.log_limit >> 20)
         elif disk.is_share:
             log.warning(
                 "the file system of %s is %d %% full, and %d MB of local logs are not in the bucket yet, so they "
-                "cannot go: produces slow down, and are refused when it gets worse; see blocked_by in tier status, "
-                "free disk space, or set thermocline.local.bytes.max",
+                "cannot be deleted: produces slow down, and are refused when it gets worse; see blocked_by "
+                "in tier status, free disk space, or set thermocline.local.bytes.max",
                 self._logs.path,
                 100 * (disk.total - disk.free) // max(disk.total, 1),
                 stuck >> 20,

@@ -1,7 +1,10 @@
-"""Retention of one partition: schedules it, and deletes local segments. Local bytes of a tiered log go only if the
-committed manifest covers them with objects that this process verified. A log that is not tiered follows its own
-retention, with its start checkpointed first. The cold side (`cold_expirer`) runs first; its failure does not stop the
-local side. Each step may be interrupted; the next run continues."""
+"""Retention of one partition: schedules it, and deletes local segments.
+
+Local bytes of a tiered log are deleted only if the committed manifest covers them with objects that this process
+verified. A log that is not tiered follows its own retention, with its start checkpointed first. The cold side
+(`cold_expirer`) runs first; its failure does not stop the local side. Each step may be interrupted; the next run
+continues.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ class Expirer:
         pressure, self.pressure_bytes = self.pressure_bytes, 0
         self._is_behind = False
         if partition.config.internal:
-            # An internal topic: its log start moves to where a rewrite began; live records are above (ADR 17).
+            # An internal topic's log start moves to the beginning of a rewrite; live records are above it (ADR 17).
             if first_local_offset(local) < local.log_start_offset:
                 await self._drop_local(local.log_start_offset)
             return
@@ -120,7 +123,7 @@ class Expirer:
         sealed = local.sealed_segments()
         manifest = partition.manifest
         assert manifest is not None
-        start = manifest.log_start_offset  # the root's: a start known only to the local log is not durable yet
+        start = manifest.log_start_offset  # the root's start: a start known only to the local log is not durable yet
         wanted = expirable(
             sealed,
             manifest.remote_end_offset,
@@ -143,8 +146,9 @@ class Expirer:
             raise refused
 
     async def _verified_end(self, first: int, end: int) -> tuple[int, Retryable | AccessRefused | None]:
-        """The end of the verified objects that cover the log from `first` on, and the store's error for the next one.
-        Verifies missing ones."""
+        """The end of the verified objects that cover the log from `first` on, and the store's error for the next
+        object. Objects that are not verified yet are verified.
+        """
         partition = self._partition
         covered = first
         try:
@@ -175,8 +179,9 @@ class Expirer:
         self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:
-        """A log that is not tiered: plain retention; its start moves first, durably. A rebuilt cluster does not delete
-        only copies, because configs set on all brokers are unknown there (R29)."""
+        """A log that is not tiered: plain retention; its start moves first, durably. In a rebuilt cluster, records
+        without another copy are not deleted, because configs set on all brokers are unknown there (R29).
+        """
         partition, local = self._partition, self._partition.log
         config = replace(
             local.config, tiered=False, retention_ms=due_by.retention_ms, retention_bytes=due_by.retention_bytes

@@ -1,6 +1,8 @@
-"""Declared gaps in a local log, found again after each opening with a few header reads.
+"""Declared gaps in a local log, found after each opening by reading a few headers.
+
 A gap is appended while a log opens, before any other batch of its leader epoch, so only the first batches of an epoch
-can be gaps. An unreadable batch counts as no gap. Manifests name the gaps of copied ranges."""
+can be gaps. An unreadable batch counts as no gap. Manifests name the gaps of copied ranges.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Attaches the tier of an open log for one leader epoch, and detaches it. A log has one tier at a time, for the newest
-epoch in which it led. After `attach` the log may append up to `log.reserved_end`; claim, copy and expiry have not
-begun. After detaching the log stays open for the next leader role; until then it accepts no appends as a leader."""
+"""Attaches the tier of an open log for one leader epoch, and detaches it.
+
+A log has one tier at a time, for the newest epoch in which it led. After `attach` the log may append up to
+`log.reserved_end`; claim, copy and expiry have not begun. After detaching the log stays open for the next leader role;
+until then it accepts no appends as a leader.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +112,9 @@ class AttachedTiers:
     async def _open_as_of(
         self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> OpenLog | None:
-        """Open a log whose files begin above its start if the root starts no lower, or if objects hold what lies
-        between. Raises `missing` otherwise, because those records are lost."""
+        """Open a log whose files begin above its start, if the root's start is not lower either, or if objects hold the
+        records between. Raises `missing` otherwise, because those records are lost.
+        """
         if manifest.log_start_offset >= missing.first:
             self._logs.raise_log_start(place, missing.first)
         elif not is_held_below(missing.first, manifest):

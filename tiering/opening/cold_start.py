@@ -1,6 +1,8 @@
-"""Epochs and producers of a log that begins at the bucket's end, and the claim of such a log. They come from the footer
-of the last object, which takes two requests plus at most one manifest page. They contain only offsets below the end,
-even if the object reaches further."""
+"""Epochs and producers of a log that begins at the bucket's end, and the claim of such a log.
+
+They come from the footer of the last object, which takes two requests plus at most one manifest page. They contain only
+offsets below the end, even if the object reaches further.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ async def begin_at_end(
     if not end:
         return Begin()
     epochs, producers, _ = await state_at(store, manifests, of, manifest.remote_end_offset, deadline_s, known=known)
-    # In the same write, because the first record's sync would write the epoch file again.
+    # The epoch is written now, because otherwise the first record's sync would write the epoch file again.
     return Begin(end, epochs.assign(leader_epoch, end), tuple(producers))
 
 

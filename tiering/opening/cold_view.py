@@ -1,6 +1,9 @@
-"""Cold reads of a partition that another broker leads. The root is read at the first cold read, and when the known
-manifest lacks an offset. It only reads, and neither claims nor verifies (R6). Reads with an old manifest are correct,
-because objects are immutable and hold only committed records."""
+"""Cold reads of a partition that another broker leads.
+
+The root is read at the first cold read, and when the known manifest lacks an offset. It only reads, and neither claims
+nor verifies (R6). Reads with an old manifest are correct, because objects are immutable and hold only committed
+records.
+"""
 
 from __future__ import annotations
 

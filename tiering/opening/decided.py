@@ -1,6 +1,8 @@
-"""Finds in the bucket the outcome of transactions whose marker may be in a gap (TX10). Every transaction in the bucket
-was decided before its copy (TX5), and readers may have seen the outcome, so it is final. The footer of the last object
-names every transaction that is open at its end, and how it ended."""
+"""Finds in the bucket the outcome of transactions whose marker may be in a gap (TX10).
+
+Every transaction in the bucket was decided before its copy (TX5), and readers may have seen the outcome, so it is
+final. The footer of the last object names every transaction that is open at its end, and how it ended.
+"""
 
 from __future__ import annotations
 

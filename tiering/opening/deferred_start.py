@@ -1,6 +1,8 @@
-"""Starts of attached tiers, deferred while logs are being opened: claims and copies would slow that down. A tier starts
-once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is starting.
-Partitions that fail to open thus do not delay others for long."""
+"""Deferred starts of attached tiers: while logs are being opened, claims and copies would slow that down.
+
+A tier starts once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is
+starting. Partitions that fail to open thus do not delay others for long.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from contextlib import contextmanager
 from typing import Final
 
 DEFER_S_MAX: Final = 10.0
-"""Much shorter than the minute in which a new leader must claim (R23)."""
+"""Longest deferral, much shorter than the minute in which a new leader must claim (R23)."""
 
 
 class DeferredStart:
-    """One broker's; used on the loop. A tier's `start` does nothing if it is closed."""
+    """The deferred starts of one broker; used on the loop. A tier's `start` does nothing if it is closed."""
 
     def __init__(self) -> None:
         self._opening = 0

@@ -1,5 +1,8 @@
-"""Determines the start of a log, from disk and root. A log start never moves back, and never above the log's end. The
-manifest, not the topic's configs, shows which objects exist."""
+"""Determines the start of a log, from disk and root.
+
+A log start never moves back, and is never above the log's end. The manifest, not the topic's configs, shows which
+objects exist.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def lacks_segments(local: PartitionLog) -> str | None:
     first, start = first_local_offset(local), local.log_start_offset
     if local.config.tiered or first <= start:
         return None
-    return f"its files begin at offset {first}, the log at {start}, and its topic is tiered no more"
+    return f"its files begin at offset {first}, the log at {start}, and its topic is no longer tiered"
 
 
 def first_local_offset(local: PartitionLog) -> int:

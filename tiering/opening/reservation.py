@@ -1,9 +1,12 @@
-"""Reservation of offsets: a block reserved in the root, and the broker's copy of it on disk. An offset is assigned only
-below an end that was committed to the root and, if there is a local copy, is durable in it. Without a copy the next
-start reads the root first. A clean stop lowers the copy before the root. No offset below the root's reserved end is
-thus ever assigned to two records, after any loss (C6, C7). The file `thermocline-reservation` has version `0` in line
-1, then `topic_id`, `partition`, `reserved_end`, `flush` (sync or os) and `boot` (boot id of the machine run that wrote
-it), one `name value` a line, and `crc` over all lines before."""
+"""Reservation of offsets: a block reserved in the root, and the broker's copy of it on disk.
+
+An offset is assigned only if it is below an end that was committed to the root and, if there is a local copy, is
+durable there. Without a copy the next start reads the root first. A clean stop lowers the copy before the root. No
+offset below the root's reserved end is thus ever assigned to two records, after any loss (C6, C7). Line 1 of the file
+`thermocline-reservation` is the version `0`. Each further line is a `name value`: `topic_id`, `partition`,
+`reserved_end`, `flush` (sync or os), `boot` (boot id of the machine run that wrote it), and `crc` over all lines
+before.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Snapshots of an internal topic's live state, stored beside its root (design 5).
+
 The object is written first, then the root that names it. Reads check length and CRC. Only the claimed leader writes
-one."""
+one.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@
 - The hole up to the reserved end is filled with declared gaps, flushed, before a new reservation counts and before the
   first append.
 - Every other log serves at once, without reading the bucket. That includes one whose leader reported the reserved end
-  in this session (R21). Each step is durable before the next. After a crash the next leader finishes the steps."""
+  in this session (R21). Each step is durable before the next. After a crash the next leader finishes the remaining
+  steps.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class TailRecovery:
       since.
     - `hole_end`: the earlier reserved end, if the claim reserved anew already.
     - `lost`: the declared gap, [first, end).
-    - `is_own`: as far as its disk shows, only this broker led the log since it holds its records.
+    - `is_own`: as far as the disk shows, only this broker led the log since it got the log's records.
     """
 
     partition: TieredPartition
@@ -101,7 +103,7 @@ class TailRecovery:
             reservation = await self._lease.call(
                 read_reservation, self._log.directory, partition.topic_id, partition.partition
             )
-        self.is_own = reservation is not None  # a log that is copied has none (R21)
+        self.is_own = reservation is not None  # a log that is copied has no reservation (R21)
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self.new, boot_id=boot_id, clean=self.was_clean):
             case Tail.NEW:
@@ -172,8 +174,10 @@ class TailRecovery:
 
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
     async def _take_over(self) -> None:
-        """A follower has all committed records. Offsets above its end may have been assigned, but no client saw them:
-        there is no hole. It has no report of log start and reserved end in this session, so it reads the root first."""
+        """Begin to lead as a former follower, which has all committed records. Offsets above its end may have been
+        assigned, but no client saw them, so there is no hole. Without a report of log start and reserved end in this
+        session, it reads the root first.
+        """
         local = self._log
         try:
             manifest = await self._claim()

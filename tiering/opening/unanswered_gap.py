@@ -1,10 +1,11 @@
 """Whether the coordinators may still have to be asked about the newest gap of a log (TX32).
 
-A gap may include the complete part of a transaction in this log. Until every coordinator aborted the transactions that
-it lists for the partition, the leader lets no transaction begin. A transaction that began after the gap thus proves
-that they answered this leader or an earlier one. Without one the leader asks, or asks again, after a restart or a
-leader change. A needless question aborts at most transactions that were added to the partition without a record in
-it."""
+A gap may include the complete part of a transaction in this log. Until every coordinator has aborted the transactions
+that it lists for the partition, the leader lets no transaction begin. A transaction that began after the gap thus
+proves that the coordinators answered this leader or an earlier one. If there is no such transaction, the leader asks
+them after each restart or leader change. A needless question aborts at most transactions that were added to the
+partition without a record in it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Corrupt, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import walk
 
-LOOK_BYTES: Final = 4 << 20  # behind the gap
+LOOK_BYTES: Final = 4 << 20  # after the gap
 _READ_BYTES: Final = 256 << 10
 
 

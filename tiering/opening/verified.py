@@ -1,5 +1,8 @@
-"""Verified objects of a partition: this process checked them completely in the store after the commits that name them.
-Pure. Local bytes that they cover may be deleted. The set is bounded; a dropped object is verified again first."""
+"""Verified objects of a partition: this process checked them completely in the store, after the commits that name them.
+Pure.
+
+Local bytes that they cover may be deleted. The set is bounded; a dropped object is verified again first.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Selects complete batches in loaded chunks. Pure except for reading their bytes. A slice begins and ends at batch
-borders within the segment's log bytes, so a footer is never sent. Every byte comes from a chunk whose CRC was checked
-in this process. Hot path: a slice costs one bisection in the segment's index and one read of 8 bytes from the page
-cache. Without an index entry in range (there is one every 64 KiB), it walks at most 64 KiB of headers."""
+"""Selects complete batches in loaded chunks.
+
+Pure except for reading their bytes. A slice begins and ends at batch borders within the segment's log bytes, so a
+footer is never sent. Every byte comes from a chunk whose CRC was checked in this process.
+
+Hot path: a slice costs one bisection in the segment's index and one read of 8 bytes from the page cache. Without an
+index entry in range (there is one every 64 KiB), it walks at most 64 KiB of headers.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The first cold record at or after a timestamp: manifest, footer's time index, then the records of a batch.
-As in Kafka's ListOffsets: the first record, in offset order, at or above the log start whose timestamp is not smaller.
-Segments and batches are skipped by their greatest timestamp. Worker threads read and decompress records."""
+"""Finds the first cold record at or after a timestamp, by manifest, footer's time index, and the records of a batch.
+
+As in Kafka's ListOffsets, that is the first record, in offset order, at or above the log start whose timestamp is not
+smaller. Segments and batches are skipped by their greatest timestamp. Worker threads read and decompress records.
+"""
 
 from __future__ import annotations
 

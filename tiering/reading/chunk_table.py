@@ -1,7 +1,9 @@
-"""Loaded data of cold reads: open segments, checked chunks, and positions of batches. Bounded LRU tables, no I/O. A
-"pinned" chunk, announced to a waiting reader, is evicted after others, until it is read or 30 s pass. A prefetched
-chunk counts as unread until it is read, dropped, or 30 s pass. An answer in flight keeps its file even if the chunk is
-dropped here (T23)."""
+"""Loaded data of cold reads: open segments, checked chunks, and positions of batches.
+
+Bounded LRU tables, no I/O. A chunk is pinned when it was announced to a waiting reader: until it is read or 30 s pass,
+others are evicted first. A prefetched chunk counts as unread until it is read, dropped, or 30 s pass. An answer in
+flight keeps its file even if the chunk is dropped here (T23).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tiering.reading.batch_slices import HeldChunk, OpenSegment
 
 SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
-# A chunk without disk space is in process memory, not in the page cache: eight of them count as 64 others.
+# A chunk without disk space is in process memory, not in the page cache, so it counts as eight others.
 _MEMORY_WEIGHT: Final = 8
 CHUNKS_MAX: Final = 256  # each may keep a descriptor
 PINNED_TIMES: Final = 4
@@ -191,7 +193,7 @@ class OpenSegments:
         return found
 
     def beginning_at(self, place: LogPlace) -> OpenSegment | None:
-        """The open segment whose first offset is `place`'s."""
+        """The open segment that begins at the offset of `place`."""
         uuid = self._bases.get(place)
         return None if uuid is None else self.get(uuid)
 

@@ -1,6 +1,8 @@
-"""Cold reads of a broker: an answer from loaded chunks, or a future to wait for them. `read` never blocks or awaits.
-Its bytes were checked and read into the page cache by this process (C25, G11). A future carries no error: the next
-`read` raises it with topic and offset. A load continues even if its reader gave up."""
+"""Cold reader of a broker: answers from loaded chunks, or gives a future to wait for them.
+
+`read` never blocks or awaits. Its bytes were checked and read into the page cache by this process (C25, G11). A future
+carries no error: the next `read` raises it with topic and offset. A load continues even if its reader gave up.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def read_limits(limits: TierLimits) -> ReadLimits:
     """A broker's limits for its cold reads.
 
     A loaded chunk keeps its file's disk space even after the cache evicted it. So at most a quarter of the cache is
-    loaded, half of that prefetched; but never less than one answer and another reader's next chunk."""
+    loaded, and half of that prefetched. The minimum is one answer and another reader's next chunk.
+    """
     answer = -(-limits.answer_bytes_max // RANGE_BYTES_MAX) * RANGE_BYTES_MAX
     hold = min(DEFAULT_LIMITS.hold_bytes, max(limits.cache_bytes_max // 4, answer + RANGE_BYTES_MAX))
     return ReadLimits(

@@ -1,6 +1,8 @@
-"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets. Readers of
-the same data share one load. A load continues if its reader gave up, up to the first requested chunk. After a missing
-object the manifest is read again, because the object may have expired or been replaced (T4)."""
+"""Loads of cold data into `chunk_table`: segments with their footers, checked chunks, positions of offsets.
+
+Readers of the same data share one load. A load continues if its reader gave up, up to the first requested chunk. After
+a missing object the manifest is read again, because the object may have expired or been replaced (T4).
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import SingleFlight
 from tiering.reading.source import ChunkSource
 
-# How long an object of a directory bucket is assumed to exist: a worker's stat four times a second for each segment in
-# use, so that a removed object fails its readers at once even if its chunks are loaded.
+# How long an object of a directory bucket is assumed to exist. A worker thus makes four stat calls a second for each
+# segment in use, so that a removed object fails its readers at once even if its chunks are loaded.
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
@@ -118,8 +120,9 @@ class Loader:
             self._note_time(place, began_s)
 
     async def _locate_once(self, manifests: ManifestView, place: LogPlace) -> None:
-        """Find it by the index, then by headers, chunk by chunk, so that a damaged chunk does not affect earlier
-        offsets. Raises Moved."""
+        """Find the batch by the index, then by headers, chunk by chunk, so that a damaged chunk does not affect earlier
+        offsets. Raises Moved.
+        """
         opened = await self._open_at(manifests, place[2])
         footer = opened.footer
         position = index_position(footer, place[2])

@@ -1,7 +1,10 @@
-"""Plans a cold read: from an offset to ranges of files, or to the load that is needed first. Pure. An answer begins and
-ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks whose object existed just
-before. Missing data is reported only if no answer is possible without it. Hot path: an answer of 1 MiB costs about 20
-µs."""
+"""Plans a cold read: from an offset to ranges of files, or to the load that is needed first. Pure.
+
+An answer begins and ends at batch borders, may cross chunks and segments, and has only bytes of checked chunks whose
+object existed just before. Missing data is reported only if no answer is possible without it.
+
+Hot path: an answer of 1 MiB costs about 20 µs.
+"""
 
 from __future__ import annotations
 
@@ -124,8 +127,10 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
 
 
 def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int, end: int) -> None:
-    """Each marker once. Objects may have different beginnings of one transaction if a leader lost its producer state. A
-    client removes one entry per marker, so it would take the second entry for a later transaction."""
+    """The aborted transactions, each marker once. Objects may have different beginnings of one transaction if a leader
+    lost its producer state. A client removes one entry per marker, so it would take a second entry for a later
+    transaction.
+    """
     for entry in aborted.overlapping(first, end):
         key = entry.producer_id, entry.last_offset
         found[key] = min(entry.first_offset, found.get(key, entry.first_offset))

@@ -1,7 +1,9 @@
-"""Sequential readers and prefetching for them, across chunks and segments. A reader is identified by the offset of its
-next request. Its window doubles with every sequential read, up to `window_max` chunks. Prefetched unread bytes never
-exceed their share of the cache, so readers cannot evict one another's next chunk. Deciding is pure (`Streams`,
-`to_load`)."""
+"""Sequential readers and prefetching for them, across chunks and segments.
+
+A reader is identified by the offset of its next request. Its window doubles with every sequential read, up to
+`window_max` chunks. Prefetched unread bytes never exceed their share of the cache, so readers cannot evict one
+another's next chunk. Deciding is pure (`Streams`, `to_load`).
+"""
 
 from __future__ import annotations
 

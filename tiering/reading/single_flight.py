@@ -1,7 +1,10 @@
-"""Shared loads: readers of the same key wait for one job, with bounds, queue and deadline for all cold reads. A key has
-at most one job. A future always becomes done and never carries an error. The failure of a job that a reader waited for
-is raised to the next reader, once, within 30 s; a prefetch's to none. At most `concurrency` pieces of I/O run, holding
-at most `bytes_in_flight_max`, demand before prefetch; at most `queue_max` more wait; each ends by its deadline."""
+"""Shared loads: readers of the same key wait for one job, with bounds, queue and deadline for all cold reads.
+
+A key has at most one job. A future always becomes done and never carries an error. The failure of a job that a reader
+waited for is raised once, to the next reader within 30 s; the failure of a prefetch is raised to none. At most
+`concurrency` pieces of I/O run and hold at most `bytes_in_flight_max`; demand comes before prefetch. At most
+`queue_max` more wait. Each job ends by its deadline.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class SingleFlight(Generic[K]):
     def future(self, key: K) -> asyncio.Future[None] | None:
         """The future of a running job of this key."""
         waiting = self._running.get(key)
-        if waiting is not None and waiting.cancelled():  # by one of its readers: the others continue
+        if waiting is not None and waiting.cancelled():  # one of its readers cancelled it; the others continue
             waiting = self._running[key] = asyncio.get_running_loop().create_future()
         return waiting
 

@@ -1,8 +1,11 @@
-"""Source of cold bytes. Footers are read by tail GETs; chunks from the chunk cache or the bucket, on a directory bucket
-from the object's file. `load` checks a chunk's length and CRC32C against the segment's footer in a worker, so its bytes
-are in the page cache (C25). On a directory bucket each `load` and `still_there` look up the object's name: the removal
-of an object is detected at the next chunk. Its file is never copied into the cache; `sendfile` reads it in place
-(design 6). `loader` has at most one request for a chunk at a time."""
+"""Source of cold bytes.
+
+Footers are read by tail GETs. Chunks come from the chunk cache or the bucket; on a directory bucket they come from the
+object's file. `load` checks a chunk's length and CRC32C against the segment's footer in a worker, so its bytes are in
+the page cache (C25). On a directory bucket each `load` and `still_there` look up the object's name: the removal of an
+object is detected at the next chunk. Its file is never copied into the cache; `sendfile` reads it in place (design 6).
+`loader` has at most one request for a chunk at a time.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class ChunkSource:
         return await self._load(chunk, opened.footer.object_bytes)
 
     async def still_there(self, opened: OpenSegment) -> None:
-        """Directory bucket: raises ObjectMissing if the object's name is gone, or is another file's."""
+        """Directory bucket: raises ObjectMissing if the object's name is gone, or now belongs to another file."""
         if self.is_directory is not False:
             await self._workers.run(self._check_name, opened, lane=Lane.COLD_READ)
 

@@ -18,12 +18,13 @@ from logformat.errors import InvalidRequest
 
 CONFIGS_BYTES_MAX: Final = 4096
 """Largest size of a topic's explicit configs, as JSON. They are stored in `cluster.json` and in the root of each
-partition, which keeps 8 KiB of its 64 free for a claim. All of Kafka's configs at their longest numbers take 2 KiB."""
+partition, which reserves 8 of its 64 KiB for a claim. All of Kafka's configs with their longest numbers take 2 KiB.
+"""
 _SHOWN_CHARS: Final = 80
 
 
 class AlterOperation(IntEnum):
-    """Numbers as in IncrementalAlterConfigs."""
+    """An operation on a config; numbers as in IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -55,7 +56,7 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
     changed = dict(existing)
     for name, operation, value in alterations:
         if operation is AlterOperation.DELETE:
-            changed.pop(name, None)  # an unknown name too, as in Kafka
+            changed.pop(name, None)  # unknown names too, as in Kafka
         elif value is None:
             raise _null(name)
         elif operation is AlterOperation.SET:
@@ -100,18 +101,18 @@ def _items(text: str) -> list[str]:
 
 
 def size_of(configs: Mapping[str, str | None]) -> int:
-    """Bytes, as JSON."""
+    """Size as JSON, in bytes."""
     return len(msgspec.json.encode(configs))
 
 
 def check_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
-    """Raise InvalidConfig, naming the longest, when they take more than `bytes_max` bytes as JSON."""
+    """Raise InvalidConfig, with the longest config's name, when all take more than `bytes_max` bytes as JSON."""
     size = size_of(configs)
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
         raise InvalidConfig(
-            f"These configs take {size} bytes, at most {CONFIGS_BYTES_MAX} are kept of a topic or broker (as JSON, "
-            f"names included): shorten the longest, {name[:_SHOWN_CHARS]}"
+            f"These configs take {size} bytes as JSON, names included; a topic or broker may have at most "
+            f"{CONFIGS_BYTES_MAX}: shorten the longest, {name[:_SHOWN_CHARS]}"
         )
 
 
@@ -119,7 +120,7 @@ def altered_overrides(
     broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, own: bool
 ) -> dict[str, str]:
     """The overrides of running brokers after the alterations: dynamic configs in canonical text, checked together with
-    the values beneath them. `own`: of this broker, else of every broker.
+    the values that they override. `own`: the overrides of this broker; otherwise those of every broker.
 
     Raises InvalidRequest in Kafka's words, InvalidConfig when an operation does not fit a config.
     """

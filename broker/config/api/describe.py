@@ -26,7 +26,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A name (the same or another) that gives the value; the strongest first."""
+    """One name under which the value can be set: the config itself or a synonym. The strongest comes first."""
 
     name: str
     value: str | None
@@ -54,7 +54,7 @@ _PROTOCOL_VERSION = DescribedConfig(
     read_only=True,
     sensitive=False,
     type=ConfigType.STRING,
-    doc="Not a config: for tools that derive a broker's features from it.",
+    doc="Not a real config: it is shown to tools that derive a broker's features from it.",
     synonyms=(),
 )
 
@@ -101,7 +101,7 @@ def _topic_entry(
 def _yielding(
     broker: BrokerConfig, overrides: Mapping[str, str], name: str, text: str | None, *, internal: bool
 ) -> str | None:
-    """The effective value of defaults that depend on explicit values."""
+    """Effective values of configs whose default depends on explicit values."""
     if name == "remote.storage.enable":
         return str(resolve_topic(broker, overrides, internal=internal).remote_storage_enable).lower()
     if name in ("local.retention.ms", "local.retention.bytes") and text != "-2":
@@ -167,7 +167,9 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
 
 
 def _known(name: str) -> Definition:
-    """Also of one listener's config. An override without a definition was left out when it was applied."""
+    """The definition of a config, which may belong to one listener. An override without a definition was left out when
+    it was applied.
+    """
     found = broker_definition(name)
     assert found is not None, name
     return found

@@ -75,7 +75,7 @@ def explain(definition: Definition, scope: Scope) -> Explained:
 
 
 def explain_all(scope: Scope) -> list[Explained]:
-    """Every definition, except for internal ones of Kafka without effect here, by name."""
+    """Every definition, by name, except for Kafka's internal ones that have no effect here."""
     table: Mapping[str, Definition] = TOPIC if scope is Scope.TOPIC else BROKER
     return [explain(found, scope) for _, found in sorted(table.items()) if found.honoured or not found.internal]
 

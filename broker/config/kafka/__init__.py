@@ -1,5 +1,5 @@
 """Kafka's configs: their names and defaults, those that have an effect here, and those without.
 
-`kafka_names.py` is made by a program from Kafka's own definitions. `honoured.py` and `without_effect.py` say of each
-config what it does here, or why it does nothing.
+`kafka_names.py` is generated from Kafka's own definitions. `honoured.py` has the effect of each config here;
+`without_effect.py` has the reason why a config has none.
 """

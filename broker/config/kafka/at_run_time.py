@@ -1,14 +1,20 @@
-"""Kafka's configs without effect here that Kafka accepts at run time. They are accepted, stored and shown here, too, so
-that tools that also set them work. tests/integration/kafka/test_run_time_configs.py compares with Kafka.
+"""Kafka's configs that Kafka accepts at run time and that have no effect here.
 
-Left out, and refused at run time: what promises protection (`config.providers`, `cordoned.log.dirs`,
-`max.connections.per.ip.overrides`), the mechanisms of logins, which are those of the start, passwords, because
-`cluster.json` would show them. Key stores are files, of one listener of one broker, in the
-directory of its first one (`broker.config.key_stores`).
+They are accepted, stored and shown, so that tools that set them work. tests/integration/kafka/test_run_time_configs.py
+compares with Kafka.
 
-What says who a peer is stays as it was at the start (`ssl.client.auth`, trust stores, names of brokers): else whoever
-may alter configs could name a file that holds a CA of their own, such as a log they produce to, and be a broker. A
-trust store's file is read again when it changes, so a new CA needs no other path.
+Some are left out and refused at run time:
+
+- configs that promise protection (`config.providers`, `cordoned.log.dirs`, `max.connections.per.ip.overrides`);
+- the mechanisms of logins, which stay those of the start;
+- passwords, because `cluster.json` would show them.
+
+Key stores are files of one listener of one broker, in the directory of its first key store
+(`broker.config.key_stores`).
+
+Configs that decide a peer's identity stay as they were at the start (`ssl.client.auth`, trust stores, names of
+brokers). Otherwise a user who may alter configs could name a file with a CA of their own, such as a log to which they
+produce, and act as a broker. A trust store's file is read again when it changes, so a new CA needs no other path.
 """
 
 from __future__ import annotations
@@ -59,5 +65,6 @@ ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.pa
 ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""Those of them that are refused: secrets, which `cluster.json` would show; inline certificates, which are too long for
-it; trust stores."""
+"""The refused ones among them: secrets, because `cluster.json` would show them; inline certificates, which are too long
+for it; and trust stores.
+"""

@@ -1,4 +1,5 @@
-"""Kafka's configs that have an effect here, with their doc, and with the default where it differs from Kafka's and why.
+"""Kafka's configs that have an effect here: their documentation, and each default that differs from Kafka's, with the
+reason.
 
 Types, limits and Kafka's defaults are in the generated table.
 """
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """What a config does here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
+    """The effect of a config here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
 
     doc: str
     default: str | None = None
@@ -23,14 +24,14 @@ H = Honoured
 
 
 def _dynamic(doc: str, default: str | None = None, reason: str = "") -> Honoured:
-    """A broker config that may change at run time: those of Kafka, whose tools know which they are."""
+    """Marks a broker config that may change at run time. These are the same as Kafka's, because its tools know them."""
     return Honoured(doc, default, reason, dynamic=True)
 
 
 D = _dynamic
 
 _LIMITS_ON = "Kafka sets no limit; here limits are on from the start, because one client must not starve the rest."
-_SINKING = "A log that never sinks is no tiered log: "
+_SINKING = "A tiered log has to leave the disk: "
 
 _SEGMENT_BYTES = D(
     "A segment is sealed, and then copied to the bucket, when it would grow beyond this many bytes.",
@@ -102,8 +103,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "https: other brokers' certificates have the host that is connected to among their names; empty: any name."
     ),
     "ssl.principal.mapping.rules": H(
-        "Which principal the subject of a client's certificate is: RULE:pattern/replacement/[LU] or DEFAULT, the first "
-        "that matches. A subject that none matches is refused."
+        "Rules that map the subject of a client's certificate to a principal: RULE:pattern/replacement/[LU] or "
+        "DEFAULT. The first that matches counts. A subject that none matches is refused."
     ),
     "ssl.allow.dn.changes": H("A new key store may have another subject."),
     "ssl.allow.san.changes": H("A new key store may lack names of the old one."),
@@ -137,10 +138,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "leader.imbalance.check.interval.seconds": H(
         "Time between two checks of the controller; see auto.leader.rebalance.enable."
     ),
-    "replication.quota.window.num": H("How many windows follower.replication.throttled.rate is measured over."),
+    "replication.quota.window.num": H("Number of windows over which follower.replication.throttled.rate is measured."),
     "replication.quota.window.size.seconds": H("How long each of them is."),
     # client quotas
-    "quota.window.num": H("How many windows the quotas of clients are measured over."),
+    "quota.window.num": H("Number of windows over which the quotas of clients are measured."),
     "quota.window.size.seconds": H("How long each of them is; the longest throttle time of a quota on request time."),
     "controller.quota.window.num": H(
         "How many windows' worth of changes a client may make at once under a quota on controller mutations."
@@ -231,8 +232,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Time between two checks for expired transactional ids."
     ),
     "add.partitions.to.txn.retry.backoff.ms": H(
-        "Longest time between two tries to add a partition whose producer's transaction before is not yet marked "
-        "everywhere."
+        "Longest time between two tries to add a partition while the producer's previous transaction still lacks "
+        "markers."
     ),
     "add.partitions.to.txn.retry.backoff.max.ms": H("How long a produce request is held for these tries."),
     "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),
@@ -312,19 +313,19 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
     "sasl.server.max.receive.size": H(
         "The largest request of a client that has not logged in yet; at most 16 KiB, or 40 KiB with OAUTHBEARER, are "
-        "read, whatever it says."
+        "read, whatever is configured."
     ),
     "sasl.server.callback.handler.class": H(
         "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
     ),
     "connections.max.reauth.ms": H("A client logs in again within this time, or is disconnected; 0: never (KIP-368)."),
     "connection.failed.authentication.delay.ms": H("A failed login is answered, and disconnected, after this time."),
-    "sasl.oauthbearer.jwks.endpoint.url": H("Whose keys sign the tokens of OAUTHBEARER: https://… or file:///…"),
+    "sasl.oauthbearer.jwks.endpoint.url": H("URL of the keys that sign OAUTHBEARER tokens: https://… or file:///…"),
     "sasl.oauthbearer.jwks.endpoint.refresh.ms": H("How often these keys are read again."),
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": H("First wait after they could not be read."),
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": H("Longest wait after they could not be read."),
-    "sasl.oauthbearer.expected.audience": H("A token is for one of these (aud); empty: for anybody."),
-    "sasl.oauthbearer.expected.issuer": H("A token is from this issuer (iss); not set: from any."),
+    "sasl.oauthbearer.expected.audience": H("Accepted audiences of a token (aud); empty: any."),
+    "sasl.oauthbearer.expected.issuer": H("Accepted issuer of a token (iss); not set: any."),
     "sasl.oauthbearer.scope.claim.name": H("The claim with a token's scope."),
     "sasl.oauthbearer.sub.claim.name": H("The claim with the name of a token's user."),
     "sasl.oauthbearer.clock.skew.seconds": H("How far the clock of a token's issuer may differ."),

@@ -1,4 +1,5 @@
-r"""Every config name of Apache Kafka 4.3.1: facts printed from its own definitions, no words of its documentation.
+r"""Every config name of Apache Kafka 4.3.1, with type and limits, printed from its definitions; no text of its
+documentation.
 
 Generated from `KafkaConfig`, `QuotaConfig`, `LogConfig` and `ServerTopicConfigSynonyms` of the 4.3.1 jars by the
 program inside `tests/unit/broker/config/test_config_kafka_peer.py`, which also compares this file with them. A line is

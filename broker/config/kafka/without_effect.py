@@ -1,4 +1,4 @@
-"""Kafka's configs without effect here, with the reason, and values that are refused.
+"""Kafka's configs without effect here, each with the reason, and values that are refused.
 
 A config is accepted without effect only if clients and operators do not rely on its effect. A config that promises
 protection is refused by name (ADR 12).
@@ -14,8 +14,7 @@ from broker.config.values import InvalidConfig
 _UNCOMPRESSED = "batches of internal topics stay uncompressed, as by Kafka's default."
 _REPLICATION = "how replicas fetch is fixed."
 _LEADERS_RATE = (
-    "what leaves a leader is limited where it arrives, by follower.replication.throttled.rate, which Kafka's tools set "
-    "with it."
+    "replication is limited at the follower, by follower.replication.throttled.rate, which Kafka's tools set with it."
 )
 
 TOPIC_REASONS: Mapping[str, str] = {
@@ -26,8 +25,8 @@ TOPIC_REASONS: Mapping[str, str] = {
 }
 """Topic configs accepted without effect, and the reason."""
 
-_SECURITY = "security protocols are not served yet; only PLAINTEXT listeners start, and only where they are safe."
-_SASL = "it is of Kerberos, of a Java class, or of how a client gets a token, none of which is run here."
+_PROVIDERS = "OpenSSL takes the place of Java's security providers."
+_SASL = "it concerns Kerberos, a Java class, or how a client gets a token; none of these is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
 _TRANSACTIONS = "a transaction is verified always, without an interval of its own, and ends in one phase."
@@ -38,11 +37,10 @@ _THREADS = "one loop and a bounded pool of workers take the place of these threa
 
 BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("sasl.", _SASL),
-    ("sasl.", _SECURITY),
-    ("ssl.", "OpenSSL takes the place of Java's security providers."),
-    ("security.", _SECURITY),
-    ("principal.", _SECURITY),
-    ("delegation.token.", _SECURITY),
+    ("ssl.", _PROVIDERS),
+    ("security.", _PROVIDERS),
+    ("principal.", "principals come from certificates and logins; no Java class is run here."),
+    ("delegation.token.", "delegation tokens are not served yet."),
     ("controller.quorum.", _QUORUM),
     ("controller.", _QUORUM),
     ("metadata.", _QUORUM),
@@ -98,8 +96,8 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("config.providers.", "values are taken as they are written; config.providers itself is refused."),
     (
         "listener.name.",
-        "of one listener only its configs of SASL and TLS, max.connections and max.connection.creation.rate are its "
-        "own.",
+        "one listener can have its own configs of SASL and TLS, its own max.connections and its own "
+        "max.connection.creation.rate, and no others.",
     ),
 )
 """Reasons for accepting broker configs without effect, by the beginning of the name; the first match counts."""
@@ -115,8 +113,9 @@ REFUSED: Mapping[str, str] = {
     "config.providers": "values are taken as they are written, so ${...} would not be replaced; write the values, or "
     "give them in THERMOCLINE_ variables of the environment",
 }
-"""Broker configs that promise protection that is missing here, mostly access control. A start with one of them is
-refused."""
+"""Broker configs that promise a protection that is missing here, mostly access control. A start with one of them is
+refused.
+"""
 
 TAKEN_OUT: Mapping[str, str] = {
     "leader.imbalance.per.broker.percentage": "Kafka 4 took it out; auto.leader.rebalance.enable moves back every "
@@ -124,7 +123,7 @@ TAKEN_OUT: Mapping[str, str] = {
     "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
     "inter.broker.listener.name, so leave it out",
 }
-"""Names that Kafka removed and only warns about, with the alternative."""
+"""Names that Kafka removed and only warns about, each with the alternative."""
 
 _ROLE: Final = "process.roles"
 

@@ -1,6 +1,7 @@
 """Explicit configs of a topic after CreateTopics, AlterConfigs and IncrementalAlterConfigs, checked by Kafka's rules.
+
 The results fit the roots that store them. They always contain `remote.storage.enable`, so that no later change of
-broker configs switches a topic's tiering.
+broker configs switches a topic's tiering on or off.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:
 
 def _check_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:
     if not explicit:
-        return  # the broker's own values may contradict each other: Kafka creates a topic that sets none
+        return  # as in Kafka: the broker's own values may contradict each other
     low, high = (
         int(find_value(broker, explicit, name).text or 0) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )

@@ -275,7 +275,8 @@ def _compression(read: _Reader) -> Compression | None:
 
 def _compaction_lags(read: _Reader) -> tuple[int, int]:
     """The minimum and the maximum compaction lag. If a change of the broker's configs makes them contradict each other,
-    the value that the topic does not set is adjusted; the maximum if it sets neither or both."""
+    the value that the topic does not set is adjusted. If the topic sets neither or both, the maximum is adjusted.
+    """
     low, high = read.number("min.compaction.lag.ms"), read.number("max.compaction.lag.ms")
     if low <= high:
         return low, high

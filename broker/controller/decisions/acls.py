@@ -1,5 +1,8 @@
-"""Decides which ACL bindings to create and remove. Pure. A binding that exists already is created without a record. One
-request creates or removes at most `RECORDS_MAX` bindings. Source: Kafka 4.3.1's AclControlManager, AclApis."""
+"""Decides which ACL bindings to create and remove. Pure.
+
+A binding that exists already is created without a record. One request creates or removes at most `RECORDS_MAX`
+bindings. Source: Kafka 4.3.1's AclControlManager, AclApis.
+"""
 
 from __future__ import annotations
 

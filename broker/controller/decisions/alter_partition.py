@@ -1,6 +1,8 @@
-"""Decides in-sync set proposals of leaders (R4, R17; KIP-497, KIP-903, KIP-841), in Kafka's order and codes. Pure. A
-valid proposal becomes a row, whether it changes the set or not. A joiner has a session with the broker epoch of its
-report. The set stays at or above the effective minimum."""
+"""Decides in-sync set proposals of leaders (R4, R17; KIP-497, KIP-903, KIP-841), in Kafka's order and codes. Pure.
+
+A valid proposal becomes a row, whether it changes the set or not. A joiner has a session with the broker epoch of its
+report. The set stays at or above the effective minimum.
+"""
 
 from __future__ import annotations
 

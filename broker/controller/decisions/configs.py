@@ -1,5 +1,8 @@
-"""Decides configs of topics and brokers. Pure. All overrides are written, with the rows that change because of them. A
-change without effect writes nothing. `change` validates the values."""
+"""Decides configs of topics and brokers. Pure.
+
+All overrides are written, with the rows that change because of them. A change without effect writes nothing. `change`
+validates the values.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Interface of the controller's deciders: pure functions from an image to records and an answer. A decider refuses with
-an ApiError in Kafka's code and words."""
+"""Interface of the controller's deciders: pure functions from an image to records and an answer.
+
+A decider refuses with an ApiError in Kafka's code and words.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,9 @@ Decider: TypeAlias = Callable[[ClusterImage], Decision[T]]
 
 
 Charge: TypeAlias = Callable[[int], None]
-"""Counts the partitions that a valid change creates or deletes against its client's quota (KIP-599), once however often
-the change is decided. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
+"""Counts the partitions that a valid change creates or deletes against its client's quota (KIP-599). A change that is
+decided again is not counted again. Raises ApiError THROTTLING_QUOTA_EXCEEDED.
+"""
 
 
 def free(_: int) -> None:

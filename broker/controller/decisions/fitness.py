@@ -1,4 +1,4 @@
-"""Fitness to lead: which broker leads instead of an unfit one (R9; D20, D38, D39). Pure.
+"""Fitness to lead: selects the broker that leads instead of an unfit one (R9; D20, D38, D39). Pure.
 
 - A replica with a failed log does not lead if other replicas are assigned. An unfit broker leads only partitions that
   no fit broker can lead.
@@ -63,7 +63,7 @@ def may_lead(place: LogPlace, node_id: int, unfit: Unfit) -> bool:
 
 
 def judge(told: FitnessByNode | None) -> Callable[[LogPlace], PartitionFitness | None]:
-    """The reports about the replicas of one partition; None: reports are ignored."""
+    """Judges the replicas of one partition by their brokers' reports; None: reports are ignored."""
     if told is None:
         return lambda _: None
     failed: dict[LogPlace, set[int]] = {}

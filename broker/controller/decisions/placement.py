@@ -1,7 +1,9 @@
-"""Chooses the replicas of new partitions, or checks requested ones. Pure. The first replica leads and has a session.
-Only registered brokers are named, none twice. Leaders are spread evenly over the brokers in session: within the topic,
-then over all topics. Replicas are spread over fault domains (R15): racks, or machines without a rack. More replicas
-than domains are allowed. Errors are in Kafka's words."""
+"""Chooses the replicas of new partitions, or checks requested ones. Pure.
+
+The first replica leads and has a session. Only registered brokers are named, none twice. Leaders are spread evenly over
+the brokers in session: within the topic, then over all topics. Replicas are spread over fault domains (R15): racks, or
+machines without a rack. More replicas than domains are allowed. Errors are in Kafka's words.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def _striped(domains: Mapping[int, str]) -> list[int]:
 
 
 def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row]) -> list[int]:
-    """`order`, starting with the node that leads fewest partitions of the topic; among equals, fewest of all."""
+    """`order`, starting with the node that leads fewest partitions of the topic, or among equals fewest partitions of
+    all topics.
+    """
     own = Counter(row.leader for row in rows)
     newest = chain.from_iterable(topic.rows for topic in reversed(image.topics.values()))
     all_led = Counter(row.leader for row in islice(newest, _COUNTED_MAX))
@@ -70,8 +74,9 @@ def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row])
 
 
 def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count: int) -> Replicas:
-    """Nodes of the `turn`-th partition: its leader, then nodes of other domains, then the rest. The followers shift by
-    one with every round of leaders, so that a failed broker's partitions are spread over several new leaders."""
+    """Nodes of partition number `turn`: its leader, then nodes of other domains, then the rest. The followers shift by
+    one with every round of leaders, so that the partitions of a failed broker get several new leaders.
+    """
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]

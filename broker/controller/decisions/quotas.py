@@ -1,5 +1,7 @@
-"""Decides client quotas (KIP-546). Pure. Each entity is validated separately; a refused entity does not affect the
-others of the request. An alteration without effect writes nothing.
+"""Decides client quotas (KIP-546). Pure.
+
+Each entity is validated separately; a refused entity does not affect the others of the request. An alteration without
+effect writes nothing.
 
 Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are refused too: the
 metadata is JSON.
@@ -43,8 +45,9 @@ _OF_ADDRESSES: Final[Mapping[str, str]] = {CONNECTION_CREATION_RATE: "INT"}
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What a request does to one entity: pairs of type and name (None: the default), and pairs of key and value (None:
-    remove it)."""
+    """The alteration of one entity: pairs of type and name (None: the default), and pairs of key and value (None:
+    remove it).
+    """
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[tuple[str, float | None], ...]

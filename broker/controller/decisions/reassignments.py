@@ -1,5 +1,6 @@
-"""Decides and lists partition reassignments (KIP-455, KIP-860). Pure. Source: Kafka's
-ReplicationControlManager.alterPartitionReassignments.
+"""Decides and lists partition reassignments (KIP-455, KIP-860). Pure.
+
+Source: Kafka's ReplicationControlManager.alterPartitionReassignments.
 
 - Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
 - A cancelled or replaced move removes replicas at once. Enough others must stay in sync: the minimum, without failed
@@ -87,8 +88,9 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
 
 
 def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
-    """Complete moves that no proposal completes: the awaited replica has a session or is fit again. 30 000 rows without
-    moves take 1 ms."""
+    """Complete moves without a proposal, where the last awaited replica has a session or is fit again. 30 000 rows
+    without moves take 1 ms.
+    """
     said_of = judge(told)
     rows = {
         (topic.topic_id, index): after

@@ -57,9 +57,10 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
 
 
 def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | None) -> list[MetadataRecord]:
-    """`asked` becomes the controller. The session of the replaced controller ends (None: that controller released its
-    lease), and the new controller's session begins unless it has one. Both changes precede the rows, so that a
-    directory does not become leader of a log that it lacks."""
+    """Make the process `asked` the controller. The session of the replaced controller ends (None: that controller
+    released its lease), and the new controller's session begins unless it has one. Both changes precede the rows, so
+    that a directory does not become leader of a log that it lacks.
+    """
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
     gone = [] if node is None or not node.active else [node]
     records: list[MetadataRecord] = [replace(node, active=False) for node in gone]
@@ -82,7 +83,7 @@ def register(
             f"Expected cluster ID {cluster_id}, but got cluster ID {asked.cluster_id}",
         )
     if asked.node_id == UNKNOWN_REPLICA:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} stands for unknown replicas")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"node {asked.node_id} is reserved for unknown replicas")
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:
@@ -95,7 +96,7 @@ def register(
     if node is not None and not is_silent and not asked.take_over and _takes_the_last_seat(image, node, asked):
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"What only broker {asked.node_id} has would be given up, and its last process (incarnation "
+            f"Records that only broker {asked.node_id} has would be given up, although its last process (incarnation "
             f"{node.incarnation}, broker epoch {last}) was heard within a lease.",
         )
     if asked.previous_broker_epoch != last:
@@ -146,7 +147,7 @@ def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> D
     if broker_epoch not in (NO_EPOCH, node.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: look again what it holds",
+            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: check again what it holds",
         )
     if not _assigned(image, node_id):
         return unregister(image, node_id)

@@ -1,5 +1,8 @@
-"""Decides the creation, growth, deletion and removal of topics. Pure. Names are unique, even if '.' and '_' count as
-equal. A deleted topic's name is free at once; its id is recorded until its files and objects are deleted (C9)."""
+"""Decides the creation, growth, deletion and removal of topics. Pure.
+
+Names are unique, even if '.' and '_' count as equal. A deleted topic's name is free at once; its id is recorded until
+its files and objects are deleted (C9).
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
         raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     _check_count(wanted.partitions)
     factor = wanted.replication_factor
-    if wanted.internal:  # groups must not wait for brokers that may come later
+    if wanted.internal:  # groups must not wait for brokers that may join later
         factor = min(factor, sum(node.active for node in image.nodes.values()))
     return placement.spread(image, wanted.partitions, factor)
 

@@ -1,7 +1,7 @@
 """State machine of the classic consumer-group protocol: events in, effects out.
 
 Handles heartbeats, leaving, commits, timers and stored records of one group; `joins` and `syncs` handle those requests,
-`rebalance` the phases. A token is answered at most once. Every parked token has a running timer or a pending store.
+`rebalance` the phases. A token is answered at most once. For every parked token a timer runs or a store is pending.
 
       Empty ──Join──► PreparingRebalance ──all joined, or time──► CompletingRebalance ──leader's Sync stored──► Stable
         ▲                │  ▲                                          │                                         │
@@ -58,7 +58,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
 
     @classmethod
     def restore(cls, config: GroupConfig, metadata: GroupMetadata) -> tuple[ClassicGroup, tuple[Effect, ...]]:
-        """The group of its last record: Stable with every session starting now, or Empty."""
+        """The group as its last record describes it: Stable, with sessions that start now, or Empty."""
         group = cls(config, metadata.state_since_ms)
         group.generation = metadata.generation
         group.protocol_type = metadata.protocol_type or None
@@ -96,7 +96,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
         return self.state is EMPTY and not self._pending and not self._stores
 
     def knows(self, member_id: str) -> bool:
-        """Whether the id is a member's, or was handed out."""
+        """Whether the id belongs to a member, or was handed out."""
         return member_id in self.members or member_id in self._pending
 
     @property

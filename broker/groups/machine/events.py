@@ -1,5 +1,8 @@
-"""Events and effects of the classic group machine. Immutable values. A `token` is opaque: the machine returns it at
-most once. Versions of requests appear only as the features that they allow."""
+"""Events and effects of the classic group machine.
+
+Immutable values. A `token` is opaque: the machine returns it at most once. Versions of requests appear only as the
+features that they allow.
+"""
 
 from __future__ import annotations
 
@@ -87,9 +90,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class AdmitCommit:
-    """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group
-    management. `is_transactional`: in a transaction, which says its member and generation since KIP-447 only, and may
-    end while the group rebalances."""
+    """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group management.
+    `is_transactional`: the commit belongs to a transaction. Such commits name their member and generation only since
+    KIP-447, and may be made while the group rebalances.
+    """
 
     token: object
     member_id: str = NO_MEMBER

@@ -1,6 +1,8 @@
-"""JoinGroup: new members, rejoins, and static members that return under a new id. Source: KIP-345, KIP-394, KIP-814.
-Each join is answered once, at once or at the end of the join phase. A static member's old id is fenced before its new
-one is answered."""
+"""JoinGroup: new members, rejoins, and static members that return under a new id.
+
+Source: KIP-345, KIP-394, KIP-814. Each join is answered once, at once or at the end of the join phase. A static
+member's old id is fenced before its new one is answered.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,7 @@ class JoiningGroup(RebalancingGroup):
         unchanged = member.protocols == event.protocols
         leads = self.members.is_leader(member.member_id)
         if self.state is COMPLETING and unchanged:
-            # It probably never got the response to its first join.
+            # The member probably never got the response to its first join.
             self._reply(event.token, self._joined(member))
         elif self.state is STABLE and unchanged and not leads:
             self._reply(event.token, self._joined(member))

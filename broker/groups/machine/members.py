@@ -1,5 +1,8 @@
-"""The member set of a classic group: members, static names, votes for a protocol. A static name maps to one member. The
-leader, if any, is a member. `awaiting_join` and the protocol counts are those of the current members."""
+"""The member set of a classic group: members, static names, votes for a protocol.
+
+A static name maps to one member. The leader, if any, is a member. `awaiting_join` and the protocol counts are those of
+the current members.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ class Members:
         return self.leader == member_id
 
     def add(self, member: Member) -> None:
-        """The leader; the first member is the leader until it is replaced."""
+        """Add a member. If there is no leader, it becomes the leader."""
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._static
@@ -167,8 +170,9 @@ class Members:
         return any(self._supporters.get(name, 0) == len(self._members) for name in names)
 
     def elect_protocol(self) -> str:
-        """Each member votes for its first protocol that all support. The most votes win; in a tie the earlier vote
-        wins."""
+        """Each member votes for the first of its protocols that all members support. The most votes win; in a tie the
+        earlier vote wins.
+        """
         votes: dict[str, int] = {}
         for member in self._members.values():
             choice = next(n for n in member.subscriptions if self._supporters[n] == len(self._members))

@@ -1,6 +1,8 @@
-"""The phases of a rebalance: from one generation of a classic group to the next. Transitions follow `PREDECESSORS`; the
-generation only grows. A removed member's parked requests are answered. Source: Kafka 4.3's group coordinator (classic
-groups); KIP-134 (initial rebalance delay)."""
+"""The phases of a rebalance: from one generation of a classic group to the next.
+
+Transitions follow `PREDECESSORS`; the generation only grows. A removed member's parked requests are answered. Source:
+Kafka 4.3's group coordinator (classic groups); KIP-134 (initial rebalance delay).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class RebalancingGroup:
         self._config = config
         self._pending: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED, not yet joined
         self._unsynced: set[str] = set()  # members of this generation without a SyncGroup yet
-        self._is_initial = False  # preparing from Empty: the delay ends the phase, not the count
+        self._is_initial = False  # preparing from Empty: the delay ends the phase, not the number of joins
         self._initial_left_ms = 0
         self._initial_extends = False
         self._now_ms = now_ms

@@ -1,5 +1,8 @@
-"""SyncGroup: the leader's assignments, stored and then sent to every member. Source: KIP-559. No member gets an
-assignment before it is stored. If it cannot be stored, every waiting member gets the error and the group rebalances."""
+"""SyncGroup: the leader's assignments, stored and then sent to every member.
+
+Source: KIP-559. No member gets an assignment before it is stored. If it cannot be stored, every waiting member gets the
+error and the group rebalances.
+"""
 
 from __future__ import annotations
 

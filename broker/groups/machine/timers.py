@@ -1,5 +1,8 @@
-"""Deadlines by key, in a heap. A key has at most one deadline, the last one set. The heap holds at most about twice as
-many entries as there are keys: a heartbeat moves a deadline without touching the heap."""
+"""Deadlines by key, in a heap.
+
+A key has at most one deadline, the last one set. The heap holds at most about twice as many entries as there are keys:
+a heartbeat moves a deadline without touching the heap.
+"""
 
 from __future__ import annotations
 

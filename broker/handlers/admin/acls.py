@@ -1,7 +1,10 @@
-"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140, KIP-290). The controller decides and audits changes; any broker shows
-the ACLs of its image. Without an authorizer all answer SECURITY_DISABLED, so that no tool believes an ACL was made.
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140, KIP-290).
 
-Kafka's messages, `Acl` and `AclFilter` have the same fields in the same order (`astuple`)."""
+The controller decides and audits changes; any broker shows the ACLs of its image. Without an authorizer all three
+answer SECURITY_DISABLED, so that no tool believes an ACL was made.
+
+Kafka's messages, `Acl` and `AclFilter` have the same fields in the same order (`astuple`).
+"""
 
 from __future__ import annotations
 

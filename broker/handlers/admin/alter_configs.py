@@ -29,8 +29,9 @@ A = TypeVar("A", wire.AlterConfigsResponseResource, wire.IncrementalAlterConfigs
 
 
 class Change(NamedTuple):
-    """A resource's new configs, as functions of the old ones. `own` (second argument): the configs of this broker
-    alone, else of all brokers."""
+    """A resource's new configs, as functions of the old ones. The second argument `own` is true for the configs of this
+    broker alone, and false for those of all brokers.
+    """
 
     of_topic: Callable[[Topic], Mapping[str, str]]
     of_broker: Callable[[Mapping[str, str], bool], Mapping[str, str]]

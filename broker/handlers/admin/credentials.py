@@ -1,5 +1,7 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: users of SCRAM (KIP-554). Keys never leave the broker: a
-description has only mechanisms and iterations."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials: users of SCRAM (KIP-554).
+
+Keys never leave the broker: a description has only mechanisms and iterations.
+"""
 
 from __future__ import annotations
 

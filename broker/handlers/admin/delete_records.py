@@ -36,7 +36,7 @@ _Deletion = tuple[LeaderReplica, int, DeleteRecordsResponsePartition]
 
 
 async def handle_delete_records(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Answer each partition once; of one named several times the last offset counts, as in Kafka."""
+    """Answer each partition once. If one is named several times the last offset counts, as in Kafka."""
     until_s = max(deadline_s(request.timeout_ms), asyncio.get_running_loop().time() + _WAIT_MIN_S)
     offsets: dict[str, dict[int, int]] = {}
     for topic in request.topics:

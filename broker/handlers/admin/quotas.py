@@ -1,5 +1,8 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546). The response describes the quotas of the image, so a visible
-quota is already in effect. Source: Kafka's ClientQuotasImage.describe."""
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546).
+
+The response describes the quotas of the image, so a visible quota is already in effect. Source: Kafka's
+ClientQuotasImage.describe.
+"""
 
 from __future__ import annotations
 

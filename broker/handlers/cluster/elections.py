@@ -1,7 +1,7 @@
 """ElectLeaders: makes the preferred replica leader again, or elects an unclean leader.
 
-A lone broker answers what Apache Kafka answers for partitions with one replica. The controller is asked only for
-partitions whose leader may change, in one change. Source: KIP-183, KIP-460.
+A lone broker answers what Apache Kafka answers for partitions with one replica. Only partitions whose leader may change
+are passed to the controller, as one change. Source: KIP-183, KIP-460.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Envelope: executes on the controller a client's request that another broker forwarded.
+"""Envelope: the controller executes a client's request that another broker forwarded.
 
 It contains only an API that brokers forward, never another envelope. The client inside is authorized as if it had
 connected here, by the principal and host from the forwarding broker; only brokers may send envelopes (`brokers_only`).

@@ -1,5 +1,7 @@
-"""SaslHandshake and SaslAuthenticate of a client that needs no login, or has logged in already: refused, in Kafka's
-words. Logins are handled by `broker.security.sasl.login_dispatcher`."""
+"""SaslHandshake and SaslAuthenticate of a client that needs no login or is logged in already: refused in Kafka's words.
+
+Logins are handled by `broker.security.sasl.login_dispatcher`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """One pass over the partitions of a fetch: reads available bytes from either tier, and starts loads.
 
-Consumers get nothing at or above the high watermark; with isolation.level=read_committed nothing at or above the last
-stable offset, and the aborted transactions in the returned range (KIP-98). All partitions together return at most the
-bytes that the request allows, except for the first batch (KIP-74). Record bytes are not read here: the response names
-file ranges, which the socket sends by sendfile.
+Consumers get nothing at or above the high watermark. With isolation.level=read_committed they get nothing at or above
+the last stable offset, and the response lists the aborted transactions of its range (KIP-98). All partitions together
+return at most the bytes that the request allows, except for the first batch (KIP-74). Record bytes are not read here:
+the response names file ranges, which the socket sends by sendfile.
 
 Hot path: `read` runs once for each partition of a fetch.
 """
@@ -60,7 +60,7 @@ class FetchAttempt:
         self.open: list[tuple[Target, Readable]] = []  # the partitions of `answers`
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes; a partition cut by its limit counts as the full limit
-        self.is_behind = False  # it reads older segments or the bucket, which have more bytes even if few fit
+        self.is_behind = False  # it reads older segments or the bucket, so more bytes are available even if few fit
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
@@ -120,8 +120,9 @@ class FetchAttempt:
     def _read_hot(
         self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition, end_offset: int
     ) -> None:
-        """Add local bytes. A worker first reads bytes into the page cache that may be only on the disk (C25). Raises
-        DamagedLog."""
+        """Add local bytes. If the bytes may be only on the disk, a worker first reads them into the page cache (C25).
+        Raises DamagedLog.
+        """
         found = partition.local.read(self._context.residency, offset, bytes_max, end_offset, min_one=self.size == 0)
         if isinstance(found, asyncio.Future):
             self.loading.append(found)

@@ -1,4 +1,4 @@
-"""Fetch: selects the partitions that a request reads, and the time of its response.
+"""Fetch: chooses the partitions that a request reads and the time of its response.
 
 Hot partitions are answered at once, while cold ones still load (kafka#20045). A cold read that outlives its fetch
 continues into the cache, where the next poll finds it. An incremental fetch reads only the partitions that moved since
@@ -240,8 +240,9 @@ class Fetch:
         return at is not None and (at.session.epoch != at.epoch or at.session.closed)
 
     def response(self, result: FetchAttempt) -> FetchResponse:
-        """The final response; the session counts it as sent, unless it is throttled: then it has no records and leaves
-        the session as it is."""
+        """The final response. The session counts it as sent. A throttled response has no records and leaves the session
+        as it is.
+        """
         throttle_ms = 0
         if self._quota is not None and not self._refused:
             throttle_ms, is_served = self._quota.throttle(result)

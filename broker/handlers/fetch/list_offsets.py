@@ -215,8 +215,9 @@ async def _by_time(
 async def handle_offset_for_leader_epoch(
     context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call
 ) -> wire.OffsetForLeaderEpochResponse:
-    """The end offset of each epoch, including epochs with records only in the bucket; or the logs of unclean
-    candidates."""
+    """The end offset of each epoch, including epochs with records only in the bucket. To the controller: the logs of
+    candidates for an unclean election.
+    """
     if request.of_candidates:
         return unclean_candidates.answer(context.registry, request)
     response = wire.OffsetForLeaderEpochResponse()

@@ -1,8 +1,8 @@
 """A fetch that waits: for new records, for data that is loading, or until its time runs out.
 
 Most fetches wait without a task: a callback reads again. A fetch of very many partitions waits in a task that reads in
-turns with other work. A fetch is answered once, at the latest when its time is over. Several partitions that move in
-one turn of the event loop cause one read.
+turns with other work. A fetch is answered once, at the latest when its time is over. Partitions that move in the same
+turn of the event loop cause one read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The quotas on one consumer's fetch. As in Kafka, a throttled fetch gets no records: its response is empty, leaves at
-once and has the throttle time, and its session stays as it was. A client without use in all windows gets the records
-and is throttled afterwards, because otherwise a batch above the quota could never be read. The size of a response is
-estimated before it is encoded; the error is below a third of its headers. Request time is that of the dispatch, its
-task, and the attempts of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
+"""The quotas on one consumer's fetch.
+
+As in Kafka, a throttled fetch gets no records. Its empty response leaves at once with the throttle time, and its
+session does not change. A client that fetched nothing in all windows gets the records and is throttled afterwards,
+because otherwise a batch above the quota could never be read. The size of a response is estimated before it is encoded;
+the error is below a third of its headers. Request time covers the dispatch, its task, and the attempts of a long poll.
+Source: Kafka's KafkaApis.handleFetchRequest.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class FetchQuota:
         return bytes_max if most is None else min(bytes_max, most)
 
     def timed(self, attempt: Callable[[], FetchAttempt]) -> FetchAttempt:
-        """Count the time of an attempt, also of one after a partition's move."""
+        """Make an attempt and count its time; also used for attempts after a partition moved."""
         starts = self._time.start()
         try:
             return attempt()

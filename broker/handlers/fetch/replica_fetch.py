@@ -1,9 +1,10 @@
 """The leader's side of a follower's fetch: its session, its records, and the report in its offset (R3, R5, R16).
 
-* A replica is served up to the log end, unflushed bytes included: the high watermark also counts the leader's own
-  flushed end.
+* A replica is served up to the log end, including bytes that the leader has not flushed. This is safe, because the high
+  watermark never exceeds the leader's own flushed end.
 * A replica's offset counts as its flushed end only after its lineage agreed, and only in the session of the applied
-  image. A fetch answered with divergence or an error is no report; a fetch that is sent to the bucket is one.
+  image. A fetch answered with divergence or an error reports nothing. A fetch that is referred to the bucket does
+  report.
 * A replica gets no records that it should read from the bucket (`replication.catch_up`), and no bytes of the bucket.
 
 The authorizer admits such fetches on the brokers' listener only.
@@ -35,9 +36,9 @@ class FollowerSession(NamedTuple):
 def follower_session(request: FetchRequest, nodes: Mapping[int, Node]) -> FollowerSession | None:
     """The session of a fetching broker; None for a consumer.
 
-    NO_EPOCH, which is refused as an ended session, in two cases: below version 15 a request names no session; and the
-    process differs from the one in the image, as in a cluster on a copy of this bucket, which assigns the same epochs
-    again.
+    Returns NO_EPOCH, which is refused as an ended session, in two cases. Below version 15 a request names no session.
+    Or the process differs from the one in the image, as in a cluster on a copy of this bucket, which assigns the same
+    epochs again.
     """
     if not is_from_follower(request):
         return None

@@ -17,13 +17,13 @@ from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
 _POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
-_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: before, a group that does not exist is Dead, which is no error
+_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: in older versions a missing group is Dead, which is no error
 
 
 async def handle_list_groups(
     coordinator: GroupCoordinator, request: wire.ListGroupsRequest, version: int, client: ClientInfo
 ) -> wire.ListGroupsResponse:
-    """v4+ filters by state and returns it, v5+ the type."""
+    """List the groups. v4+ filters by state and returns it; v5+ does the same with the type."""
     error, found = await coordinator.admin.listed(request.states_filter, request.types_filter)
     turns = Turns()
     answer = wire.ListGroupsResponse(error_code=error)
@@ -37,7 +37,9 @@ async def handle_list_groups(
 async def handle_describe_groups(
     coordinator: GroupCoordinator, request: wire.DescribeGroupsRequest, version: int, client: ClientInfo
 ) -> wire.DescribeGroupsResponse:
-    """A missing group is GROUP_ID_NOT_FOUND with a message from v6 on (KIP-1043), before that a Dead group."""
+    """Describe the groups. From v6 on a missing group is GROUP_ID_NOT_FOUND with a message (KIP-1043); before that it
+    is a Dead group.
+    """
     found = await coordinator.admin.described(request.groups)
     asked = request.include_authorized_operations
     turns = Turns()

@@ -113,8 +113,9 @@ def _said(error: ErrorCode, key_type: int, version: int, *, is_served: bool) -> 
 async def handle_join_group(
     coordinator: GroupCoordinator, request: wire.JoinGroupRequest, version: int, client: ClientInfo
 ) -> wire.JoinGroupResponse:
-    """v0 has no rebalance timeout (the session's counts); v4+ must rejoin with the id it is given; v9 may skip the
-    assignment when a static leader returns."""
+    """JoinGroup. v0 has no rebalance timeout and uses that of the session. In v4+ a new member must rejoin with the id
+    it is given. In v9 a returning static leader may skip the assignment.
+    """
     reply = await coordinator.members.join(
         request.group_id,
         Join(
@@ -156,7 +157,7 @@ def _join_response(reply: JoinReply, version: int) -> wire.JoinGroupResponse:
 async def handle_sync_group(
     coordinator: GroupCoordinator, request: wire.SyncGroupRequest, version: int, client: ClientInfo
 ) -> wire.SyncGroupResponse:
-    """v5+ names the protocol, which must be the group's; both names are mandatory there (KIP-559)."""
+    """SyncGroup. v5+ names the protocol type and name; both are mandatory and must be the group's (KIP-559)."""
     if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         return wire.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     reply = await coordinator.members.sync(
@@ -191,7 +192,7 @@ async def handle_heartbeat(
 async def handle_leave_group(
     coordinator: GroupCoordinator, request: wire.LeaveGroupRequest, version: int, client: ClientInfo
 ) -> wire.LeaveGroupResponse:
-    """v0–2 name one member, and the response has its error; v3+ (KIP-345) name several, each with an error."""
+    """LeaveGroup. v0–2 name one member, and the response has its error. v3+ name several, each with an error."""
     if version < 3:
         reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
         error = next((row.error for row in reply.members), ErrorCode.NONE)

@@ -22,7 +22,7 @@ from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from seams.loop.turns import next_turn
 
-_TOPIC_IDS_SINCE: Final = 10  # of both
+_TOPIC_IDS_SINCE: Final = 10  # of OffsetCommit and OffsetFetch
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
 _OFFSET_FETCH_GROUPS_SINCE: Final = 8
 _COMMIT_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
@@ -36,7 +36,7 @@ _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 async def handle_offset_commit(
     coordinator: GroupCoordinator, request: wire.OffsetCommitRequest, version: int, client: ClientInfo
 ) -> wire.OffsetCommitResponse:
-    """A member of a missing group gets GROUP_ID_NOT_FOUND from v9 on, before that ILLEGAL_GENERATION."""
+    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND from v9 on, ILLEGAL_GENERATION before."""
     by_id = version >= _TOPIC_IDS_SINCE
     strangers: set[int] = set()  # indexes in request.topics of unknown ids
     rows: list[CommitRow] = []
@@ -102,11 +102,11 @@ def _commit_rows(name: str, topic: wire.OffsetCommitRequestTopic, topic_id: UUID
 async def handle_offset_fetch(
     coordinator: GroupCoordinator, request: wire.OffsetFetchRequest, version: int, client: ClientInfo
 ) -> wire.OffsetFetchResponse:
-    """v8+ asks for several groups (KIP-709); null topics mean all.
+    """OffsetFetch. v8+ asks for several groups (KIP-709); null topics mean all.
 
     Commits are visible only when durable. If an open transaction may change an offset, a request with `require_stable`
-    (v7+) gets UNSTABLE_OFFSET_COMMIT. A group or partition named twice is answered once (Kafka: twice), so that stored
-    offsets bound the response.
+    (v7+) gets UNSTABLE_OFFSET_COMMIT. A group or partition named twice is answered once (Kafka: twice), so the size of
+    a response is bounded by the stored offsets.
     """
     room, until_s = _ResponseQuota(), coordinator.deadline()
     if version >= _OFFSET_FETCH_GROUPS_SINCE:

@@ -1,1 +1,1 @@
-"""Metadata and its like: what clients learn about the cluster and its topics."""
+"""Metadata requests: brokers, topics, partitions and API versions."""

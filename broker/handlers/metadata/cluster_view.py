@@ -108,7 +108,7 @@ class ClusterView:
         return known
 
     def _seen(self, row: Row, epoch: int) -> PartitionView:
-        """`epoch`: the leader's; NO_EPOCH when this broker should lead and does not serve."""
+        """`epoch`: the leader epoch; NO_EPOCH when this broker should lead and does not serve."""
         leader, error = row.leader, ErrorCode.NONE
         if leader == self._node_id and epoch == NO_EPOCH:
             return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, NO_EPOCH, *self._sets(row, leader))

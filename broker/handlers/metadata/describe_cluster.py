@@ -16,7 +16,7 @@ from broker.wire import messages as wire
 from broker.wire.apis import APIS
 
 TRANSACTION_VERSION: Final = 2
-"""Of the feature `transaction.version`: each end of a transaction takes an epoch (KIP-890 part 2)."""
+"""Supported level of the feature `transaction.version`: each end of a transaction takes an epoch (KIP-890 part 2)."""
 _FEATURES_FROM_ZERO_SINCE: Final = 4
 """Java's clients of ApiVersions 3 throw at a feature whose versions begin at 0 (KAFKA-17492)."""
 _BROKERS_ENDPOINT: Final = 1

@@ -78,7 +78,7 @@ def _named(request: MetadataRequest, version: int) -> _Named | None:
     """The requested topics; None for all."""
     if request.topics is None or (version < _NULL_TOPICS_MEAN_ALL_SINCE and not request.topics):
         return None
-    # A set, as in Kafka: a name repeated 12 000 times is one topic.
+    # The names are a set, as in Kafka: a name repeated 12 000 times is one topic.
     return {(wanted.topic_id, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted for wanted in request.topics}
 
 
@@ -104,8 +104,9 @@ async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, l
 def _cache_key(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
     """The cache key: everything that the response depends on besides the stamp; None if the response is not cached. It
     does not include the permission to create topics, because only responses that found every topic are cached. It
-    includes the client's permissions if the response shows them: authorized operations, or the visible ones of all
-    topics."""
+    includes the client's permissions if the response depends on them: it has authorized operations, or lists all
+    topics.
+    """
     if named is not None and len(named) > _CACHED_TOPICS_MAX:
         return None
     shows_rights = (

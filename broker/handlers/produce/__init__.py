@@ -9,7 +9,8 @@
    the least flushed end of the in-sync set. `DelayedOperations` then answers acks=all.
 5. `responses.py` packs the answers.
 
-Requests that wait, or that need another check, take `flow.py` and `produce.py` to the same append. So do transactional
-batches, which `verification.py` verifies at the coordinator before a transaction begins in a partition, and batches in
-another codec than their topic's, which `recompression.py` has a worker write anew (`logformat/recompression.py`).
+Requests that wait, or that need another check, take `flow.py` and `produce.py` to the same append. Transactional
+batches take it too: `verification.py` verifies them at the coordinator before a transaction begins in a partition. So
+do batches in another codec than their topic's: `recompression.py` has a worker recompress them
+(`logformat/recompression.py`).
 """

@@ -43,7 +43,9 @@ def append_in_transaction(
     now_ms: int,
     guard: VerificationGuard | None,
 ) -> Appended:
-    """`append_checked` for a batch within a transaction. Raises as that, and as `append_transactional`."""
+    """`append_checked` for a batch within a transaction. Raises the errors of `append_checked` and of
+    `append_transactional`.
+    """
     throttle = context.throttle
     try:
         throttle.check_room()

@@ -1,9 +1,12 @@
 """Checks of a produced batch before its append: size, codec, timestamps, and records where needed.
 
-Kafka reads every record. This broker trusts a header, with two exceptions. The greatest timestamp is below that of the
-first record (Sarama before 2025 writes −1). Or the header is recognised as KafkaJS's, which writes the timestamp of the
-last record. Records of such batches are read, so that none is later than the topic's `message.timestamp.*.max.ms`. A
-forged header harms only its producer. `thermocline.validate.records=true` reads the records of every batch. So does a
+Kafka reads every record. This broker trusts a header, with two exceptions, whose records are read so that none is later
+than the topic's `message.timestamp.*.max.ms`:
+
+- The greatest timestamp is below that of the first record (Sarama before 2025 writes −1).
+- The header is recognised as written by KafkaJS, which writes the timestamp of the last record.
+
+A forged header harms only its producer. `thermocline.validate.records=true` reads the records of every batch. So does a
 compacted topic: each record needs a key, and the cleaner must be able to read it (`logformat.key_check`).
 
 A valid batch is written unchanged, except that an impossible maximum timestamp is repaired. The event loop reads a

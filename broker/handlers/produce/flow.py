@@ -141,8 +141,9 @@ class ProduceFlow:
                 verification.end()
 
     async def _verified(self, call: Call, request: ProduceRequest) -> Verification | None:
-        """The coordinators' answers about transactions that begin here; None if no question is needed. A marker before
-        the append voids them."""
+        """The coordinators' answers about transactions that begin here; None if none begins. A marker before the append
+        invalidates them.
+        """
         wanted = unverified(self._context, request)
         return await verify(self._context, call, request, wanted) if wanted else None
 

@@ -138,7 +138,7 @@ def walk_alike(
                 break
             at = pos + records_from
             if flexible:
-                coded = shift = 0  # the size of the records and one
+                coded = shift = 0  # the size of the records plus one
                 while (byte := view[at]) >= 0x80 and shift < 28:
                     coded |= (byte & 0x7F) << shift
                     shift += 7

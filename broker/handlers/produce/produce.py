@@ -50,8 +50,9 @@ Finish = Callable[[Later, ProduceResponse], None]
 
 ACKS: Final = (-1, 0, 1)
 _COUNT_BELIEVED_MAX: Final = 1 << 20
-"""Records of an unchecked batch for which offsets are reserved ahead. A larger batch is refused once, its append asks
-for the offsets, and the retry fits."""
+"""Most records of an unchecked batch for which offsets are reserved ahead. A batch with more is refused once; its
+append asks for the offsets, so the producer's retry succeeds.
+"""
 
 
 class PendingAcks:

@@ -19,8 +19,9 @@ from broker.net.dispatch import Peer
 from broker.wire.messages import ProduceRequest
 
 _TOPICS_MAX: Final = 10_000
-"""Topics of all heads together (1.3 KB each at most). Above it the table is cleared, so that clients that always send
-new names cost time, not memory."""
+"""Most topics of all heads together (1.3 KB each at most). Above it the table is cleared, so clients that always send
+new names cost time, not memory.
+"""
 
 HeadKey = tuple[str, str, str, bytes, bytes]
 """Listener, principal and host of the peer, and the two parts of a head."""
@@ -34,7 +35,7 @@ class ProduceRoute:
     def __init__(self, head: Head, principal: str, client_id: str, allowed_at: int) -> None:
         self.head = head
         self.principal = principal
-        self.client_id = client_id  # the head's
+        self.client_id = client_id  # client id of the head
         self.allowed_at = allowed_at  # `Routes.forgotten` when it was made
         self.key: tuple[str, int] | None = None  # of its last request for one partition
         # Set after a second request for that partition:
@@ -78,7 +79,7 @@ class Routes:
         begins = head_bytes(frame, body_at, call.version)
         if not names or begins is None:
             return
-        host = peer.host if call.access.is_enforced else ""  # an ACL may be one host's
+        host = peer.host if call.access.is_enforced else ""  # an ACL may be for one host only
         key = (peer.listener, peer.principal, host, *begins)
         head = self._heads.get(key)
         if head is None:

@@ -1,6 +1,7 @@
-"""A run of produce requests with one joined answer. Batches are appended partition by partition (`PartitionBatches`),
-each once and in the order of arrival. Responses follow the order of the requests; each has the results of its own
-batches.
+"""A run of produce requests with one joined answer.
+
+Batches are appended partition by partition (`PartitionBatches`), each once and in the order of arrival. Responses
+follow the order of the requests; each has the results of its own batches.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class AlikeRun:
 
     @property
     def tried(self) -> int:
-        """Requests whose batch was tried: not those after a refused one that ended the run."""
+        """Requests whose batch was tried; a refused batch can end the run before the others."""
         return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:

@@ -163,7 +163,7 @@ def refusal(code: ErrorCode, version: int) -> ApiError:
 
 
 def not_verified(version: int, why: str) -> ApiError:
-    """The transaction has to be aborted, if the client can."""
+    """The refusal of a batch outside a verified transaction: abortable if clients of this version know that error."""
     abortable = version >= _ABORTABLE_SINCE
     return ApiError(ErrorCode.TRANSACTION_ABORTABLE if abortable else ErrorCode.INVALID_TXN_STATE, why)
 

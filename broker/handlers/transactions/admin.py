@@ -1,8 +1,9 @@
 """DescribeTransactions, ListTransactions (KIP-664, KIP-994, KIP-1152).
 
-Our additional fields are for brokers: the transaction's epoch, the client's version, whether it has a partition, its
-start, and its previous producer id, which finds it after the end took a new one. The answer also lists the partitions
-of `__transaction_state` that it covers."""
+Our additional fields are for brokers: the transaction's epoch, the client's version, whether the transaction has a
+given partition, its start, and its previous producer id. The last one finds a transaction whose end took a new id. The
+answer also lists the partitions of `__transaction_state` that it covers.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ from seams.loop.turns import Turns, next_turn
 
 ANSWER_BYTES_MAX: Final = 32 << 20
 _PATTERN_CHARS_MAX: Final = 256
-_COUNT_MAX: Final = 1_000  # of a repetition, RE2J's
+_COUNT_MAX: Final = 1_000  # greatest count of a repetition, as in RE2J
 _GROUP_BEGINS: Final = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
-"""Of a group that captures nothing, or has a name: no more than parentheses to a match of all."""
+"""Beginning of a group that captures nothing or has a name. In a match of the whole text such groups are plain
+parentheses.
+"""
 _READ_OTHERWISE: Final = re.compile(r"\[\[|[*+?}]\+|\\[^AbBdDfnrsStvwWx\W]")
-"""Sets in sets, possessive repetitions, and escapes of letters that not both know."""
+"""Refused syntax: sets in sets, possessive repetitions, and escapes of letters that only one of Python and RE2J knows.
+"""
 _HIDDEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 
 
@@ -135,8 +139,10 @@ def _has(transaction: Transaction, request: wire.ListTransactionsRequest) -> boo
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
-    """Raises re.error. Kafka's RE2J needs no limit. With two repetitions and no repeated group the time is at most
-    quadratic in an id's length. What Python reads otherwise than RE2J, or only one of them reads, is refused."""
+    """Raises re.error. Kafka's RE2J needs no limit. Python does: with at most two repetitions and no repeated group its
+    time is at most quadratic in an id's length. Syntax that Python and RE2J read differently, or that only one of them
+    knows, is refused.
+    """
     if not text:
         return None
     if len(text) > _PATTERN_CHARS_MAX:
@@ -145,5 +151,5 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     if len(re.findall(r"[*+?{]", simple)) > 2 or re.search(r"\)\s*[*+{?]|\(\?|\\\d", simple):
         raise re.error("too complex: use characters, classes and their repetitions")
     if _READ_OTHERWISE.search(simple) or any(int(count) > _COUNT_MAX for count in re.findall(r"[{,](\d{1,9})", simple)):
-        raise re.error("not of RE2J, or not served")
+        raise re.error("RE2J does not know this syntax, or it is not served here")
     return re.compile(simple, re.ASCII)

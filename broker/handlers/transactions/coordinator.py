@@ -42,7 +42,7 @@ def _shown(error: ErrorCode, version: int, fenced_since: int = _FENCED_SINCE) ->
 async def handle_init_producer_id(
     context: Context, request: wire.InitProducerIdRequest, call: Call
 ) -> wire.InitProducerIdResponse:
-    """A new id for an idempotent producer; the next epoch of a transactional one."""
+    """Answer with a new id for an idempotent producer, or with the next epoch of a transactional one."""
     has_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH
     if has_id != has_epoch:
         return wire.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)

@@ -3,10 +3,10 @@
 All markers of a request for one partition are one append. A partition is answered when its markers are below the high
 watermark, so that no leader change can remove an answered marker (TX22). A topic that was deleted and created again
 under its name is another topic: a request with topic ids writes no marker to the new one (TX39). While a producer's
-transaction is undecided behind a gap, its markers are refused and must be sent again. Readers may have seen an outcome
-in the bucket that differs from the one of a restored coordinator (TX10). Admin clients may send it as Kafka's
-`kafka-transactions.sh abort` does: it needs CLUSTER_ACTION on the cluster, which every client has (TX42,
-`security.authorizer`)."""
+transaction is undecided behind a gap, its markers are refused and must be sent again, because readers may have seen an
+outcome in the bucket that differs from the one of a restored coordinator (TX10). Admin clients may send this request,
+as Kafka's `kafka-transactions.sh abort` does (TX42). `broker.security.rules` has the permissions.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """TxnOffsetCommit: offsets that are committed with a transaction (KIP-98, KIP-447, KIP-890).
 
-The group's coordinator asks the transaction's whether its partition of `__consumer_offsets` belongs to the transaction;
-from version 5 on it is added. Source: Kafka 4.3's `GroupCoordinatorService.commitTransactionalOffsets`."""
+The group coordinator asks the transaction coordinator whether the group's partition of `__consumer_offsets` belongs to
+the transaction. From version 5 on the partition is added. Source: Kafka 4.3's
+`GroupCoordinatorService.commitTransactionalOffsets`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ async def handle_txn_offset_commit(
     # One write per turn, as in OffsetCommit; a request without rows also asks the coordinator.
     answered: list[ErrorCode] = []
     starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
-    if not request.group_id:  # a group that OffsetCommit takes
+    if not request.group_id:  # OffsetCommit accepts this group id, TxnOffsetCommit does not
         answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
     for start in starts:
         if start:

@@ -1,1 +1,1 @@
-"""The metrics page; a module for each group of names."""
+"""The metrics page, with a module for each group of names."""

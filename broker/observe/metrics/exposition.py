@@ -108,7 +108,7 @@ def condition_metrics(held: Collection[str]) -> Metric:
     """`held`: names of the conditions that hold."""
     return gauges(
         "condition",
-        "1 while it holds; tier status and GET /broker say it in a sentence, operations.md has a section on each",
+        "1 while the condition holds; tier status and GET /broker have a sentence, operations.md a section on each",
         ["name"],
         {(condition.value,): float(condition.value in held) for condition in Condition},
     )
@@ -116,10 +116,10 @@ def condition_metrics(held: Collection[str]) -> Metric:
 
 def health_metrics(startup: StartupSources) -> Iterator[Metric]:
     """Available from the first second."""
-    yield gauge("ready", "1 while clients are answered; GET /readyz says what a 0 waits for", startup.health.is_ready)
+    yield gauge("ready", "1 while clients are answered; when 0, GET /readyz has the reason", startup.health.is_ready)
     yield gauge(
         "store_reachable",
-        "0 from the first failed call to the bucket of the start or the lease until one succeeds: store_unreachable",
+        "0 while the calls to the bucket for the start or the lease fail: store_unreachable",
         not startup.outage().tries,
     )
     yield counter(
@@ -207,16 +207,18 @@ def request_metrics(context: Context) -> Iterator[Metric]:
     yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
     yield counter(
         "fetch_sessions_evicted",
-        "fetch sessions that made room for others; many: raise max.incremental.fetch.session.cache.slots",
+        "fetch sessions closed to make room for others; if many, raise max.incremental.fetch.session.cache.slots",
         sessions.evicted_count,
     )
-    yield counter("incremental_fetches", "fetches that named only what changed", sessions.incremental_count)
+    yield counter(
+        "incremental_fetches", "incremental fetches, which name only changed partitions", sessions.incremental_count
+    )
 
 
 def _room(sources: Sources) -> Iterator[Metric]:
     watch, throttle = sources.tiers.watch, sources.context.throttle
     yield gauge("disk_bytes", "size of the data directory's file system", watch.disk.total)
-    yield gauge("disk_free_bytes", "what may still be written there; 0: disk_full", watch.disk.free)
+    yield gauge("disk_free_bytes", "bytes that may still be written there; 0: disk_full", watch.disk.free)
     yield gauge(
         "local_limit_bytes",
         "size of local logs above which copied segments are deleted before local.retention.ms ends",
@@ -258,7 +260,7 @@ def network_metrics(server: Server) -> Iterator[Metric]:
         {(str(reason),): counted.closes[reason] for reason in CloseReason},
     )
     yield counter("tls_handshakes", "TLS handshakes that were completed", counted.tls_handshakes)
-    yield counter("tls_resumed", "of these, resumed by a ticket, without a signature", counted.tls_resumed)
+    yield counter("tls_resumed", "TLS handshakes resumed by a ticket, without a signature", counted.tls_resumed)
     turns = server.handshakes.turns
     yield gauge("tls_handshakes_under_way", "TLS handshakes that began and are not complete", turns.under_way)
     yield gauge("tls_handshakes_waiting", "connections that wait for a step of their handshake", turns.waiting)
@@ -290,6 +292,6 @@ def group_metrics(survey: Survey) -> Iterator[Metric]:
     )
     yield gauge(
         "group_positions",
-        "partitions that groups committed a position in, shown in thermocline_group_lag or not",
+        "partitions with a committed position, of all groups; thermocline_group_lag may show only some",
         survey.positions,
     )

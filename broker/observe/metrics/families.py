@@ -1,5 +1,7 @@
-"""Prometheus' metric families, one call each. `name` is without the prefix `thermocline_` and a counter's suffix
-`_total`."""
+"""Prometheus' metric families, one call each.
+
+`name` is without the prefix `thermocline_` and a counter's suffix `_total`.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from broker.quotas.client_quotas import QuotaManagers
 
 
 def quota_metrics(quotas: QuotaManagers, delayed: int) -> Iterator[Metric]:
-    """`delayed`: connections that their address opened too fast."""
+    """`delayed`: connections whose address opened them too fast."""
     yield counters(
         "quota_throttles",
         "responses that throttled their client, by the quota that it is over; `thermocline quota list` shows them",

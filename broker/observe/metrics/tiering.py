@@ -1,5 +1,6 @@
-"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are tiering's; figures that also fall are
-gauges."""
+"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are those in `tiering`; figures that also
+fall are gauges.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from tiering.copying.cost import estimated_dollars_per_day
 BOUNDS_S = tuple(bound / 1000 for bound in LATENCY_BOUNDS_MS)
 _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})
 TEXTS: Final = {
-    "copied_bytes": "log bytes copied to the bucket and committed; slower than produce_bytes: it does not keep up",
+    "copied_bytes": "log bytes copied to the bucket and committed; if slower than produce_bytes, copies do not keep up",
     "copied_segments": "segments copied and committed",
     "copy_errors": "attempts to copy that failed; each is made again, blocked_partitions has those that do not move",
-    "verified_segments": "objects seen whole in the bucket after their commit: only they let local bytes go",
+    "verified_segments": "objects verified in the bucket after their commit; local bytes are deleted only for these",
     "garbage_objects": "objects of failed attempts that are to be deleted",
     "deleted_objects": "objects of expired segments that were deleted",
     "deleted_cold_bytes": "bytes that retention took out of the bucket",
@@ -38,9 +39,9 @@ TEXTS: Final = {
     "cold_queue_full": "reads of history refused because too many waited: raise remote.log.reader.threads",
     "cold_reads_waiting": "reads of history that wait for a place now",
     "cold_read_seconds": "seconds that loads took, added up; cold_read_latency_seconds has them by duration",
-    "prefetched_chunks": "chunks got before they were asked for",
+    "prefetched_chunks": "chunks fetched before a reader asked for them",
     "cold_cache_bytes": "chunks on disk now; a directory bucket needs none",
-    "cold_cache_limit_bytes": "what they may take now; below thermocline.cache.bytes: cache_reduced",
+    "cold_cache_limit_bytes": "the current limit of cold_cache_bytes; below thermocline.cache.bytes: cache_reduced",
     "cold_cache_evictions": "chunks that made room for others; normal while history is replayed",
     "cold_cache_refused_chunks": "chunks that found no place in the cache and were used once",
 }
@@ -53,7 +54,7 @@ def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int])
         yield make(name, TEXTS.get(name, name.replace("_", " ")), value)
     yield histogram(
         "cold_read_latency_seconds",
-        "from asking for cold bytes to having them; a fetch waits for it up to remote.fetch.max.wait.ms",
+        "time until cold bytes are loaded; a fetch waits for it up to remote.fetch.max.wait.ms",
         BOUNDS_S,
         [((), latency_buckets, totals["cold_read_seconds"])],
     )

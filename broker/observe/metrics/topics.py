@@ -29,14 +29,16 @@ OTHERS: Final = ""
 _PARTITIONS_PER_TURN: Final = 200  # 25 µs each
 
 _COUNTERS: Final = {
-    "topic_produced_bytes": "record batch bytes taken in, by topic; beside the network's figures: who fills the disk",
+    "topic_produced_bytes": "record batch bytes taken in, by topic; shows which topic fills the disk",
     "topic_produced_records": "records taken in, by topic",
     "topic_produced_batches": "batches taken in, by topic; records ÷ batches tells whether producers batch (linger.ms)",
-    "topic_fetched_bytes": "record bytes sent to consumers, by topic; far more than produced: many groups, or a replay",
+    "topic_fetched_bytes": "record bytes sent to consumers, by topic; if far more than produced: many groups, or a "
+    "replay",
     "topic_fetched_answers": "answers that carried records, by topic; few bytes each: raise consumers' fetch.min.bytes",
 }
 _GAUGES: Final = {
-    "copy_lag_bytes": "sealed bytes that are not in the bucket; growing: slower than producers, upload_lags",
+    "copy_lag_bytes": "sealed bytes that are not in the bucket; if it grows, copies are slower than producers: "
+    "upload_lags",
     "copy_lag_segments": "sealed segments that are not in the bucket",
     "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 300: the condition upload_lags",
     "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
@@ -50,8 +52,8 @@ _OFFSETS: Final = {
     "local_log_start_offset": "first offset on local disk; below it reads come from the bucket",
     "remote_end_offset": "end of the bucket's part; log end − remote end is what a lost disk would lose",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
-    "log_end_offset": "next offset to be assigned; far above the high watermark: syncs are slow, see sync_seconds",
-    "last_stable_offset_lag": "offsets that committed readers wait for; growing: a transaction is open here",
+    "log_end_offset": "next offset to be assigned; if far above the high watermark, syncs are slow: see sync_seconds",
+    "last_stable_offset_lag": "offsets that committed readers wait for; if it grows, a transaction is open here",
 }
 
 
@@ -71,7 +73,7 @@ class PartitionFigures:
         self._offsets: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _OFFSETS}
 
     def add(self, partition: LeaderReplica) -> None:
-        """25 µs."""
+        """Add a partition; takes 25 µs."""
         tier = partition.tier.status()
         self.found.append((partition, tier))
         if len(self.late) < LATE_MAX:
@@ -108,7 +110,7 @@ class PartitionFigures:
 
 
 def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionFigures:
-    """At once: for few partitions. `reads`: of followed partitions."""
+    """The figures, collected at once; for few partitions. `reads`: of followed partitions."""
     seen = PartitionFigures()
     for partition in partitions:
         seen.add(partition)
@@ -120,7 +122,7 @@ def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[Followe
 async def collect_figures_in_turns(
     partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()
 ) -> PartitionFigures:
-    """In turns with other work: for thousands."""
+    """As `collect_figures`, in turns with other work; for thousands of partitions."""
     seen = PartitionFigures()
     turns = Turns(_PARTITIONS_PER_TURN)
     for partition in tuple(partitions):
@@ -175,7 +177,7 @@ def _figures(partition: LeaderReplica, tier: TierStatus) -> dict[str, float]:
 
 
 def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
-    """In the order of `_OFFSETS`."""
+    """The offsets of a partition, in the order of `_OFFSETS`."""
     return (
         partition.log_start_offset,
         partition.log.local_log_start_offset,

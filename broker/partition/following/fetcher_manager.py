@@ -1,6 +1,8 @@
-"""The fetchers of this broker: two for each leader it follows, with shared session, connections and rate. A fetcher
-starts with the first partition followed from its broker; all fetchers end together. All share the rate
-`follower.replication.throttled.rate`."""
+"""The fetchers of this broker: two for each leader it follows, with shared session, connections and rate.
+
+A fetcher starts with the first partition followed from its broker; all fetchers end together. All share the rate
+`follower.replication.throttled.rate`.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ from seams.rng import Rng
 
 
 class LeaderFetchers:
-    """The two fetchers from one broker, one a lane. A replica is in one of them. While one fetcher has a fetch of the
-    replica in flight, the other does not fetch it, so the leader gets one position at a time. `fetcher` makes one for a
-    lane; `quiet_ms` as in `FetchLane`."""
+    """The two fetchers from one broker, one for each lane. A replica is in one of them. While one fetcher has a fetch
+    of the replica in flight, the other does not fetch it, so the leader gets one position at a time. `fetcher` makes
+    the fetcher of a lane. `quiet_ms`: see `FetchLane`.
+    """
 
     def __init__(
         self, fetcher: Callable[[FetchLane], Fetcher], is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int]
@@ -43,7 +46,7 @@ class LeaderFetchers:
         first.follow(key, copy, is_throttled=is_throttled)
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """The replica's role ended: later responses are dropped."""
+        """End fetching, because the replica's role ended: later responses are dropped."""
         for fetcher in self.both:
             fetcher.leave(key, copy)
 
@@ -97,7 +100,7 @@ class FetcherManager:
         return known
 
     def _fetcher(self, leader_id: int, lane: FetchLane) -> Fetcher:
-        purpose = "replicas behind" if lane.is_behind else "replicas"  # two connections: responses are in order
+        purpose = "replicas behind" if lane.is_behind else "replicas"  # two connections: responses on one are in order
         throttled = ThrottledReplicas(self._rate, self._is_in_sync)
         fetcher = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
         name = f"fetch {purpose} from {leader_id}"

@@ -1,7 +1,10 @@
-"""Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader. The
-partition serves below the follower's own high watermark, min(leader's, own end). `FollowerReplica.readable` makes it
-after the first clean response of the leader epoch (KAFKA-14704). It ends with the role. Offsets below the local log are
-in the bucket, because a follower deletes only segments that its leader found complete in the bucket."""
+"""Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader.
+
+The partition serves records below the follower's own high watermark, the lesser of the leader's and its own log end.
+`FollowerReplica.readable` makes it after the first clean response of the leader epoch (KAFKA-14704). It ends with the
+role. Offsets below the local log are in the bucket, because a follower deletes only segments that its leader found
+complete in the bucket.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,10 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """From the replica's own log, up to its own high watermark (TX8). Deleted segments have no open transaction
-        (TX27). An open transaction here may have its marker above the high watermark, even if the bucket has that
-        marker."""
+        """Computed from the replica's own log, up to its own high watermark (TX8). Deleted segments have no open
+        transaction (TX27). An open transaction here may have its marker above the high watermark, even if the
+        marker is in the bucket already.
+        """
         high_watermark = self.follower.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:

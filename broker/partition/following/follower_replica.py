@@ -1,8 +1,8 @@
 """A follower's log and its role in one leader epoch: checks and appends the leader's responses, or truncates.
 
-- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs stay
-  the leader's.
-- The next fetch offset follows the flushed end, with `os` the written end.
+- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs of the
+  leader are kept.
+- The next fetch offset follows the flushed end; with `os` it follows the written end.
 - A failed log stops fetching and is reported. A log that a failure left half truncated is reopened. The log stays open
   for the next role.
 """
@@ -304,7 +304,7 @@ class FollowerReplica:
             if not is_short:
                 self._fail(str(failure))
             if is_short or (self.opened.is_torn and not self.log.failure):
-                log.warning("%s is opened again, once its disk lets it: %s", self._name, failure)
+                log.warning("%s will be opened again when its disk allows it: %s", self._name, failure)
                 self.resign()
                 self._torn()
                 return
@@ -313,9 +313,9 @@ class FollowerReplica:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        if not self.lease.is_over:  # else the next role reports it, or the directory was removed
+        if not self.lease.is_over:  # otherwise the next role reports it, or the directory was removed
             self._log_failures.failed(self._place, why)
-        log.error("%s is copied no more: %s", self._name, why)
+        log.error("%s is no longer copied: %s", self._name, why)
         if self.reads is not None:
             self.reads.wake()
         self._moved()

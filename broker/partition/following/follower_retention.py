@@ -1,7 +1,10 @@
-"""Local retention of followed logs: deletes segments with deleted records only, and those verified in the bucket (R6).
+"""Local retention of followed logs: deletes segments that have only deleted records, and segments verified in the
+bucket (R6).
+
 Below the leader's log start every segment may be deleted. Above it local retention deletes only committed segments that
 the leader found complete in the bucket. The log start is durable before a file is deleted. A follower ignores total
-retention: its leader moves the log start (R7)."""
+retention: its leader moves the log start (R7).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from hotstore.log.local_retention import expirable
 from seams.loop.turns import Turns, next_turn
 
 _NO_LIMIT = -1
-_COPIES_PER_TURN: Final = 100  # 0.1 ms each if every log has another topic and segments to delete
+_COPIES_PER_TURN: Final = 100  # logs a turn: 0.1 ms each if every log has another topic and segments to delete
 
 
 async def expire_all(

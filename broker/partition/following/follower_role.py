@@ -1,8 +1,8 @@
-"""One follower role of a partition on this broker in one leader epoch: opens its log and gives it to a fetcher.
+"""Follower role of a partition on this broker in one leader epoch: opens the log and gives it to a fetcher.
 
 - The log's tail is flushed before the first fetch (D65).
-- The reservation of an earlier leadership is deleted before that. It stays if this broker is the only assigned replica,
-  or if there is no leader and this broker is the only holder.
+- Before that, the reservation of an earlier leadership is deleted. It stays if this broker is the only assigned
+  replica, or if there is no leader and this broker is the only holder.
 - A failed opening is retried while the role lasts, and reported if the disk refused it.
 - `end` takes effect at once; `over` waits for work in flight.
 """
@@ -69,7 +69,7 @@ class FollowerRole:
         self.followed: FollowerReplica | None = None  # once its log is open
         self.is_over = False
         self._roles = roles
-        self._keeps_reservation = False  # of an earlier leadership: its next start uses it
+        self._keeps_reservation = False  # of an earlier leadership, which the next start as leader uses
         self._has_asked = False  # an end was reported in this epoch
         self._pause_s = _AGAIN_S  # before its log is opened again
         self._lease: Lease | None = None
@@ -86,9 +86,10 @@ class FollowerRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the log is closed, failed, or may lack records that its reservation covers. The last holds if the
-        reservation was kept and no leadership followed an unclean stop. Only a leader resolves it, with the bucket
-        (C30)."""
+        """Whether the log is closed, failed, or may lack records that its reservation covers. It may lack records if
+        the reservation was kept and no leadership followed an unclean stop. Only a leader resolves it, with the bucket
+        (C30).
+        """
         if self.followed is None or self.followed.failure:
             return True
         roles = self._roles

@@ -1,7 +1,9 @@
-"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset. Nothing is
-fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log end. If
-the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk. `FollowerReplica`
-runs one of these at a time."""
+"""Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset.
+
+Nothing is fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log
+end. If the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk.
+`FollowerReplica` runs one of these at a time.
+"""
 
 from __future__ import annotations
 
@@ -100,8 +102,10 @@ class FollowerTruncation:
             then(local.epochs, local.log_end_offset)
 
     async def _state_at(self, offset: int) -> ColdStart:
-        """The answer may be damaged in transit, or its object deleted since the root was read. After a second failure
-        the object itself may be damaged, so only the leader's disk has the records. Raises Retryable."""
+        """Ask the bucket for the state at an offset. The answer may have been damaged in transit, or its object deleted
+        since the root was read, so a first failure is repeated. After a second one the object itself may be damaged, so
+        only the leader's disk has the records. Raises Retryable.
+        """
         local = self._log
         since = max(local.log_end_offset, local.log_start_offset)
         try:

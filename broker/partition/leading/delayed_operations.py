@@ -1,8 +1,8 @@
 """Delayed operations of one partition: acknowledgements wait for the high watermark, readers for new records,
 DeleteRecords for a log start.
 
-- Acknowledgements are ordered by offset, also that of a resent batch. Each is called once on the loop, in the turn in
-  which the high watermark passed it.
+- Acknowledgements are ordered by offset, including those of resent batches. Each is called once on the loop, in the
+  turn in which the high watermark passed it.
 - An exception in a callback does not affect the others; the loop's exception handler reports it.
 - A fetch session's reader is called once, then registers again.
 - When the leadership ends all are called at once.
@@ -75,7 +75,7 @@ class DelayedOperations:
         """Acknowledge committed records and wake the readers. Replicas' readers only get the new high watermark."""
         self._high_watermark = high_watermark
         if self._is_notifying:
-            return  # a callback appended, and that is committed: the outer call continues with it
+            return  # a callback appended a batch that is committed already; the outer call continues with it
         self._is_notifying = True
         try:
             while True:

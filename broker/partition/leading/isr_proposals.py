@@ -1,6 +1,8 @@
-"""Sends leaders' in-sync set proposals to the controller (AlterPartition). A proposal counts for its leader before it
-is sent. Only a new row settles it (R17), not the response. One request is in flight at a time. `isr_policy` decides
-which set to propose; a partition without a proposal costs nothing."""
+"""Sends leaders' in-sync set proposals to the controller (AlterPartition).
+
+A proposal counts for its leader before it is sent. Only a new row decides it (R17), not the response. One request is in
+flight at a time. `isr_policy` decides which set to propose; a partition without a proposal costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ class IsrProposals:
         """The proposals to send now. They count from now on."""
         for gone in [partition for partition in self._behind if not partition.leading]:
             self._forget(gone)
-        # Each proposes a set of itself alone. When that becomes a row, its unclean start is complete and it serves
-        # (R20).
+        # Each leader proposes a set of itself alone. When that set becomes the row, its unclean start is complete and
+        # it serves (R20).
         starting = (of for of in self._registry.starting.values() if self._may_propose(of, now_ms))
         found = [
             self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in islice(starting, _PROPOSALS_MAX)
@@ -70,7 +72,7 @@ class IsrProposals:
             if len(found) >= _PROPOSALS_MAX:
                 break
             if served.get((partition.topic, partition.index)) is not partition:
-                continue  # it is opening
+                continue  # the partition is still opening
             if partition.leader.is_steady(LogExtent(partition.log.log_end_offset, partition.log_start_offset)):
                 partition.mark_steady()
                 self._forget(partition)  # all replicas are caught up: lag counts from here

@@ -1,7 +1,7 @@
-"""A led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
+"""Led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
 
-- A record is visible, and a produce acknowledged, at the flushed end with `thermocline.flush=sync`; with `os` the page
-  cache counts. `replication.leader` derives the high watermark, also for a leader alone.
+- With `thermocline.flush=sync` a record is visible, and its produce acknowledged, once it is flushed; with `os` once it
+  is in the page cache. `replication.leader` derives the high watermark, also for a leader without followers.
 - The high watermark never falls within a leader epoch. Waiters are called on the loop after it moved.
 - Nothing is appended while it does not lead.
 - A transaction begins only with a guard that is still valid since its coordinator's confirmation (`verification`).
@@ -48,7 +48,7 @@ from logformat.record_batch import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, F
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
 
-_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; only producers that are ahead of it poll
+_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; polled only while producers wait for offsets
 
 
 OnMarker = Callable[[TransactionMarker, int], None]
@@ -219,8 +219,9 @@ class LeaderReplica(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which every transaction is decided. Transactions in the bucket are (TX5, TX27), but for offsets
-        in the local log only the log itself knows the aborted ones."""
+        """Offset below which every transaction is decided. Transactions in the bucket are decided (TX5, TX27), but the
+        aborted transactions of local offsets are known only to the local log.
+        """
         high_watermark = self.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
         if stable < high_watermark:
@@ -271,7 +272,7 @@ class LeaderReplica(Watchable):
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if producer_id in self.undecided or (self.awaits_coordinators and not producers.has_open(producer_id, epoch)):
             raise TransactionUndecided(
-                f"{self.topic}-{self.index}: records are lost here, and what became of the transactions of then is not "
+                f"{self.topic}-{self.index}: records are lost here, and the outcome of their transactions is not "
                 "known yet; try again"
             )
         if not is_verified and not producers.has_open(producer_id, epoch):
@@ -476,6 +477,6 @@ async def all_visible(partitions: Iterable[Readable], wait_s: float) -> None:
 
 
 def _retrieve(end_visible: asyncio.Future[None]) -> None:
-    """Offline or slow: the caller reads the current high watermark."""
+    """Drop the result of a log that is offline or slow: the caller reads the current high watermark."""
     if not end_visible.cancelled():
         end_visible.exception()

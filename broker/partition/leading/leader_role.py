@@ -1,4 +1,4 @@
-"""One leader role of a partition on this broker: opens its log and tier, serves, and ends.
+"""Leader role of a partition on this broker: opens its log and tier, serves, and ends.
 
 - Opening is retried until it succeeds, stays offline, or the role ends. `publication` publishes an open partition once.
 - `end` takes effect at once: waiters fail, the lease ends, the look-up tables change. `over` waits for work in flight.
@@ -126,7 +126,7 @@ class LeaderRole:
                 watcher.resigned(*self.place)
 
     def stop(self, why: Exception) -> None:
-        """The broker stops and detached the tier. As `end`, without calling watchers."""
+        """As `end` at the stop of the broker, which has detached the tier; watchers are not called."""
         assert self.partition is not None, self.place
         if not self.is_over:  # else the image ended the role during the flush of the stop
             self.is_over = True
@@ -225,7 +225,7 @@ class LeaderRole:
         if not lead.is_alone:  # else it restarts by itself from the bucket
             lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
-            with roles.tiers.deferring_starts():  # also while others occupy all slots
+            with roles.tiers.deferring_starts():  # also during the wait for a slot of `to_lead`
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:

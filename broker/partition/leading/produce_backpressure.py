@@ -1,7 +1,9 @@
-"""Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room. An
-append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to it
-waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it is
-appended, so the order within a connection holds. The log has a line when refusals begin and when they end."""
+"""Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room.
+
+An append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to
+it waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it
+is appended, so the order within a connection is kept. A log line reports when refusals begin and when they end.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Publishes the partitions of one topic that this broker was asked to lead together. An open partition is published
-within `TOGETHER_S`, even if others still open. Partitions that open within that time are published together, so clients
-see one change. The topic is published when all attempts ended, even if no partition opened."""
+"""Publishes the partitions of one topic that this broker was asked to lead together.
+
+An open partition is published within `TOGETHER_S`, even if others still open. Partitions that open within that time are
+published together, so clients see one change. The topic is published when all attempts ended, even if no partition
+opened.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Answers the controller's query about this broker's logs of leaderless partitions (R20). A replica answers for the
-leader epoch of its role; the answer is valid until a row of a higher epoch. A damaged log is usable up to the first
-damage, even if its opening was refused. A replica with a failing disk is not a candidate."""
+"""Answers the controller's query about this broker's logs of leaderless partitions (R20).
+
+A replica answers for the leader epoch of its role; the answer is valid until a row of a higher epoch. A damaged log is
+usable up to the first damage, even if its opening was refused. A replica with a failing disk is not a candidate.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Guards of the first batch of a transaction between its verification and its append (TX4, TX40). Pure.
 
 A handler takes a guard, asks the coordinator, and appends with the guard. A marker of that producer (a fence also
-writes one) or the end of the leadership voids the guard, because the confirmed transaction may have ended. A batch of
-an open transaction needs no guard."""
+writes one) or the end of the leadership invalidates the guard, because the confirmed transaction may have ended. A
+batch of an open transaction needs no guard.
+"""
 
 from __future__ import annotations
 

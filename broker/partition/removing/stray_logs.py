@@ -1,10 +1,12 @@
-"""Stray logs: on this disk, but not assigned to this broker. They are moved before their directories are needed, and
-deleted after a week.
+"""Stray logs: on this disk, but not assigned to this broker.
+
+They are moved before their directories are needed, and deleted after a week.
 
 - Only an image with this broker's session counts (D43).
 - A log of a deleted topic is no stray: the deletion proves that it may be removed (R24).
-- Nothing is deleted before it was listed in `cluster status` for a week. Source: Kafka's `-stray` directories
-  (KAFKA-13127, 14616).
+- Nothing is deleted before it was listed in `cluster status` for a week.
+
+Source: Kafka's `-stray` directories (KAFKA-13127, 14616).
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ def assigned(image: ClusterImage, node_id: int) -> set[TopicPartition]:
 
 
 def strays(found: Mapping[TopicPartition, UUID], image: ClusterImage, node_id: int) -> dict[TopicPartition, UUID]:
-    """The logs of `found`, by place, that are not assigned to `node_id`. A rebuilt image knows too little to say
-    (R29)."""
+    """The logs of `found`, by place, that are not assigned to `node_id`. Empty for a rebuilt image, which may lack
+    assignments (R29).
+    """
     if is_rebuilt(image):
         return {}
     return {place: topic_id for place, topic_id in found.items() if is_stray(place, topic_id, image, node_id)}

@@ -55,9 +55,10 @@ class TopicDeletion:
         return topic_id in self._in_progress
 
     def purge(self, topic: Topic) -> None:
-        """Begin to remove a withdrawn topic's local files. On the controller's broker its objects are deleted next, and
-        the topic is forgotten. Retried until all is deleted. A call during the removal checks again which broker is the
-        controller."""
+        """Begin to remove a withdrawn topic's local files. The controller's broker then deletes its objects and forgets
+        the topic. The removal is retried until all is deleted. A call during the removal checks again which broker is
+        the controller.
+        """
         if topic.topic_id in self._in_progress:
             self._in_progress[topic.topic_id] = True
             return

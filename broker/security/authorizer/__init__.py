@@ -1,4 +1,4 @@
-"""Kafka's StandardAuthorizer: who may do what, by the ACLs of the cluster's image.
+"""Kafka's StandardAuthorizer: decides by the ACLs of the cluster's image.
 
 `kinds` has Kafka's numbers of resource types, pattern types, operations and permissions. `acl_index` finds the ACLs of
 one resource without scanning the others. `standard` decides, remembers its decisions, and follows the image. `access`

@@ -1,6 +1,7 @@
-"""`Access`: the permissions of one client, for handlers and rules. Without an authorizer every client has
-`Unrestricted`, which allows everything; its `is_enforced` is False. A denial that the client asked for is audited; one
-that only filters an answer is not (`audited=False`), as in Kafka.
+"""`Access`: the permissions of one client, for handlers and rules.
+
+Without an authorizer every client has `Unrestricted`, which allows everything; its `is_enforced` is False. As in Kafka,
+the denial of a requested resource is audited, and a denial that only filters an answer is not (`audited=False`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from broker.security.authorizer.kinds import WILDCARD, Operation, PatternType, P
 
 
 class AclFilter(NamedTuple):
-    """By Kafka's numbers. None and ANY match everything."""
+    """A filter, with Kafka's numbers of kinds. None and ANY match everything."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -24,7 +24,7 @@ class AclFilter(NamedTuple):
 
     @property
     def place(self) -> tuple[int, str, int] | None:
-        """The one pattern whose ACLs it can match; None when there may be several."""
+        """The one pattern whose ACLs the filter can match; None when there may be several."""
         if self.resource_name is None or self.resource_type == ResourceType.ANY:
             return None
         if self.pattern_type in (PatternType.ANY, PatternType.MATCH):

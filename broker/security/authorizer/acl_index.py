@@ -1,8 +1,8 @@
 """Index of ACLs: finds the ACLs of one resource and one principal without reading the others.
 
-By resource pattern, then by principal. A resource is named by a literal pattern of its name, by the literal pattern
-`*`, and by every prefixed pattern that its name begins with: one look-up for each length of a prefix that occurs. So a
-decision costs two look-ups and one for each such length, however many ACLs there are.
+The index has two levels: resource pattern, then principal. A resource is named by a literal pattern of its name, by the
+literal pattern `*`, and by every prefixed pattern that its name begins with. A decision therefore costs two look-ups,
+and one for each length of a prefix that occurs. The number of ACLs does not matter.
 
 `follow` takes the ACLs of the next image. ACLs in both images stay in the index, so the cost is that of the changed
 ACLs, plus one comparison by identity for each ACL (10 000: 0.2 ms). Pure.
@@ -48,7 +48,7 @@ class AclIndex:
         self._acls: tuple[Acl, ...] = ()
         self._literal: dict[tuple[int, str], _Pattern] = {}
         self._prefixed: dict[tuple[int, str], _Pattern] = {}
-        self._lengths: dict[int, dict[int, int]] = {}  # of prefixes by resource type: length → how many patterns
+        self._lengths: dict[int, dict[int, int]] = {}  # by resource type: length of a prefix → number of its patterns
         self._by_principal: dict[str, dict[Acl, None]] = {}
         self.follow(acls)
 
@@ -84,8 +84,9 @@ class AclIndex:
         return allowed if names_it else None
 
     def decide_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Whether the ACLs allow the operation on some resource of the type: an allowed one that no DENY covers
-        completely. As Kafka's `authorizeByResourceType`, it looks at patterns, not at resources that exist."""
+        """Whether the ACLs allow the operation on some resource of the type. An ALLOW counts unless a DENY covers it
+        completely. As Kafka's `authorizeByResourceType`, it looks at patterns, not at resources that exist.
+        """
         allowed: list[tuple[str, int]] = []
         denied: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
         for acl in self._of(principal):
@@ -159,7 +160,7 @@ def _entry(acl: Acl) -> Entry:
 
 
 def _is_left(name: str, pattern_type: int, denied: dict[int, set[str]]) -> bool:
-    """Whether a DENY of no other pattern covers all of this one."""
+    """Whether no DENY of another pattern covers all of this one."""
     if pattern_type == PatternType.LITERAL and name == WILDCARD:
         return True  # as in Kafka, even if other patterns deny
     if pattern_type == PatternType.LITERAL and name in denied[PatternType.LITERAL]:
@@ -169,8 +170,9 @@ def _is_left(name: str, pattern_type: int, denied: dict[int, set[str]]) -> bool:
 
 
 def _difference(before: tuple[Acl, ...], after: tuple[Acl, ...]) -> tuple[Iterable[Acl], Iterable[Acl]]:
-    """Removed and added ACLs. An image that follows from the last one has its ACLs in the same order, new ones at the
-    end; of any other the ACLs are compared by value."""
+    """Removed and added ACLs. An image that follows from the last one has its ACLs in the same order, with new ones at
+    the end. The ACLs of any other image are compared by value.
+    """
     removed, at = [], 0
     for acl in before:
         if at < len(after) and after[at] is acl:

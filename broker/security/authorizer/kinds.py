@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the only resource of type CLUSTER."""
 WILDCARD: Final = "*"
-"""As the name of a literal pattern: every resource of its type. As a host: every host."""
+"""Stands for every resource of a type as the name of a literal pattern, and for every host as a host."""
 EVERY_PRINCIPAL: Final = "User:*"
 
 

@@ -1,5 +1,8 @@
-"""`RULES`: the rule of every API. An API without a rule is open only to brokers, so that a new API is closed until it
-has a rule. A test compares `APIS` with the table."""
+"""`RULES`: the rule of every API.
+
+An API without a rule is open only to brokers, so that a new API is closed until it has a rule. A test compares `APIS`
+with the table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on a request: allowed, partly allowed, or refused."""
+"""Verdict on a request: allowed, partly allowed, or refused."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def shown(
 
 
 def rest(request: Any, rows: list[Any], responses: str = "topics", **allowed: list[Any]) -> Verdict:
-    """The request for what is `allowed`, its lists by field; `rows` join the list `responses` of the response."""
+    """The request reduced to `allowed` (its lists by field). `rows` join the list `responses` of the response."""
     return Verdict(request=replace(request, **allowed), merge=appending(responses, rows))
 
 

@@ -1,6 +1,7 @@
-"""SASL: who a client is, before any of its requests is answered (KIP-12, KIP-43, KIP-84, KIP-255, KIP-368).
+"""SASL logins: a client proves its identity before any of its requests is answered (KIP-12, KIP-43, KIP-84, KIP-255,
+KIP-368).
 
-A frame of a client that did not log in goes this way:
+Path of a frame from a client that is not logged in:
 
 1. `login_dispatcher.LoginDispatcher` stands before the broker's dispatcher on a SASL listener. It owns the timers, the
    delays and the limits of logins (`limits`).

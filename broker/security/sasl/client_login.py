@@ -96,7 +96,9 @@ class ClientLogin:
 
     def _check(self, signature: bytes, answer: bytes) -> None:
         if not hmac.compare_digest(scram.read_server_final(answer), signature):
-            raise LoginFailed(f"login by {self.mechanism}: the server does not know the password: it is another one")
+            raise LoginFailed(
+                f"login by {self.mechanism}: the server does not know the password, so it is another server"
+            )
 
 
 class BearerLogin:

@@ -1,6 +1,6 @@
-"""Users of PLAIN, as the broker's configuration names them: read again by a reload. Blocking.
+"""Users of PLAIN from the broker's configuration, which a reload reads again. Blocking.
 
-Nothing else of a configuration that is read again takes effect; it needs a restart.
+A reload applies no other config; other changes need a restart.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class ConfiguredUsers:
         return f"{self._logins.plain_users_count} in use"
 
     def reload(self) -> bool:
-        """Raises InvalidConfig; then the old ones stay."""
+        """Read the users again. Raises InvalidConfig; then the old users stay."""
         return self._logins.use_plain_users(self._reread().sasl)

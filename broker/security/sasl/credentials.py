@@ -1,8 +1,8 @@
 """SCRAM credentials from passwords, and the first ones of a new cluster.
 
-A cluster whose listeners accept only SCRAM needs a first user, or nobody could log in to add another. The user of each
-SCRAM `sasl.jaas.config` of the broker that creates the cluster is in the cluster's first commit; afterwards these users
-are changed as all others (Kafka's `kafka-storage format --add-scram`).
+A cluster whose listeners accept only SCRAM needs a first user; otherwise nobody could log in to add another. The first
+commit of the cluster has the user of each SCRAM `sasl.jaas.config` of the broker that creates it. Afterwards these
+users are changed like all others (Kafka's `kafka-storage format --add-scram`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def credential(login: PasswordLogin, salt: bytes, iterations: int = ITERATIONS_M
 async def first_records(
     logins: Sequence[PasswordLogin], workers: Workers, rng: Rng
 ) -> tuple[ScramSecret | ScramCredential, ...]:
-    """A credential of each login, made in a worker, behind the cluster's secret."""
+    """Records of the cluster's secret, then of a credential for each login, which is made in a worker."""
     made = [await workers.run(credential, each, rng.random_bytes(SALT_BYTES), lane=Lane.LOGIN) for each in logins]
     return (ScramSecret(rng.random_bytes(SECRET_BYTES)), *made) if made else ()

@@ -1,4 +1,4 @@
-"""The key set of an identity provider: read at the start, again every `…refresh.ms`, and soon after a failure.
+"""Key set of an identity provider: read at the start, every `…refresh.ms` after that, and soon after a failure.
 
 The last good set stays in use. A login never waits for a key set: before the first set arrives, its token is refused. A
 set is at most 1 MiB and has ten seconds to arrive; a redirect is an error.

@@ -1,6 +1,6 @@
-"""Verifies the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768). A signature takes tenths of
-a millisecond: runs in a worker.
+"""Verifies the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768).
 
+Runs in a worker, because the check of a signature takes tenths of a millisecond.
 Only signatures by a private key are accepted. A token that is unsigned or signed by a shared secret is refused,
 whatever its header says. A separate validator accepts unsecured tokens, for tests. No message repeats a token.
 """
@@ -68,13 +68,15 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
         )
     except jwt.PyJWTError as refused:
         return NotValid(f"{type(refused).__name__}")
-    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # of the cryptography below
+    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # raised by the cryptography library
         return NotValid(f"a malformed token: {type(malformed).__name__}")
     return _verified(claims, rules)
 
 
 def _same_key(algorithm: str) -> tuple[str, ...]:
-    """RSA keys serve all algorithms of RSA; PyJWT names a key without `alg` by one of them."""
+    """Whether the key fits the algorithm. An RSA key serves all RSA algorithms, although PyJWT gives a key without
+    `alg` one of them.
+    """
     family = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
     return family if algorithm in family else ()
 

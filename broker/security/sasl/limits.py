@@ -1,9 +1,8 @@
-"""Limits on logins, so that a storm of them delays the storm and not the requests of others (S2). Pure: time is a
-parameter.
+"""Limits on logins, so that a login storm does not delay other clients' requests (S2). Pure: time is a parameter.
 
-Each token is judged at a rate, of all clients together and of one address; above it the token waits. As many logins
-may be under way as fit `UNDER_WAY_MAX`, a quarter of them of one address: without that, two addresses that say nothing
-would keep everybody else out.
+Two rates limit the tokens that are judged: one of all clients together and one of a single address. A token above a
+rate waits. At most `UNDER_WAY_MAX` logins may be under way, and a quarter of them from one address; otherwise two
+silent addresses could keep everybody else out.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class LoginRate:
         self._full_s = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """Take one; how long to wait for it."""
+        """Take a token; returns how long to wait for it."""
         wait_s = self.would_wait_s(now_s)
         self._full_s = max(self._full_s, now_s) + self._interval_s
         return wait_s
 
     def would_wait_s(self, now_s: float) -> float:
-        """How long one would wait that is taken now."""
+        """How long a token taken now would have to wait."""
         return max(0.0, max(self._full_s, now_s) + self._interval_s - now_s - _BURST_S)
 
     def is_full(self, now_s: float) -> bool:
@@ -79,5 +78,5 @@ class LoginLimits:
                 self._by_address.pop(next(iter(self._by_address)))  # the longest silent address
         self._by_address[host] = rate
         if max(rate.would_wait_s(now_s), self._all.would_wait_s(now_s)) > WAIT_S_MAX:
-            return None  # it takes none: what one address is refused is not taken from the others
+            return None  # a refused token takes nothing from the share of other addresses
         return max(rate.wait_s(now_s), self._all.wait_s(now_s))

@@ -1,7 +1,7 @@
 """State machine of the login of one connection (Kafka's `SaslServerAuthenticator`). Pure.
 
     HANDSHAKE ──SaslHandshake──► TOKENS ──the mechanism's last token──► DONE
-        any frame that may not come, an unknown mechanism, a refused token ──► FAILED
+        an unexpected frame, an unknown mechanism, a refused token ──► FAILED
 
 ApiVersions may come once, before the handshake; the broker's own dispatcher answers it. After a SaslHandshake of
 version 0 the tokens are frames without a header. A login for a session that exists (KIP-368) begins with its
@@ -60,7 +60,7 @@ class PassOn(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """`parts` are the answer (None: there is none). `session`: the login succeeded with it."""
+    """`parts`: the response (None: no response). `session`: set when the login succeeded."""
 
     parts: list[Part] | None
     session: Session | None = None
@@ -241,7 +241,9 @@ def _frame(header: RequestHeader, response: Message) -> list[Part]:
 
 
 def _illegal_state(header: RequestHeader) -> list[Part] | None:
-    """ILLEGAL_SASL_STATE where the response begins with an error code; None: the connection is closed without it."""
+    """A response with ILLEGAL_SASL_STATE, if the API's response begins with an error code. None: close the connection
+    without a response.
+    """
     if header.api_key == ApiKey.SASL_HANDSHAKE and is_served(header.api_key, header.api_version):
         return _frame(header, SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, []))
     if header.api_key == ApiKey.API_VERSIONS and is_served(header.api_key, header.api_version):

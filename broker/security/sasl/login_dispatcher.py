@@ -1,4 +1,4 @@
-"""The dispatcher of one peer on a SASL listener: until the peer logged in, only its login is answered.
+"""Dispatcher of one peer on a SASL listener: answers only the login until the peer is logged in.
 
 It owns the timers of a login: its deadline, the delay of a refusal (the loop is not held), the end of a session. If the
 session has no end, the connection then calls the broker's dispatcher directly and drops this object. Otherwise this
@@ -185,7 +185,7 @@ class LoginDispatcher:
         return later
 
     def _over(self) -> None:
-        """The first login succeeded, or its connection is gone."""
+        """Release the login's share: it succeeded, or its connection is gone."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

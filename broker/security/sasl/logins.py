@@ -100,8 +100,9 @@ class Logins:
         return any(self._plain_users.values())
 
     def use_plain_users(self, configured: Mapping[str, SaslListener]) -> bool:
-        """Let the users of `configured` log in by PLAIN from now on; whether others could before. From any thread.
-        Listeners and their mechanisms stay those of the start."""
+        """Let the users of `configured` log in by PLAIN from now on. Returns whether the users changed. May be called
+        from any thread. Listeners and their mechanisms stay those of the start.
+        """
         users = {
             name: password_digests(configured[name].plain_users) if name in configured else before
             for name, before in self._plain_users.items()
@@ -127,8 +128,9 @@ class Logins:
         return ScramServer(mechanism, self._credential, self._nonce(), self._secret())
 
     def _secret(self) -> bytes:
-        """Of unknown users' salts: the same on every broker and after every start. Of the cluster's id while no user
-        was added since clusters have a secret; the controller's next start makes one."""
+        """Secret for the salts of unknown users, the same on every broker and after every start. A cluster older than
+        this secret uses its cluster id until a user is added or the controller starts again.
+        """
         assert self._metadata is not None
         known = self._metadata.image.scram_secret
         return known or sha256(b"thermocline scram decoys:" + self._metadata.cluster_id.encode()).digest()

@@ -1,6 +1,7 @@
-"""Interface of the server's SASL mechanisms: they take tokens and return the result of a login. No I/O, no clock. A
-mechanism object serves one login. For any input it returns `Authenticated` or raises `LoginRefused` after at most a few
-tokens.
+"""Interface of the server's SASL mechanisms: they take tokens and return the result of a login.
+
+No I/O, no clock. A mechanism object serves one login. For any input it returns `Authenticated` or raises `LoginRefused`
+after at most a few tokens.
 """
 
 from __future__ import annotations

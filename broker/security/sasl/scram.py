@@ -25,10 +25,10 @@ ITERATIONS_MAX: Final = 16_384
 _CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server that our client logs in to
 SALT_BYTES: Final = 20
 SECRET_BYTES: Final = 32  # of a cluster, for the salts of unknown users
-"""As Kafka's tools make; of unknown users too."""
+"""Length of salts, as Kafka's tools make them. Salts of unknown users have it too."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
-_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma: it parts attributes
+_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma, which separates attributes
 
 
 class ScramSyntax(Exception):

@@ -1,3 +1,6 @@
-"""TLS by Kafka's `ssl.*` configs: what they say (`settings.py`), files and inline PEM (`stores.py`), OpenSSL's contexts
-(`contexts.py`), the current context of a listener and its reload (`listener_tls.py`), and principals of clients by
-certificate (`distinguished_name.py`, `principal_mapping.py`)."""
+"""TLS by Kafka's `ssl.*` configs.
+
+`settings.py` validates the configs, `stores.py` reads files and inline PEM, and `contexts.py` makes OpenSSL's contexts.
+`listener_tls.py` has the current context of a listener and reloads it. `distinguished_name.py` and
+`principal_mapping.py` derive a client's principal from its certificate.
+"""

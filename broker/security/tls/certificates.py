@@ -1,7 +1,7 @@
 """Certificates of one broker's listeners, and the secrets of its HTTP port: read at the start, reloaded when they
 change.
 
-Files are read again every ten seconds and compared by content, or by a reload at once; so does a changed config.
+Files are read again every ten seconds, and at once by a reload or a changed config. They are compared by content.
 """
 
 from __future__ import annotations

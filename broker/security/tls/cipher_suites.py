@@ -1,8 +1,8 @@
-"""Cipher suites by IANA's names, as Kafka writes them, and by OpenSSL's. Pure.
+"""Cipher suites: IANA's names, which Kafka uses, and OpenSSL's names. Pure.
 
-Only suites with forward secrecy are served. Suites of TLS 1.3 cannot be chosen one by one before Python 3.15: OpenSSL
-prefers them in the order of `TLS_1_3`. So a list must have the first of them, the first two, or all three; a session
-that agreed on another is ended (`Suites.allows`).
+Only suites with forward secrecy are served. Before Python 3.15 the suites of TLS 1.3 cannot be chosen one by one;
+OpenSSL prefers them in the order of `TLS_1_3`. A list must therefore have the first of them, the first two, or all
+three. A session that agreed on another suite is ended (`Suites.allows`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ _OPENSSL: Final = {
     if keys == "DHE-RSA" or iana != "AES_256_CBC_SHA256"
     if keys != "DHE-RSA" or iana != "AES_256_CBC_SHA384"
 }
-"""IANA's name → OpenSSL's, of TLS 1.2."""
+"""Suites of TLS 1.2: IANA's name → OpenSSL's name."""
 DEFAULT_1_2: Final = tuple(name for name in _OPENSSL.values() if "GCM" in name or "CHACHA20" in name)
-"""Of TLS 1.2 without a list: CBC's padding was attacked again and again (Lucky 13), and every client of this decade has
-one of these. A list may name CBC."""
+"""Suites of TLS 1.2 when the configs name none. CBC is not among them, because its padding was attacked repeatedly
+(Lucky 13); every client of this decade has one of these suites. A configured list may name CBC.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Suites:
-    """Suites that a listener allows; of both versions empty: `DEFAULT_1_2`, and all of TLS 1.3."""
+    """Suites that a listener allows. Both versions empty: `DEFAULT_1_2`, and all suites of TLS 1.3."""
 
     tls_1_2: tuple[str, ...]  # OpenSSL's names
     tls_1_3: tuple[str, ...]

@@ -93,7 +93,7 @@ def _limit(made: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _load(made: ssl.SSLContext, keys: KeyPair, where: str) -> None:
-    """Python's ssl reads keys from files only: this one has no name and is gone at once."""
+    """Python's ssl reads keys from files only. The file has no name and is closed at once."""
     with nameless_file(keys.key_pem + keys.chain_pem) as path:
         try:
             made.load_cert_chain(path)
@@ -102,6 +102,8 @@ def _load(made: ssl.SSLContext, keys: KeyPair, where: str) -> None:
 
 
 def _trust(made: ssl.SSLContext, certificates: tuple[x509.Certificate, ...]) -> None:
-    """Partial chains count: as in Java, a certificate in a trust store is trusted, though it is no root."""
+    """Trust the certificates of the store. As in Java, a certificate in a trust store is trusted even if it is no root
+    (a partial chain).
+    """
     made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     made.load_verify_locations(cadata="".join(one.public_bytes(Encoding.PEM).decode() for one in certificates))

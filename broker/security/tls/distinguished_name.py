@@ -1,8 +1,7 @@
-"""The subject of a certificate as Java writes it (`X500Principal.getName()`, RFC 2253), which is a principal's name in
-Kafka.
+"""Subject of a certificate as Java writes it (`X500Principal.getName()`, RFC 2253): the principal's name in Kafka.
 
 The last part of the name comes first (`CN=…`). Types with a keyword in RFC 2253 have it; others are numbers, with the
-value as `#` and the hexadecimal DER. Escapes are Java's. Pure.
+value as `#` and the hexadecimal DER. Escapes are as in Java. Pure.
 """
 
 from __future__ import annotations

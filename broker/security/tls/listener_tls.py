@@ -1,6 +1,7 @@
-"""The current TLS contexts of one listener: created at the start and again when files or configs change. New sessions
-use the newest contexts; open sessions keep theirs. Tickets of older contexts are refused. When new files cannot be
-used, the old contexts stay.
+"""The current TLS contexts of one listener: created at the start and again when files or configs change.
+
+New sessions use the newest contexts; open sessions keep theirs. Tickets of older contexts are refused. When new files
+cannot be used, the old contexts stay.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ListenerTls:
         return self._made.contexts.server
 
     def client_context(self) -> ssl.SSLContext:
-        """For this broker's connections to others."""
+        """The context of this broker's connections to other brokers."""
         return self._made.contexts.client
 
     def principal(self, certificate: bytes | None, suite: str) -> str:

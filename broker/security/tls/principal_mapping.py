@@ -1,6 +1,7 @@
 """`ssl.principal.mapping.rules`: maps a certificate's subject to a principal's name, like Kafka's `SslPrincipalMapper`.
-Rules are tried in order; the first rule that matches the complete name applies: `DEFAULT` leaves it as it is,
-`RULE:pattern/replacement/[LU]` replaces and changes its case. A subject that no rule matches has no name, and its
+
+Rules are tried in order, and the first one that matches the complete name applies. `DEFAULT` leaves the name as it is;
+`RULE:pattern/replacement/[LU]` replaces it and changes its case. A subject that no rule matches has no name, and its
 connection is closed. Patterns have Java's syntax; syntax that Python's `re` reads differently is translated or refused.
 Pure.
 """
@@ -88,8 +89,9 @@ def _python_pattern(java: str) -> str:
 
 
 def _literal_references(replacement: str, groups: int) -> str:
-    """Kafka's `escapeLiteralBackReferences`: `$7` of a pattern with fewer groups is text. The positions of insertions
-    do not count earlier ones, as there."""
+    """Kafka's `escapeLiteralBackReferences`: `$7` of a pattern with fewer groups is text. As in Kafka, earlier
+    insertions do not shift the positions of later ones.
+    """
     if groups == 0:
         return replacement
     value = replacement

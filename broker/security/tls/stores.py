@@ -35,7 +35,7 @@ class BadStore(InvalidConfig):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A private key in unencrypted PEM, and its certificate with the chain above it, the own one first."""
+    """A private key in unencrypted PEM, and the chain of its certificate, beginning with that certificate."""
 
     key_pem: bytes
     chain: tuple[x509.Certificate, ...]
@@ -82,7 +82,9 @@ def read_trust(store: Store, where: str, read: ReadFile) -> tuple[x509.Certifica
         own = () if held.cert is None else (held.cert.certificate,)
         found = (*own, *(one.certificate for one in held.additional_certs))
     if not found:
-        raise BadStore(f"{name} ({where}) has no certificate: put those of the CAs in it that sign the peers'")
+        raise BadStore(
+            f"{name} ({where}) has no certificate: it needs those of the CAs that sign the peers' certificates"
+        )
     return found
 
 
@@ -113,7 +115,7 @@ def _file(store: Store, where: str, read: ReadFile) -> bytes:
     if store.kind in ("PKCS12", "JKS") and is_pem:
         raise BadStore(f"{name} is PEM: set {store.of}.type=PEM")
     if store.kind == "PEM" and not is_pem:
-        raise BadStore(f"{name} is not PEM: set {store.of}.type=PKCS12 if it is that")
+        raise BadStore(f"{name} is not PEM: if it is PKCS12, set {store.of}.type=PKCS12")
     return data
 
 
@@ -160,7 +162,9 @@ def _pem_certificates(data: bytes, name: str) -> tuple[x509.Certificate, ...]:
 
 def _checked(key: PrivateKeyTypes, chain: tuple[x509.Certificate, ...], name: str) -> KeyPair:
     if not chain:
-        raise BadStore(f"{name} has a private key and no certificate: put the chain behind it, the own one first")
+        raise BadStore(
+            f"{name} has a private key and no certificate: put its chain behind the key, the key's own first"
+        )
     if key.public_key() != chain[0].public_key():
         raise BadStore(f"{name}: the private key is not that of the first certificate ({_subject(chain[0])})")
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,4 +1,4 @@
-"""The message table by API family: fields, types and versions of every message; and its parsed form."""
+"""Message table by API family: fields, types and versions of every message, and its parsed form."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Messages of administrators: partitions and their producers, elections and reassignments, ACLs. Fields from tag 10000
-on are Thermocline's (docs/formats/broker-requests.md)."""
+"""Messages of administrators: partitions and their producers, elections and reassignments, ACLs.
+
+Fields from tag 10000 on are Thermocline's (docs/formats/broker-requests.md).
+"""
 
 TEXT = """
 request DescribeTopicPartitions

@@ -1,5 +1,7 @@
 """Messages between brokers, in Kafka's newest version: BrokerRegistration, BrokerHeartbeat, AlterPartition, Envelope.
-Fields from tag 10000 on are Thermocline's (docs/formats/broker-requests.md)."""
+
+Fields from tag 10000 on are Thermocline's (docs/formats/broker-requests.md).
+"""
 
 TEXT = """
 request AlterPartition

@@ -1,5 +1,7 @@
-"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId. Fields from tag 10000 on are for followers
-(docs/formats/broker-requests.md)."""
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId.
+
+Fields from tag 10000 on are for followers (docs/formats/broker-requests.md).
+"""
 
 TEXT = """
 request Produce

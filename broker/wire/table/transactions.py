@@ -1,5 +1,7 @@
-"""Transactions (KIP-98, 360, 447, 664, 890). Fields from tag 10000 on are for brokers
-(docs/formats/broker-requests.md)."""
+"""Transactions (KIP-98, 360, 447, 664, 890).
+
+Fields from tag 10000 on are for brokers (docs/formats/broker-requests.md).
+"""
 
 TEXT = """
 request AddPartitionsToTxn

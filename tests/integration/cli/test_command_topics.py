@@ -79,7 +79,7 @@ def test_a_topic_grows_and_never_shrinks(run: Run) -> None:
     assert "records with a key" in grown.stderr
     for count, code, said in (
         ("4", 1, "has 4 partitions: 4 would change nothing"),
-        ("3", 1, "has 4 partitions: 3 would take some away"),
+        ("3", 1, "has 4 partitions: 3 would remove some"),
         ("99999", 1, "at most 10000 partitions"),
         ("1000000", USAGE, "out of expected range"),
     ):

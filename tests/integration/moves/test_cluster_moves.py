@@ -170,7 +170,7 @@ def test_what_cannot_be_is_refused_and_what_moves_is_taken_back(directory_site: 
                 assert alter(client, {("pair", 0): (before[0], outside)}) == {}
                 assert under_way(client)["pair", 0].target == (before[0], outside)
             back = run(cluster, "drain", str(before[1]), "--cancel")
-            assert back.returncode == 0 and "taken back: 1 partition" in back.stderr, back.stderr
+            assert back.returncode == 0 and "cancelled: 1 partition" in back.stderr, back.stderr
             row = cluster.rows("pair")[0]
             assert (row.replicas, row.target) == (tuple(before), ())
         finally:

@@ -154,7 +154,7 @@ def test_a_plan_needs_no_broker(site: Site, before: Before) -> None:
     """What is lost at most is named, who is gone too, and the groups; with --yes it says who is missing."""
     written = {key: site.bucket.read(key) for key in site.bucket.listing()}
     code, rows, said = restore(site)
-    assert (code, "with brokers there, --yes does it" in said) == (Exit.DONE, True)
+    assert (code, "start them, then add --yes to restore" in said) == (Exit.DONE, True)
     assert [(row["node"], row["state"]) for row in rows if row["kind"] == "broker"] == [
         (node_id, "to_give_up") for node_id in NODES
     ]

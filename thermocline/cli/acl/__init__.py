@@ -1,1 +1,1 @@
-"""`thermocline acl`: who may do what, at a running broker."""
+"""`thermocline acl`: the ACLs of a running cluster."""

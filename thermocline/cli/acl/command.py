@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def register(nouns: Subparsers[Parser]) -> None:
     verbs = nouns.add_parser(
         "acl",
-        help="add, list, delete ACLs: who may do what",
+        help="add, list, delete ACLs",
         example="thermocline acl add --allow-principal User:alice --producer --topic orders",
     ).add_subparsers(metavar="VERB", required=True)
     add = verbs.add_parser(
         "add",
         help="allow or deny something",
-        description="Without --operation, --producer and --consumer it is about every operation (All). A denial wins "
+        description="Without --operation, --producer and --consumer it applies to every operation (All). A denial wins "
         "over every permission.",
         example="thermocline acl add --allow-principal User:alice --producer --topic orders\n"
         "thermocline acl add --allow-principal User:bob --consumer --topic orders --group billing\n"
@@ -42,8 +42,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     delete = verbs.add_parser(
         "delete",
         help="delete ACLs of resources",
-        description="Deletes what fits all that is said: without a principal, of every principal; without --operation, "
-        "of every operation. Shows them first, and asks.",
+        description="Deletes the ACLs that match all flags: without a principal those of every principal, without "
+        "--operation those of every operation. Shows them first, and asks.",
         example="thermocline acl delete --allow-principal User:alice --producer --topic orders --yes",
     )
     for parser, run in ((add, add_acls), (listing, list_acls), (delete, delete_acls)):
@@ -54,7 +54,9 @@ def register(nouns: Subparsers[Parser]) -> None:
         _add_entry(parser)
     pattern = listing.add_mutually_exclusive_group()
     pattern.add_argument("--prefixed", action="store_true", help="ACLs of exactly this prefix")
-    pattern.add_argument("--matching", action="store_true", help="all that count for it: of its name, its prefixes, *")
+    pattern.add_argument(
+        "--matching", action="store_true", help="all ACLs that apply to it: of its name, its prefixes, and *"
+    )
     listing.add_argument("--principal", type=filled, action="append", default=[], metavar="User:NAME")
     add_json(listing)
     delete.add_argument("--yes", action="store_true", help="do not ask")
@@ -75,7 +77,7 @@ def _add_entry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operation", type=checked(_operation), action="append", default=[], metavar="OP", help="such as Read"
     )
-    parser.add_argument("--prefixed", action="store_true", help="names are beginnings of names")
+    parser.add_argument("--prefixed", action="store_true", help="the given names are prefixes of names")
     parser.add_argument("--producer", action="store_true", help="all that a producer to the topics needs")
     parser.add_argument("--consumer", action="store_true", help="all that a consumer of the topics in the groups needs")
     parser.add_argument("--idempotent", action="store_true", help="with --producer: idempotent writes (older brokers)")

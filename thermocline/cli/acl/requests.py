@@ -1,5 +1,7 @@
-"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls. A refusal raises CommandFailed with the
-remedy. They work with Apache Kafka too."""
+"""The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls.
+
+A refusal raises CommandFailed with the remedy. They work with Apache Kafka too.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def _check(what: str, code: int, message: str | None) -> None:
         )
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise CommandFailed(
-            f"{what}: this user may not; a super user (super.users) may, and who has Alter (to list: Describe) on the "
-            "cluster"
+            f"{what}: this user may not; a super user (super.users) may, and so may a user with Alter (to list: "
+            f"Describe) on the cluster"
         )
     raise CommandFailed(f"{what}: {message or error_name(code)}")

@@ -1,4 +1,4 @@
-"""Batches and records as text or JSON lines, for `log dump` and `bucket dump`.
+"""Prints batches and records as text or JSON lines, for `log dump` and `bucket dump`.
 
 A batch is checked (CRC, offsets in order) before it is printed. The first bad one ends the dump with its position.
 """

@@ -33,7 +33,10 @@ def probe_store(url: str, *, with_race: bool) -> int:
             passed = passed and raced.passed
         print(f"copies will be verified by {report.verification.value}")
         if not passed:
-            note("this store cannot hold a log: two brokers would overwrite each other's manifests, or bytes would go")
+            note(
+                "this store cannot hold a log: two brokers would overwrite each other's manifests, or bytes would be "
+                "lost"
+            )
         return Exit.DONE if passed else Exit.REFUSED
 
     return with_bucket(url, run)
@@ -120,7 +123,7 @@ async def _check_complete(bucket: Bucket) -> None:
         url = bucket.store.url
         raise CommandFailed(
             f"the cluster of {url} was rebuilt: nothing is deleted before `thermocline cluster rebuild --bucket {url} "
-            "--done` says that all is there",
+            "--done` confirms that everything is back",
             Exit.REFUSED,
         )
 
@@ -150,10 +153,10 @@ def _print_sums(plans: list[GcPlan], *, deleted: bool) -> None:
     print(f"{gone}{kept}, {len(total.pending)} pending")
     if total.kept:
         print(
-            "kept: they hold what the bucket does not name elsewhere. A broker that leads the partition deletes them "
+            "kept: they may be the only copies of records. A broker that leads the partition deletes them "
             "when its log has the records; --delete --delete-only-copies deletes them now"
         )
     if total.pending:
-        print("pending: of the root's own epoch, so that the running broker may still name it")
+        print("pending: they have the leader epoch of the root, so the running broker may still name them")
     if total.deletable and not deleted:
         print("this was a dry run; add --delete")

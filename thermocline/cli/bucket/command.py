@@ -82,7 +82,7 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     verify = _verb(
         verbs,
         "verify",
-        about="check that what the manifests name is there, whole and without a hole; exit 5 when it is not",
+        about="check that all objects in the manifests exist, complete and without a gap; exit 5 otherwise",
         example="thermocline bucket verify s3://my-bucket/log --deep",
     )
     verify.add_argument("--topic", metavar="T", help="this topic only, by name or id")
@@ -92,14 +92,14 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     gc = _verb(
         verbs,
         "gc",
-        about="list the objects that nothing names, and delete those that nothing can name again",
+        about="list objects that no manifest names, and delete those that none can name later",
         example="thermocline bucket gc s3://my-bucket/log --delete",
     )
     gc.add_argument("--delete", action="store_true", help="delete what is deletable (without it: only list)")
     gc.add_argument(
         "--delete-only-copies",
         action="store_true",
-        help="with --delete: what is kept too, which may be the only copies of records",
+        help="with --delete: also kept objects, which may be the only copies of records",
     )
     add_json(gc)
     gc.set_defaults(run=_gc)
@@ -109,7 +109,7 @@ def _register_rewrap(verbs: Subparsers[Parser]) -> None:
     rewrap = _verb(
         verbs,
         "rewrap",
-        about="bring every object under the key file's active key, beside running brokers too",
+        about="encrypt the data key of every object with the key file's active key, also while brokers run",
         example="thermocline bucket rewrap 's3://my-bucket/log?key_file=/etc/thermocline/keys.json' --dry-run",
     )
     rewrap.add_argument("--dry-run", action="store_true", help="only count the objects under each key")

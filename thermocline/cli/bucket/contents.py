@@ -1,6 +1,6 @@
 """`bucket ls`, `bucket manifest`, `bucket dump`: print a bucket's content.
 
-The JSON names of `ls` are a contract. `dump --log` writes the log's bytes only, each chunk checked before.
+The JSON names of `ls` are a contract. `dump --log` writes only the log's bytes, and checks each chunk before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bucket opened for reading without a broker: its store, and its partitions by topic.
+"""Bucket access without a broker: opens the store for reading, and finds partitions by topic.
 
 Topic names come from the manifests, so a bucket without `cluster.json` can be read. A topic id works instead of a name,
 because a topic that was deleted and created again has two.
@@ -165,7 +165,7 @@ def world_of(workers: ThreadWorkers) -> World:
 
 
 def bucket_url_of(url: str) -> BucketUrl:
-    """Parsed, with the key file that the environment names. Raises InvalidRequest."""
+    """The parsed bucket URL, with the key file that the environment names. Raises InvalidRequest."""
     return with_key_file(parse_bucket_url(url), os.environ.get(KEY_FILE_VARIABLE))
 
 

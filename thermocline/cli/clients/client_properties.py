@@ -1,7 +1,7 @@
-"""The configuration of a client: `--command-config FILE`, `-X K=V`, by librdkafka's names or by Java's (S14).
+"""Client configuration from `--command-config FILE` and `-X K=V`, by librdkafka's names or by Java's (S14).
 
-One result serves both clients of the command line: librdkafka gets all of it by its own names, our own client the
-protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored, except for
+One result serves both clients of the command line. librdkafka gets all configs by its own names; our own client gets
+the protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored, except for
 security: those are refused, because the connection would be less secure than requested. No error shows a value.
 """
 
@@ -23,11 +23,11 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 _PROTOCOL: Final = "security.protocol"
 _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
 HTTP_TOKEN: Final = "thermocline.http.token"
-"""Ours; Java's clients warn of a config that they do not know."""
+"""A config of ours; Java's clients only warn of configs that they do not know."""
 _BOOTSTRAP: Final = ("bootstrap.servers", "metadata.broker.list")
 _SECURE: Final = ("ssl.", "sasl.", "security.", "https.")
 _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
-# Java's TLS configs without an effect on PEM files, or that OpenSSL decides itself.
+# Java's TLS configs that have no effect on PEM files, or whose subject OpenSSL decides itself.
 _NEEDLESS: Final = (
     *_STORE_TYPES,
     "ssl.truststore.password",

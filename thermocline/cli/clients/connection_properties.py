@@ -1,4 +1,4 @@
-"""The client configuration of this command: one process runs one command, so it is set once, before the command runs.
+"""Client configuration of this command. One process runs one command, so it is set once, before the command runs.
 
 It is not passed as a parameter, because a command that forgot to pass it would fail only on a secured cluster.
 """

@@ -70,7 +70,7 @@ def http_of(client: WireClient, node_id: int) -> HttpAddress | None:
     try:
         address = parse_address(values.get(_HTTP) or "", _HTTP)
     except InvalidConfig:
-        return None  # another broker's, or none
+        return None  # the port is another broker's, or nothing answers
     host = client.host if address.every_interface else address.host
     return HttpAddress(host, address.port, bool(values.get(_HTTP_TLS)))
 

@@ -1,7 +1,7 @@
 """Blocking GET and POST requests to a broker's HTTP port, one connection each.
 
-The port's certificate is verified by the command's client configuration. Its token is sent over TLS, and within this
-machine, only.
+The port's certificate is verified by the command's client configuration. Its token is sent only over TLS or within this
+machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S: Final = 2.0
 
 
 class HttpRefused(Exception):
-    """No response, or one that is no success; the message says which."""
+    """There was no response, or it was no success; the message says which."""
 
 
 class HttpAddress(NamedTuple):

@@ -1,4 +1,4 @@
-"""The names of librdkafka's configs, to suggest the nearest one of `-X`, and to tell them from Java's in a file.
+"""Names of librdkafka's configs, to suggest the nearest name for `-X`, and to distinguish them from Java's in a file.
 
 Source: librdkafka 2.16, CONFIGURATION.md, without callbacks. A test checks that the library in use knows every name.
 """

@@ -1,4 +1,4 @@
-"""TLS and the login of our own client, by this command's client configuration. PEM files only, as librdkafka."""
+"""TLS and login of our own client, by this command's client configuration. It reads PEM files only, like librdkafka."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _ADVICE: dict[int, str] = {
     KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "it takes Read on the group: `thermocline acl add --allow-principal "
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this needs Read on the group: `thermocline acl add --allow-principal "
     "User:NAME --operation Read --group GROUP`, or -g with one that you may read",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "see `thermocline acl list --topic TOPIC --matching`, as a super user",
     KafkaError.NON_EMPTY_GROUP: "stop its members first; see `thermocline group describe`",
@@ -105,8 +105,8 @@ def make_client(
     decided: Mapping[str, str],
 ) -> C:
     """A client. This command's client configuration wins over `defaults`; `extra` are the `-X` pairs in it.
-    CommandFailed (usage) for an unknown name, with the nearest one, for a refused value, and for a name that a flag
-    decides.
+    CommandFailed (usage) for an unknown name (the message has the nearest one), for a refused value, and for a config
+    that a flag sets.
     """
     for name, _ in extra:
         if why := decided.get(name):
@@ -141,7 +141,7 @@ def plainly(what: str, error: KafkaError) -> str:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Turn the client's exceptions into CommandFailed; `what` names the operation.
+    """Turn the client's exceptions into CommandFailed. `what` names the operation.
 
     For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
     carry.
@@ -176,8 +176,9 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
 
 
 def login_refusal(bootstrap: str) -> str | None:
-    """Whether a broker refuses the login of this command, and why; None: it does not, or that is not known.
-    librdkafka retries a refused login in silence, and then says that no broker answered."""
+    """The reason why a broker refuses the login of this command; None: it does not refuse it, or that is unknown.
+    librdkafka retries a refused login in silence, and then says that no broker answered.
+    """
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import BrokerUnreachable, LoginRefused
 
@@ -266,7 +267,8 @@ def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
             cause = failed.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() in _LATE:
                 raise CommandFailed(
-                    f"{what(name)}: no answer within {REQUEST_TIMEOUT_S:.0f} s; the broker may still be at it: see "
+                    f"{what(name)}: no answer within {REQUEST_TIMEOUT_S:.0f} s; the broker may still be working on "
+                    f"it: see "
                     "`thermocline topic list` before you try again"
                 ) from failed
             raise

@@ -58,13 +58,13 @@ R = TypeVar("R", bound=Message)
 
 
 class BrokerUnreachable(Retryable):
-    """No response from an address. The message says which, and what to check; `why` is the message without that."""
+    """No response from an address. The message has address, cause and what to check; `why` is the cause alone."""
 
     why = ""
 
 
 class LoginRefused(BrokerUnreachable):
-    """The broker answers, and refused the login; the message says whose."""
+    """The broker answers but refused the login; the message has the user."""
 
 
 class WireClient:

@@ -1,4 +1,4 @@
 """`thermocline cluster`: status and findings, forget; packages for moves and for restore.
 
-Any broker may be asked, and Apache Kafka's too where its protocol has the request.
+Requests go to any broker, also to Apache Kafka's where its protocol has the request.
 """

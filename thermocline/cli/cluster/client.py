@@ -91,7 +91,7 @@ def under_way(client: WireClient) -> dict[Name, Reassignment]:
         ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None),
         ListPartitionReassignmentsResponse,
     )
-    _check(answer.error_code, answer.error_message, "what moves cannot be told now")
+    _check(answer.error_code, answer.error_message, "moves in progress cannot be listed now")
     return {
         (topic.name, each.partition_index): Reassignment(
             tuple(node for node in each.replicas if node not in each.removing_replicas),

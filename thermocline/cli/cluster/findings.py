@@ -1,7 +1,7 @@
-"""Findings about a cluster, worst first: those that its image shows, and those that only an outside view shows. Pure.
+"""Findings about a cluster, worst first: those of its image, and those that are visible only from outside. Pure.
 
-An outside view shows brokers that do not answer and brokers with an old image. Findings of the image have the broker's
-own words (broker.observe.cluster_findings). Each finding ends with the remedy.
+The view from outside shows brokers that do not answer and brokers with an old image. Findings of the image have the
+broker's own words (broker.observe.cluster_findings). Each finding ends with the remedy.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def notes(seen: ClusterState) -> list[str]:
 
 
 def _forgotten_throttle(seen: ClusterState) -> list[str]:
-    """As reported by the broker that has watched longest."""
+    """The finding about a throttle that may be forgotten, by the report of the broker that has watched longest."""
     longest = max(seen.standings.values(), key=lambda standing: standing.throttled_idle_ms, default=None)
     if longest is None or longest.throttled_idle_ms < THROTTLE_IDLE_MS:
         return []
     return [
         f"replication is throttled ({longest.throttled}), and nothing has moved for "
-        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: who falls behind catches up no faster; take "
-        "it back with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: replicas that fall behind catch up no faster; "
+        "remove it with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
     ]
 
 
@@ -89,7 +89,7 @@ def _of_controller(seen: ClusterState) -> Iterator[Finding]:
     yield Finding(
         "no_controller",
         f"{who} is the controller: topics cannot be changed, and nobody is elected",
-        "wait for half a minute: any broker takes over that reaches the bucket; when none does, check the bucket",
+        "wait for half a minute: a broker that reaches the bucket takes over; when none does, check the bucket",
     )
 
 
@@ -109,7 +109,7 @@ def _of_brokers(seen: ClusterState) -> Iterator[Finding]:
         if standing.version < newest and standing.heartbeat_age_ms > SILENCE_WARN_MS:
             yield Finding(
                 "behind_cluster",
-                f"broker {node} obeys version {standing.version}, the newest is {newest}",
+                f"broker {node} has applied version {standing.version}, the newest is {newest}",
                 "look again; when it lasts, check its way to the controller (--internal) and to the bucket",
             )
     held: dict[str, list[tuple[int, str]]] = {}

@@ -1,7 +1,7 @@
 """`thermocline cluster forget`: gives up a node that does not come back.
 
-Prints what happens to each partition of the node first. Partitions that no other replica has completely come first,
-because they continue without the records that only this node may hold. A node that had a session since is not given up.
+Prints what happens to each partition of the node first. Partitions without another complete replica come first, because
+they continue without the records that only this node may hold. A node that had a session since is not given up.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def register(verbs: Subparsers[Parser]) -> None:
     forget = verbs.add_parser(
         "forget",
-        help="give a broker up that does not come back",
+        help="give up a broker that does not come back",
         description="Prints the partitions that the broker holds, and what becomes of each; then asks. It leaves every "
         "in-sync set, and its directory counts as lost from then on. Partitions that no other broker has completely "
-        "go on with what the best other replica has. A broker without assigned partitions leaves the cluster.",
+        "continue with the records of the best other replica. A broker without assigned partitions leaves the cluster.",
         example="thermocline cluster forget 3 --yes",
     )
     forget.add_argument("node", type=natural, metavar="NODE", help="its number")
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     seen = source.read()
     broker = next((row for row in seen.brokers if row.node == node), None)
     if broker is None:
-        raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` says who is")
+        raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` lists the brokers")
     if broker.active:
         raise CommandFailed(f"broker {node} has a session: stop it first; only what is gone for good is given up")
     held = [row for row in seen.partitions if node in row.replicas or node in (row.target or ())]
@@ -111,8 +111,8 @@ def _consequence(emptied: int, held: int) -> str:
     if not emptied:
         return f"{held} partitions lose a replica until it is replaced, or drained, and nothing else."
     return (
-        f"{emptied} of its {held} partitions lose what it alone may hold, and go on with what the best other replica, "
-        "or the bucket, has."
+        f"{emptied} of its {held} partitions lose the records that only it may hold, and continue with those of the "
+        f"best other replica or of the bucket."
     )
 
 
@@ -124,7 +124,7 @@ def _picture(losses: list[Loss]) -> str:
             ",".join(map(str, loss.left)) or "-",
             "-" if loss.hot_bytes is None else show_size(loss.hot_bytes),
             "-" if loss.cold_bytes is None else show_size(loss.cold_bytes),
-            "begins without what it alone may hold" if loss.is_emptied else "keeps all of it",
+            "begins without the records that only it may hold" if loss.is_emptied else "keeps all of it",
         )
         for loss in losses
     ]

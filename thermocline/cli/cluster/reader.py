@@ -1,4 +1,5 @@
-"""Reads the state of a cluster: asks every broker in parallel, and takes the newest image; sizes for plans of moves.
+"""Reads the state of a cluster: asks every broker in parallel and takes the newest image. Also reads sizes for plans of
+moves.
 
 One broker that answers is enough; the reports of the others are then unknown. An HTTP response counts for the broker
 that it names. A cluster without our HTTP port (Apache Kafka) is described by Metadata alone; its hot bytes are the logs
@@ -32,8 +33,9 @@ _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One broker's response. `silent`: why there is none; `http`: its HTTP address; `own`: its status from there;
-    `hidden`: this user may not know that address."""
+    """One broker's response. `silent`: the reason why there is none; `http`: the broker's HTTP address; `own`: its
+    status from there; `hidden`: this user may not know that address.
+    """
 
     node: int
     silent: str | None = None
@@ -71,7 +73,7 @@ class ClusterReader:
         self._http: dict[int, HttpAddress] = {}  # HTTP addresses by node, as of the last read
 
     def connect(self, timeout_s: float = 10.0) -> WireClient:
-        """To the first broker that answers. BrokerUnreachable when none does."""
+        """Connect to the first broker that answers. BrokerUnreachable when none does."""
         return connect(",".join((self._bootstrap, *self._known)), timeout_s)
 
     def read(self) -> ClusterState:

@@ -1,4 +1,4 @@
-"""The output of `cluster status`: JSON lines, and text for people. Pure.
+"""Output of `cluster status`: JSON lines, and text for people. Pure.
 
 The names of the JSON fields are a contract (cli.md).
 """
@@ -43,9 +43,9 @@ class ClusterState:
     """The state of a cluster at one moment.
 
     By node: `silent`: reason why it did not answer; `standings` and `conditions`: its own report of its place in the
-    cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`: it
-    answers, and this user may not know its HTTP port; `read_only`: it belongs to no
-    cluster and reads the bucket of one. `copies`: replicas that are being copied.
+    cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`: it answers, and this
+    user may not know its HTTP port; `read_only`: it belongs to no cluster and reads the bucket of one. `copies`:
+    replicas that are being copied.
     """
 
     cluster: Cluster
@@ -187,7 +187,9 @@ def _broker_state(seen: ClusterState, broker: BrokerRow) -> str:
 
 
 def _heard(standing: InCluster | None) -> str:
-    """Time since the controller's last answer. A parked heartbeat is answered within 1.5 s, so below 4 s is "now"."""
+    """Time since the controller's last answer. A parked heartbeat is answered within 1.5 s, so any time below 4 s is
+    shown as "now".
+    """
     if standing is None:
         return "-"
     seconds = standing.heartbeat_age_ms // 1000

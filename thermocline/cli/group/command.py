@@ -37,8 +37,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     reset.register(verbs)
     delete = verbs.add_parser(
         "delete",
-        help="forget groups and all they committed",
-        description="Forget groups without members, and every position they committed. A group that is used again "
+        help="delete groups and their committed positions",
+        description="Delete groups without members, and every position they committed. A group that is used again "
         "begins where its auto.offset.reset says.",
         example="thermocline group delete billing",
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 Target = tuple[int, str]
-"""(offset, why it is not the one that was named, or "")."""
+"""(offset, the reason why it is not the requested one, or "")."""
 
 
 def register(verbs: Subparsers[Parser]) -> None:
@@ -52,8 +52,8 @@ def register(verbs: Subparsers[Parser]) -> None:
     )
     to.add_argument("--to-earliest", action="store_true", help="the beginning of the log, in both tiers")
     to.add_argument("--to-latest", action="store_true", help="the end of the log")
-    to.add_argument("--to-current", action="store_true", help="where it is; the end where it never was")
-    to.add_argument("--shift-by", type=checked(int), metavar="N", help="so many offsets on, or back with -N")
+    to.add_argument("--to-current", action="store_true", help="its present position; the end where it has none")
+    to.add_argument("--shift-by", type=checked(int), metavar="N", help="so many offsets forward; -N: backward")
     reset.add_argument(
         "--topic",
         type=checked(_topic),

@@ -41,8 +41,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         example=_EXAMPLE,
     )
     parser.add_argument("topic", metavar="TOPIC", help="name or id")
-    parser.add_argument("--bucket", metavar="URL", required=True, help="where the history lies")
-    parser.add_argument("--table", metavar="NS.TABLE", required=True, help="made when it is not there")
+    parser.add_argument("--bucket", metavar="URL", required=True, help="URL of the bucket with the history")
+    parser.add_argument("--table", metavar="NS.TABLE", required=True, help="created if it does not exist")
     parser.add_argument(
         "--catalog",
         metavar="C",
@@ -79,9 +79,11 @@ def _add_run(parser: Parser) -> None:
     size = checked(_size)
     run_options = parser.add_argument_group("the run")
     add_spark(run_options)
-    run_options.add_argument("--max-bytes", metavar="SIZE", type=size, help="of log in one commit (default 4GiB)")
-    run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after so many")
-    run_options.add_argument("--file-bytes", metavar="SIZE", type=size, help="of log in one file (default 256MiB)")
+    run_options.add_argument("--max-bytes", metavar="SIZE", type=size, help="bytes of log in one commit (default 4GiB)")
+    run_options.add_argument("--max-commits", metavar="N", type=positive, help="stop after this many commits")
+    run_options.add_argument(
+        "--file-bytes", metavar="SIZE", type=size, help="bytes of log in one file (default 256MiB)"
+    )
     run_options.add_argument(
         "--compact", action="store_true", help="merge the table's small files instead of archiving; the same rows"
     )
@@ -89,7 +91,7 @@ def _add_run(parser: Parser) -> None:
         "--by-day", action="store_true", help="partition a new table by the day of its rows' timestamps (UTC)"
     )
     run_options.add_argument(
-        "--allow-data-loss", action="store_true", help="step over what expired or is damaged, and report it"
+        "--allow-data-loss", action="store_true", help="skip expired or damaged records, and report them"
     )
     run_options.add_argument("--dry-run", action="store_true", help="say what would be archived; starts no Spark")
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from thermocline.cli.terminal.output import ProgressLine
 
-OUTPUT_BYTES_MAX = 16 << 10  # of the end of the JVM's output
+OUTPUT_BYTES_MAX = 16 << 10  # bytes printed from the end of the JVM's output
 
 
 def add_spark(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--master", metavar="M", help="of Spark (default: local[*], or spark-submit's)")
+    parser.add_argument("--master", metavar="M", help="Spark's master (default: local[*], or spark-submit's)")
     parser.add_argument("--verbose", action="store_true", help="show what Spark's JVM says")
 
 
@@ -61,7 +61,7 @@ def maybe_session(
             with stderr_to(None if verbose else words):
                 spark = session(app_name, master)
         except (PySparkException, Py4JError) as failed:
-            raise CommandFailed("Spark did not start; its own words stand above. Is --master right?") from failed
+            raise CommandFailed("Spark did not start; its own messages are above. Is --master right?") from failed
         try:
             yield spark
         finally:

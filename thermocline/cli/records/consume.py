@@ -36,7 +36,7 @@ _DECIDED = {
     "group.id": "use -g",
     "auto.offset.reset": "use -o",
     "enable.partition.eof": "-e needs it",
-    "enable.auto.commit": "with -g what was printed is committed, nothing else ever",
+    "enable.auto.commit": "with -g only printed records are committed",
 }
 
 
@@ -69,7 +69,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 class _Given:
-    """Whether the group assigned partitions to this member; none if it has more members than partitions."""
+    """Whether the group assigned partitions to this member. It has none if there are more members than partitions."""
 
     once = False
 
@@ -140,7 +140,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
             if error is None:
                 if left == 0:
                     break
-                assert index is not None and offset is not None  # only events without a record lack them
+                assert index is not None and offset is not None  # None only in events without a record
                 out.write(render(message))
                 ended.discard(index)
                 printed[index] = offset + 1
@@ -156,7 +156,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
         if arguments.group is not None and printed:
             _commit(consumer, arguments, printed)
         if not printed and _reader_left(out):
-            raise BrokenPipeError  # do not wait for the next write to find out
+            raise BrokenPipeError  # without this the end would be noticed only at the next write
         unread = _unread(consumer, ended, partitions)
         if arguments.exit_at_end and unread is not None and not unread:
             undecided.tell()
@@ -244,7 +244,7 @@ class _Undecided:
 
 
 class _Silence:
-    """Prints once, after ten seconds, that partitions with unread records deliver none, and the reason.
+    """Prints once, after ten seconds, that partitions with unread records deliver none, and why.
 
     librdkafka retries silently.
     """

@@ -1,4 +1,4 @@
-"""Where `thermocline consume` starts: parses `-o`, and resolves it to an offset in each partition.
+"""Start of `thermocline consume`: parses `-o`, and resolves it to an offset in each partition.
 
 A topic, partition or offset that does not exist is reported, never replaced silently.
 """

@@ -41,7 +41,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     try:
         return cast(
             "list[tuple[str, bytes | None]]", message.headers() or []
-        )  # its stub allows what only producers give
+        )  # its stub allows types that only producers give
     except SystemError as failed:
         if not isinstance(failed.__cause__, UnicodeDecodeError):
             raise

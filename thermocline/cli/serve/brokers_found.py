@@ -64,7 +64,7 @@ def directory_of(data_dir: str, node_id: int) -> str:
 
 
 def node_id_of(name: str) -> int | None:
-    """The node id in a directory's name; None if it is no broker's."""
+    """The node id in a directory's name; None if it is not the name of a broker's directory."""
     prefix, _, number = name.rpartition("-")
     is_number = number.isascii() and number.isdigit() and str(int(number[:10])) == number
     return int(number) if prefix == "broker" and is_number else None

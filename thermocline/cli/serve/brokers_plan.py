@@ -1,4 +1,4 @@
-"""`serve --brokers N`: the arguments of each of N brokers on one machine. Pure.
+"""Plan of `serve --brokers N`: the arguments of each of N brokers on one machine. Pure.
 
 Broker `i` lives in `DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a share of the memory and
 disk limits.
@@ -93,7 +93,7 @@ def _child(config: BrokerConfig, given: argparse.Namespace, count: int, index: i
 
 
 def _others(config: BrokerConfig, given: argparse.Namespace, count: int, index: int) -> Iterator[str]:
-    """The other flags as given; budgets last, so that they win."""
+    """The other flags as given; the shares of limits come last, so that they win."""
     # The default is beside the common data directory.
     bucket = config.bucket_url if config.bucket_is_default else given.bucket
     passed = {
@@ -148,7 +148,9 @@ def _port(first: int, index: int, flag: str) -> int:
 
 
 def _check_ports(children: Sequence[Child]) -> None:
-    """ConfigError for a port used twice on one host. Other names of a host are found when ports are bound."""
+    """ConfigError for a port used twice on one host. Conflicts under different names of one host are found when ports
+    are bound.
+    """
     seen: dict[tuple[str, int], tuple[int, str]] = {}
     for child in children:
         for at in child.addresses:

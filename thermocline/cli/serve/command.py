@@ -34,8 +34,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     http.add_argument("--http", metavar="HOST:PORT", help="/metrics, /readyz, tier seal (default 127.0.0.1:9644)")
     http.add_argument("--no-http", action="store_true", help="no HTTP port")
     add("--node-id", metavar="N", help="this broker's number (default 1)")
-    add("--rack", metavar="R", help="where it stands: replicas are spread over racks")
-    add("--internal", metavar="HOST:PORT", help="where other brokers reach it, and no client (default 127.0.0.1:0)")
+    add("--rack", metavar="R", help="its rack: replicas are spread over racks")
+    add("--internal", metavar="HOST:PORT", help="address for other brokers, not for clients (default 127.0.0.1:0)")
     add(
         "--brokers",
         type=_brokers,
@@ -49,7 +49,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         action="store_true",
         help="serve what the bucket of another cluster holds, and write nothing to it",
     )
-    add("--take-over", action="store_true", help="your word that the broker that last served this bucket is dead")
+    add("--take-over", action="store_true", help="asserts that the broker that last served this bucket is dead")
     add(
         "--secure",
         action="store_true",
@@ -58,8 +58,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("--join", metavar="FILE", help="with --secure, the join.properties of a broker whose cluster this one joins")
     add("--secured-by", metavar="DIR", help=argparse.SUPPRESS)  # of one of --brokers N: the common data directory
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
-    add("--log-format", choices=("text", "json"), default="text", help="of the lines on stderr")
-    add("--log-level", choices=_LEVELS, default="info", help="the least that is written (default info)")
+    add("--log-format", choices=("text", "json"), default="text", help="format of the lines on stderr")
+    add("--log-level", choices=_LEVELS, default="info", help="lowest level that is logged (default info)")
     add("--supervised", action="store_true", help=argparse.SUPPRESS)  # one of --brokers N: ends with its standard input
     serve.set_defaults(run=_run)
 

@@ -78,8 +78,9 @@ def warn_of_one_disk(config: BrokerConfig) -> None:
 
 
 class Configuration:
-    """The broker's configuration, from flags, environment and file. Of a reload, as the file is then, over the same
-    defaults. Raises ConfigError; CommandFailed for an unreadable file."""
+    """The broker's configuration, from flags, environment and file. A reload reads the file again, over the same
+    defaults. Raises ConfigError; CommandFailed for an unreadable file.
+    """
 
     def __init__(self, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
         from broker.config.places import Launch
@@ -107,7 +108,7 @@ class Configuration:
         return resolve(self.flags, self._sets, self._environment, self._text, judged, defaults)
 
     def again(self) -> BrokerConfig:
-        """As the file is now."""
+        """The configuration as the file is now."""
         from broker.config.sources import ConfigError
 
         try:
@@ -263,8 +264,9 @@ def run_broker(
 
 
 class HangUp:
-    """SIGHUP: a reload; a stop where the terminal of the start is gone, unless `nohup` said that this is meant. Made
-    before a handler is installed."""
+    """Handles SIGHUP: reloads, or stops if the terminal of the start is gone and the process was not started by
+    `nohup`. Made before a handler is installed.
+    """
 
     def __init__(self, reload: Callable[[], None], stop: Callable[[], None]) -> None:
         self._reload = reload

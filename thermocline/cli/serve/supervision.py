@@ -1,8 +1,9 @@
-"""Decides which of several brokers starts, restarts, or ends them all. Pure: events come with monotonic seconds.
+"""Supervision of several brokers: decides which broker starts or restarts, and when all end. Pure: events come with
+monotonic seconds.
 
 The first broker is ready before the others start for the first time, because it may have to create the cluster. A
 broker that ended restarts with growing delays. An exit code that needs a person (configuration, refused, storage
-failed) ends all with that code. While they end, none starts.
+failed) ends all with that code. While the brokers end, none starts.
 """
 
 from __future__ import annotations

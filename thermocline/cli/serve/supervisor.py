@@ -1,4 +1,4 @@
-"""`thermocline serve --brokers N`: a supervisor, and N brokers in child processes.
+"""Supervisor of `thermocline serve --brokers N`: runs N brokers in child processes.
 
 `supervision` decides; this module performs. Every address must be free before the first broker starts (D58). A child
 stops cleanly when its stdin pipe closes, so none outlives the supervisor. Terminal signals reach only the supervisor; a
@@ -37,7 +37,9 @@ def run_many(config: BrokerConfig, given: argparse.Namespace, count: int) -> int
 
 async def _serve(children: Sequence[Child], data_dir: str) -> int:
     await _check_addresses(children)
-    log.info("%d brokers, %d to %d, below %s", len(children), children[0].node_id, children[-1].node_id, data_dir)
+    log.info(
+        "%d brokers, node ids %d to %d, below %s", len(children), children[0].node_id, children[-1].node_id, data_dir
+    )
     return await _Supervisor(children, data_dir).run()
 
 
@@ -116,7 +118,7 @@ class _Supervisor:
             return
         log.info("broker %d is process %d", node_id, process.pid)
         self._processes[node_id] = process
-        if node_id in self._stopping:  # since its start began
+        if node_id in self._stopping:  # it was told to stop while it started
             self._close_input(process)
         await self._read_ready_line(node_id, process)
         code = await process.wait()

@@ -1,1 +1,1 @@
-"""The terminal side of all commands: flags, times, tables, questions, and exit codes."""
+"""Shared parts of all commands: flags, times, tables, questions, and exit codes."""

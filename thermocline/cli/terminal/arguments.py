@@ -33,8 +33,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's own is overloaded by the namespace's type
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Report unknown arguments here; argparse would let the topmost parser do it, whose help does not have them
-        either.
+        """Report unknown arguments by this parser. argparse would report them by the topmost parser, whose help does
+        not have this command's flags.
         """
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:

@@ -54,7 +54,7 @@ def no_topic(topic: str) -> CommandFailed:
 
 
 def no_partition(topic: str, partition: int, count: int) -> CommandFailed:
-    """`count`: of the topic's partitions."""
+    """The error for a partition that does not exist. `count`: the number of the topic's partitions."""
     return CommandFailed(f"topic {topic} has no partition {partition}; it has {count}, from 0")
 
 

@@ -1,7 +1,7 @@
 """Parses times of flags: `@1793491200000`, `@2026-11-01`, `@2026-11-01T08:30`, `…Z`, `…+01:00`.
 
-Digits alone are milliseconds since 1970 (UTC). A date without a zone is local time. For ambiguous texts, a note says
-which instant was understood.
+Digits alone are milliseconds since 1970 (UTC). A date without a zone is local time. For ambiguous texts, a note shows
+the chosen instant.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LIKE_SECONDS: Final = range(10**9, 10**10)  # as seconds 2001 to 2286, as milli
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """`ms` since 1970. `meaning`: the understood instant in words, "" if the text is unambiguous."""
+    """`ms` since 1970. `meaning`: the chosen instant in words; "" if the text is unambiguous."""
 
     ms: int
     meaning: str = ""
 
 
 def noted_ms(instant: Instant) -> int:
-    """Its `ms`; notes on stderr which instant was understood, if the text is ambiguous."""
+    """Its `ms`. If the text is ambiguous, prints the chosen instant on stderr."""
     if instant.meaning:
         note(f"thermocline: {instant.meaning}")
     return instant.ms

@@ -1,1 +1,3 @@
-"""`thermocline tier`: how much of each log is in the bucket, what blocks copying, and when data is deleted."""
+"""`thermocline tier`: shows the part of each log in the bucket, obstacles to copying, and retention; copies logs on
+request.
+"""

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 def register(nouns: Subparsers[Parser]) -> None:
     verbs = nouns.add_parser(
-        "tier", help="how far the log has sunk; seal and copy now", example="thermocline tier status --watch"
+        "tier",
+        help="how much of each log is in the bucket; seal and copy now",
+        example="thermocline tier status --watch",
     ).add_subparsers(metavar="VERB", required=True)
     status = verbs.add_parser(
         "status",

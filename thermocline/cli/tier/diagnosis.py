@@ -1,5 +1,6 @@
-"""Explains a client's timeout by the state of the broker and the topic's configs. If the broker cannot be asked, the
-explanation is left out and the command continues.
+"""Explains a client's timeout by the state of the broker and the topic's configs.
+
+If the broker cannot be asked, the explanation is left out and the command continues.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def broker_reason(bootstrap: str, topic: str) -> str:
 
 
 def unmet_replicas(bootstrap: str, topic: str) -> str:
-    """A sentence if a partition has fewer in-sync replicas than acks=all needs (clients retry until they time out,
-    and never say so); else "", also if the broker does not answer.
+    """A sentence if a partition has fewer in-sync replicas than acks=all needs: clients then retry until they time out,
+    without a message. Else "", also if the broker does not answer.
     """
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import TOPIC_RESOURCE, BrokerUnreachable

@@ -1,4 +1,4 @@
-"""A topic's retention in one sentence: when data is deleted from the disk, and when from the bucket. Pure."""
+"""Retention of a topic as one sentence: when data is deleted from the disk, and when from the bucket. Pure."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _compaction(row: StatusRow) -> str:
     """Gain and cost of the next compaction of the bucket; empty without one."""
     if not row.stale_bytes and not row.replaced_bytes:
         return ""
-    said = [f"{show_size(row.replaced_bytes or 0)} of replaced objects wait for the end of their grace"]
+    said = [f"{show_size(row.replaced_bytes or 0)} of replaced objects are kept until their grace ends"]
     if row.stale_bytes:
         said.insert(
             0,
@@ -188,7 +188,7 @@ def _size(value: int | None) -> str:
 
 
 def _time(value_ms: int | None) -> str:
-    """In whole seconds, because milliseconds flicker in a live table."""
+    """A time in whole seconds, because milliseconds flicker in a live table."""
     return plain(value_ms) if value_ms is None else show_duration(value_ms // 1000 * 1000)
 
 

@@ -30,9 +30,13 @@ def register(verbs: Subparsers[Parser]) -> None:
         example="thermocline topic alter orders -c local.retention.ms=2h\nthermocline topic alter orders -p 24",
     )
     alter.add_argument("topic", type=filled, metavar="T")
-    alter.add_argument("-p", "--partitions", type=positive, metavar="N", help="so many in all, more than there are")
+    alter.add_argument(
+        "-p", "--partitions", type=positive, metavar="N", help="the new total, higher than the present one"
+    )
     alter.add_argument("-c", "--config", type=key_value, action="append", default=[], metavar="KEY=VALUE")
-    alter.add_argument("--reset", type=filled, action="append", default=[], metavar="KEY", help="back to the default")
+    alter.add_argument(
+        "--reset", type=filled, action="append", default=[], metavar="KEY", help="reset a config to its default"
+    )
     delete = verbs.add_parser(
         "delete", help="delete a topic, in both tiers", example="thermocline topic delete orders --yes"
     )
@@ -55,7 +59,7 @@ def alter_topic(arguments: argparse.Namespace) -> int:
     if count:
         before = len(_described(admin, arguments.topic).partitions)
         if count <= before:
-            why = "would change nothing" if count == before else "would take some away, which no Kafka broker can"
+            why = "would change nothing" if count == before else "would remove some, which no Kafka broker can"
             raise CommandFailed(
                 f"topic {arguments.topic} has {before} partition{'s' * (before > 1)}: {count} {why}; "
                 f"give more than {before}, or create another topic"

@@ -26,7 +26,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     listing = verbs.add_parser(
         "list",
         help="names and sizes of topics",
-        description="Each topic's partitions, bytes of log on disk and in the bucket; - or null where nobody says.",
+        description="Each topic's partitions, bytes of log on disk and in the bucket; - or null where unknown.",
         example="thermocline topic list --json",
     )
     listing.add_argument("--internal", action="store_true", help="internal topics too")

@@ -99,7 +99,7 @@ def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) 
             )
     if beyond:
         shown = ", ".join(beyond[:5]) + (f" and {len(beyond) - 5} more" if len(beyond) > 5 else "")
-        raise CommandFailed(f"{shown}, before the offset given; give a lower one, or -p and one of that partition")
+        raise CommandFailed(f"{shown}, before the given offset; give a lower one, or one partition with -p")
     return cuts
 
 

@@ -1,1 +1,1 @@
-"""`thermocline txn`: transactions at their coordinators, and those that hang in a partition (KIP-664)."""
+"""`thermocline txn`: transactions at their coordinators, and hanging ones in partitions (KIP-664)."""

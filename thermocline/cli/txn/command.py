@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 _TRANSACTION_KEY: Final = 1
 _WHERE_IDS_ARE: Final = (
-    "the condition transaction_overdue names that of a transaction that hangs (`thermocline cluster status`), and "
-    "`kafka-transactions.sh describe-producers` those of a partition"
+    "the condition transaction_overdue (`thermocline cluster status`) names the producer id of a hanging transaction, "
+    "and `kafka-transactions.sh describe-producers` lists the producer ids of a partition"
 )
 
 

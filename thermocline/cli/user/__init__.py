@@ -1,1 +1,1 @@
-"""`thermocline user`: who may log in by SCRAM."""
+"""`thermocline user`: the SCRAM users of a cluster."""

@@ -87,9 +87,9 @@ class BatchDecoder:
         return self._way.coverage.ranges
 
     def decode(self, log: Buffer | pa.Buffer) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of `log`: whole batches, one behind the other, offsets growing. Zero-copy for the input.
+        """The wanted rows of `log`, which has whole, contiguous batches with growing offsets. The input is not copied.
 
-        Raises PoisonBatch behind the rows before that batch; call again with `log[next_position:]` to resume. `log`
-        must not change while the iterator lives; rows do not refer to it.
+        Raises PoisonBatch after the rows before that batch; call again with `log[next_position:]` to resume. `log` must
+        not change while the iterator lives; rows do not refer to it.
         """
         return self._way.decode(log)

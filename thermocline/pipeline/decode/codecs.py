@@ -4,8 +4,8 @@ An attempt allocates no more than `logformat.compression` would, for any declare
 `logformat.compression.decompress` (a test checks). When an attempt fails (several frames, a wrong guess, damage), that
 function decides.
 
-GB/s out on one core, for 16 KiB and 1 MiB of events: zstd 1.0 and 1.5 (0.3 and 1.1 there), lz4 2.7 and 3.2 (2.2 and
-1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
+GB/s of output on one core, for 16 KiB and 1 MiB of events (in parentheses: `logformat.compression`): zstd 1.0 and 1.5
+(0.3 and 1.1), lz4 2.7 and 3.2 (2.2 and 1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _GZIP_RESERVED: Final = 0xE0  # flags that must be zero (RFC 1952, 2.3.1.2): isa
 _SLACK_BYTES: Final = 16 << 10
 _HEADROOM: Final = 1.25  # a guess is this much above the greatest ratio so far
 _RATIO_FIRST: Final = 8.0
-_RATIO_DECAY: Final = 0.995  # a batch, so that one high ratio does not raise allocations for ever
+_RATIO_DECAY: Final = 0.995  # for each batch, so that one high ratio does not raise allocations for ever
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_ZSTD_RUN: Final = 1  # block type: one byte stands for all
+_ZSTD_RUN: Final = 1  # block type: one byte, repeated
 _ZSTD_CHECKSUM: Final = 4  # frame header descriptor
 _SNAPPY_RATIO_MAX: Final = 22
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -89,7 +89,7 @@ class Decompressor:
 
 
 def _is_one_zstd_frame(data: memoryview) -> bool:
-    """Whether the frame ends where the data does; one-shot decompression does not check (RFC 8878, 3.1.1)."""
+    """Whether the frame ends at the end of the data; one-shot decompression does not check that (RFC 8878, 3.1.1)."""
     if bytes(data[:4]) != _ZSTD_MAGIC:
         return False
     at = zstandard.frame_header_size(data)

@@ -35,7 +35,7 @@ ENTRY: Final = 17
 AT: Final = 18  # next record of that entry, relative to its data; 0 at its start
 DONE: Final = 19  # records before it
 DELTA_BEFORE: Final = 20
-VALIDATED: Final = 21  # 1: the whole batch was parsed once, the rest of it cannot fail
+VALIDATED: Final = 21  # 1: the whole batch was parsed once, so the rest of it cannot fail
 # Output
 WANTED: Final = 22  # bits below
 ROWS: Final = 23
@@ -95,9 +95,9 @@ WANT_TIMESTAMP_TYPE: Final = 16
 WANT_HEADERS: Final = 32
 
 # --- statuses ---------------------------------------------------------------------------------------------------------
-MORE: Final = 0  # walk: the table or its bytes are full
+MORE: Final = 0  # walk: the table is full, or its bytes are
 END: Final = 1  # walk: end of the log; rows: end of the table
 POISON: Final = 2  # REASON says why; walk: the batch at POS, rows: the batch of ENTRY
 HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END
 FULL: Final = 4  # rows: deliver the output, and call again
-TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS say what would
+TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS have the needed sizes

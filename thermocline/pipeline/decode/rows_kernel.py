@@ -5,7 +5,7 @@ the output is full, the next call resumes at the same record. Runs without the G
 (`layout`), returns a status.
 
 Hot path. One core, 100 B, key + value + offset + timestamp, CRC included: 25 M records/s. 1 KB: 5.5 GB/s, where memcpy
-makes 8.5 (bench/decode.py). LLVM inlines the functions below; the state block stays in the level-1 cache.
+makes 8.5 (bench/decode.py). LLVM inlines the functions below, and the state block stays in the level-1 cache.
 """
 
 from __future__ import annotations
@@ -167,9 +167,10 @@ _fits: Final = inlined(_has_room)
 
 
 def _take(state: int, batch: int, wanted: int, reads: int) -> int:
-    """Append the wanted records of the table's row `batch`, from AT on. END behind the last, FULL, or −reason.
+    """Append the wanted records of the table's row `batch`, from AT on. Returns END after the last, FULL, or −reason.
 
-    The records behind the first that does not fit are parsed too, once, because only a batch that parses gives rows.
+    The records after the first one that does not fit are parsed too, once, because only a batch that parses completely
+    gives rows.
     """
     row_width = word(state, at_.ROW_WIDTH)
     rows = rows_before = word(state, at_.ROWS)

@@ -2,8 +2,8 @@
 
 Workers write files that no table names. Dead letters are committed before the rows beside them. Each commit requires
 the snapshot that the step was planned on, and records the offsets it adds and all archived offsets. A step whose commit
-finds another snapshot is planned again. So a crash at any point leaves a correct table, a dead-letter table at most one
-step ahead of it, and files without a name.
+finds another snapshot is planned again. A crash at any point thus leaves a correct table, a dead-letter table that is
+at most one step ahead, and files that no table names.
 """
 
 from __future__ import annotations
@@ -277,10 +277,10 @@ class _Archiver:
         if gone and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{self._topic.topic}: offsets left the bucket before they were archived: "
-                f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and step over "
-                "them with --allow-data-loss (fail_on_data_loss=False)"
+                f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and skip them "
+                f"with --allow-data-loss (fail_on_data_loss=False)"
             )
-        # Once the archive has passed them the table no longer shows them, so keep the first observation.
+        # Once the archive has passed these offsets the table no longer shows them, so the first observation is kept.
         known = {(one.partition, one.first) for one in self._summary.lost}
         self._summary.lost += [one for one in gone if (one.partition, one.first) not in known]
 
@@ -378,7 +378,9 @@ class _Archiver:
     def _commit(
         self, step: ArchiveStep, tables: Tables, done: Sequence[TaskDone], archived: Archived, dead: Archived | None
     ) -> None:
-        """Dead letters first: a table without the bad rows would have a silent gap; the reverse order is repaired."""
+        """Commit the dead letters first: a table without the bad rows would have a silent gap, while dead letters
+        without their table rows are repaired.
+        """
         files = [written for one in done for written in one.files]
         dead_files = [written for one in done for written in one.dead_files]
         change = ArchiveCommit(

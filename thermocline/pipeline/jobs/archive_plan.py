@@ -1,7 +1,7 @@
 """The next step of an archive run, from the bucket's content and the archived offsets. Pure.
 
-A step (the offsets of one commit) overlaps nothing archived. Either the dead letters of all its offsets are committed,
-or of none (`dead_letters_committed`): so two tables without a common transaction stay exactly once. Each partition has
+A step (the offsets of one commit) overlaps nothing archived. The dead letters of its offsets are either all committed
+or none (`dead_letters_committed`). Two tables without a common transaction thus stay exactly once. Each partition has
 at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
 """
 
@@ -66,8 +66,9 @@ def remaining(logs: Sequence[BucketPartition], archived: OffsetRanges) -> dict[i
 def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, initial: Mapping[int, int] | None) -> list[Expired]:
     """Offsets between the end of a partition's archive and a later log start.
 
-    Where nothing is archived yet, they count from the log start in `initial` (when the table was created), or from 0
-    for a partition added since. `initial` None: there is no table yet, so nothing is lost.
+    For a partition of which nothing is archived, offsets from its log start in `initial` on are lost. `initial` has the
+    log starts at the creation of the table; a partition added since then counts from 0. `initial` None: there is no
+    table yet, so nothing is lost.
     """
     found = []
     for log in logs:
@@ -114,7 +115,8 @@ def _spans(log: BucketPartition, wanted: Range) -> list[_Span]:
         first, end = max(at, segment.base_offset), min(wanted[1], segment.end_offset)
         if first >= end:
             continue
-        # The range stays contiguous across a hole in the manifest (there should be none), so that the reader fails.
+        # The range stays contiguous across a hole in the manifest (there should be none), so that the reader fails
+        # there.
         whole = first == segment.base_offset and end == segment.end_offset
         share = segment.log_bytes * (end - first) // (segment.end_offset - segment.base_offset)
         spans.append(_Span(at, end, share, segment.records if whole else None, segment.max_timestamp_ms))

@@ -1,4 +1,4 @@
-"""One task of an archive step: a split of the log to Parquet files in the table's storage.
+"""One task of an archive step: writes a split of the log to Parquet files in the table's storage.
 
 A file's name has a number drawn for each attempt, so a task that Spark repeats, or runs twice at once, overwrites
 nothing. No table names a file before the driver commits it. On a local file system a returned file is fsynced. Rows are
@@ -143,7 +143,7 @@ class DataFiles:
         file = self._open.pop(day, None)
         if file is None:
             if len(self._open) >= DAYS_OPEN_MAX:
-                self._closed += self._open.pop(next(iter(self._open))).close()  # the one not written to for longest
+                self._closed += self._open.pop(next(iter(self._open))).close()  # not written to for longest
             group_bytes = ROW_GROUP_BYTES // DAYS_OPEN_MAX if self._target.by_day else ROW_GROUP_BYTES
             file = ParquetFile(_location(self._task, self._target), self._target, group_bytes)
         self._open[day] = file

@@ -1,4 +1,4 @@
-"""Iceberg catalogs: from the name on the command line to an open catalog, and the errors of their clients.
+"""Iceberg catalogs: opens the catalog named on the command line, and maps the errors of catalog clients.
 
 A configuration needs no credentials, because the usual chain supplies them. No message contains credentials.
 """
@@ -116,7 +116,7 @@ def open_existing_catalog(config: CatalogConfig) -> Catalog | None:
     if path is not None and not (os.path.exists(path) and os.path.getsize(path)):
         return None  # opening it would create an empty file
     catalog = _loaded(config, {**config.properties, "init_catalog_tables": "false"})
-    if isinstance(catalog, SqlCatalog):  # it takes every database error for missing tables
+    if isinstance(catalog, SqlCatalog):  # pyiceberg takes every database error for missing tables
         with catalog_errors(config):
             there = inspect(catalog.engine)
             if not all(there.has_table(table.__tablename__) for table in (IcebergTables, IcebergNamespaceProperties)):

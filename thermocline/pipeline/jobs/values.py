@@ -28,7 +28,7 @@ _UNFIT: Final = (
     OverflowError,
     TypeError,
     pa.ArrowException,
-)  # what pa.array raises; UnicodeError is a ValueError
+)  # errors of pa.array; UnicodeError is a ValueError
 
 
 class Decoded(NamedTuple):

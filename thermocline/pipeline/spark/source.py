@@ -1,8 +1,8 @@
 """Spark's entry point: `spark.read.format("thermocline")`, `readStream`, `CREATE TABLE … USING thermocline`.
 
 Options are checked when the source is created, so that mistakes show at `load()`. Options of a table, or without bucket
-and topics, are checked when it is read.
-Spark's Python data source API: pyspark.sql.datasource (4.1 and later for pushed filters).
+and topics, are checked when it is read. Spark's Python data source API: pyspark.sql.datasource (4.1 and later for
+pushed filters).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_WRITING: Final = (
 )
 
 _OPTIONS_KEY: Final = "thermocline.options"
-_MADE_BY_SQL: Final = "provider"  # a table property of Spark's, and no reader's option
+_MADE_BY_SQL: Final = "provider"  # a table property of Spark, not an option of a reader
 _PREFIX: Final = "option."
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key|jaas", re.IGNORECASE)  # Spark's own, and JAAS
 

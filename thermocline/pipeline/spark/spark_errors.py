@@ -1,4 +1,4 @@
-"""Hides Python's traceback from Spark users when the source refuses with one of our own errors.
+"""Hides Python's traceback from Spark users when the source raises one of our own errors.
 
 Only in a Python worker of Spark, and only for errors whose message has the failure and the remedy. Spark's worker reads
 an environment variable when it reports an error, and then ends.

@@ -1,7 +1,7 @@
 """The stream reader: micro-batches of exact offset ranges over both tiers.
 
-A batch is named by offsets alone, so a restart reads the same rows, from the tier that has them then. Offsets only
-grow. A partition that appears later is read from its first offset. Offsets are never skipped silently.
+A batch is identified by offsets alone, so a restart reads the same rows, from the tier that has them at that time.
+Offsets only grow. A partition that appears later is read from its first offset. Offsets are never skipped silently.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = {}
         for tp, offset in goal.offsets.items():
             if tp not in states:
-                lost.append(f"{tp}: the partition is gone; a batch up to its offset {offset} was promised")
+                lost.append(f"{tp}: the partition is gone; a batch up to its offset {offset} was planned")
             elif goal.topic_ids.get(tp.topic) not in (None, states[tp].topic_id):
-                lost.append(f"{tp}: the topic was deleted and made again; a batch of the old one was promised")
+                lost.append(f"{tp}: the topic was deleted and made again; a batch of the old one was planned")
             else:
                 wanted[tp] = (starts[tp], ranges.inside(tp, offset, states[tp].extent, "end", lost))
         fail_or_log(lost, self._options.fail_on_data_loss)

@@ -1,4 +1,4 @@
-"""The hot tail: exact offsets of a partition from the running cluster, as the same rows that the bucket gives.
+"""Hot tail of a partition: reads exact offsets from the running cluster, as the same rows that the bucket would give.
 
 Rows come in offset order from `[start, end)`, and every offset is accounted for: the read ends when the cluster returns
 an offset at or beyond `end`, or reports the end of the partition. Segments may move to the bucket meanwhile, because
@@ -73,7 +73,7 @@ _JAAS: Final = "sasl.jaas.config"
 class ConsumerSettings:
     """librdkafka's configuration, and how long to wait for data."""
 
-    settings: tuple[tuple[str, str], ...] = field(repr=False)  # with passwords
+    settings: tuple[tuple[str, str], ...] = field(repr=False)  # may contain passwords
     poll_timeout_ms: int
     read_committed: bool = True
 
@@ -188,7 +188,7 @@ def _after_error(
     code = error.code()
     if code == KafkaError._PARTITION_EOF:
         reached = _offset(message)
-        if reached > at:  # no visible record lies between
+        if reached > at:  # there is no visible record between
             loss.gaps.append((part.topic, part.partition, at, min(reached, part.rows.end_offset)))
         return max(at, reached)
     if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -202,13 +202,13 @@ def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss
     """The next offset to expect when the cluster lacks offset `at`; the part's end if nothing of it is left."""
     line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
     if strict:
-        raise DataLoss(f"{line}; failOnDataLoss=false reads on from the first offset there is")
+        raise DataLoss(f"{line}; failOnDataLoss=false continues at the first offset there is")
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(part.topic, part.partition), WATERMARKS_TIMEOUT_S)
     except KafkaException as error:
-        raise Retryable(f"{line}; and it does not say which it has: {_text(error)}") from None
+        raise Retryable(f"{line}; it does not say which offsets it has: {_text(error)}") from None
     if marks is None:
-        raise Retryable(f"{line}; and it does not say within {WATERMARKS_TIMEOUT_S:g} s which it has")
+        raise Retryable(f"{line}; it does not say within {WATERMARKS_TIMEOUT_S:g} s which offsets it has")
     first, after = marks
     if after <= at or first >= part.rows.end_offset:
         loss.damage.append(f"{line}; it holds offsets from {first} to before {after}, nothing of this part")

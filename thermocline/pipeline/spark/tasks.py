@@ -101,7 +101,7 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
         log.info("%s: the cluster has no records at %d offsets in %d places", part, offsets, len(loss.gaps))
     if loss.damage:
         place = f"{part.topic}-{part.partition} [{part.rows.start_offset}, {part.rows.end_offset})"
-        log.warning("%s: %d losses stepped over (failOnDataLoss=false)", place, len(loss.damage))
+        log.warning("%s: %d losses skipped (failOnDataLoss=false)", place, len(loss.damage))
 
 
 @functools.lru_cache(maxsize=8)

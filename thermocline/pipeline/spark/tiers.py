@@ -1,4 +1,4 @@
-"""Both tiers of the topics that a query reads, as the driver sees them when it plans.
+"""Both tiers of a query's topics, as the driver sees them when it plans.
 
 The seam of a partition (bucket below, cluster above) is the remote end of one version of its manifest, read before the
 cluster's end, so every offset is on one side. Segments that move to the bucket later change neither side, because the

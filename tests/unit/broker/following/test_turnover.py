@@ -78,7 +78,7 @@ def test_who_decides_is_told_by_those_who_do_not(caplog: pytest.LogCaptureFixtur
             turnover.apply_image(ImageAt(1, BEFORE, one))
         follower.apply_image(ImageAt(2, ended(BEFORE, 1), two))
         assert [record.getMessage() for record in caplog.records][:2] == [
-            "broker 2 decides now: controller epoch 5",
+            "broker 2 is the controller now: controller epoch 5",
             "the session of broker 1 ended",
         ]
         caplog.clear()

@@ -136,4 +136,4 @@ def test_a_directory_that_was_given_up_comes_back_and_one_that_left_does_not() -
     given_up = admit(directory, BucketIdentity("c", {1: "d1", 2: FORGOTTEN}), 2, LeaseSight.MOVING)
     assert given_up.verdict is Verdict.RESUME
     gone = admit(directory, BucketIdentity("c", {1: "d1"}), 2, LeaseSight.MOVING)
-    assert gone.verdict is Verdict.REFUSE and "taken out of the cluster" in gone.reason
+    assert gone.verdict is Verdict.REFUSE and "removed from the cluster" in gone.reason

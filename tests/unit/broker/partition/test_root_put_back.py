@@ -91,4 +91,4 @@ async def test_objects_that_an_earlier_manifest_does_not_name_stay_where_the_dis
         await fill(20)
         await life.crash()
         place.kill()
-    assert "stay" in caplog.text and "they hold what the log does not" in caplog.text
+    assert "stay" in caplog.text and "they hold records that the log lacks" in caplog.text

@@ -42,9 +42,9 @@ def test_what_is_over_counts_as_whole_while_the_watch_lasts() -> None:
     assert (book.copied_bytes, book.hot_bytes) == (10 * MIB, 20 * MIB)
     book.note([], 3.0)
     assert book.copied_bytes == book.hot_bytes == 20 * MIB and book.per_second is None
-    assert book.lines(plain=True)[0] == "nothing is being copied; 1 were, since this watch began"
+    assert book.lines(plain=True)[0] == "nothing is being copied; copied since this watch began: 1"
     book.note([copy(node=2, copied=0)], 4.0)
-    assert book.lines(plain=True)[0] == "1 replica is being copied; 1 were, since this watch began"
+    assert book.lines(plain=True)[0] == "1 replica is being copied; copied since this watch began: 1"
     assert book.hot_bytes == 40 * MIB
 
 

@@ -129,7 +129,7 @@ def test_too_few_brokers_and_nobody_to_copy_from_are_said_with_a_cure() -> None:
     plan = drain(found, [stuck, replace(orphan, has_leader=False)], 1)
     assert [each.why for each in plan.cannot] == [
         "it has 2 replicas, and 1 other broker has a session",
-        "nobody leads it, so nobody can be copied from",
+        "no broker leads it, so there is no replica to copy from",
     ]
     assert plan.cannot[0].do == "start another broker on the bucket first"
     assert "thermocline cluster forget 1" in plan.cannot[1].do

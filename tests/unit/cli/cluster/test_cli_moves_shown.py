@@ -25,7 +25,7 @@ def test_a_plan_as_a_table() -> None:
         "orders-1       1,2,3  2,1,3   nothing  only who leads",
         "wide-topic-11  3      4             -               -",
         "1 partition moving already",
-        "moves 12.0 MiB between brokers, and what is not known of 1 partition (2 replicas of 3 partitions); 1.2 GiB "
+        "moves 12.0 MiB between brokers, plus an unknown size for 1 partition (2 replicas of 3 partitions); 1.2 GiB "
         "stay where they are, in the bucket",
     ]
     assert plan_lines(Plan()) == []

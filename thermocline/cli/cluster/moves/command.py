@@ -41,7 +41,7 @@ def register(verbs: Subparsers[Parser]) -> None:
 def _add_flags(parser: Parser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and nothing else")
-    parser.add_argument("--cancel", action="store_true", help="take back what is under way instead")
+    parser.add_argument("--cancel", action="store_true", help="cancel the moves in progress instead")
     parser.add_argument(
         "--at-once",
         type=positive,

@@ -89,7 +89,7 @@ class CopyBook:
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
     def lines(self, *, plain: bool) -> list[str]:
-        """Empty until something is copied."""
+        """Lines that show the copying; none before the first replica is copied."""
         if not self._seen:
             return []
         running = [self._seen[key] for key in sorted(self._running)]
@@ -97,7 +97,7 @@ class CopyBook:
         words = "nothing is being copied"
         if running:
             words = f"{len(running)} replica{'s are' if len(running) > 1 else ' is'} being copied"
-        lines = [f"{words}{f'; {over} were, since this watch began' if over else ''}"]
+        lines = [f"{words}{f'; copied since this watch began: {over}' if over else ''}"]
         lines.append(progress(self.copied_bytes, self.hot_bytes, self.per_second, plain=plain))
         lines += beside(self.hot_bytes, self.cold_bytes, plain=plain)
         return [*lines, *_rows(running, plain=plain)]

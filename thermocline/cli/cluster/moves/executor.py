@@ -97,7 +97,7 @@ class _Watch:
             self._answered_s = now_s
         except (BrokerUnreachable, RetryLater) as failed:
             if now_s - self._answered_s > _SILENCE_MAX_S:
-                raise CommandFailed(f"{failed}; what moves goes on without this command") from failed
+                raise CommandFailed(f"{failed}; the moves continue without this command") from failed
         state = len(self._conduct.done), self._conduct.copied_bytes
         if state != self._state:
             self._state, self._moved_s = state, now_s
@@ -136,7 +136,7 @@ class _Watch:
         leaders = {(row.topic, row.partition): row.leader for row in seen.partitions}
         orphans = [move.name for name, move in self._conduct.running.items() if leaders.get(name) is None]
         if away:
-            return f"broker {', '.join(map(str, away))} is away, and is to copy; start it"
+            return f"broker {', '.join(map(str, away))} is away and has to copy replicas; start it"
         if orphans:
             return f"nobody leads {_first(orphans)}; see `thermocline cluster status`"
         waiting = [move.name for move in self._conduct.running.values()]
@@ -156,7 +156,7 @@ def _left(conduct: MovePacer, words: CommandTexts) -> str:
         return f"nothing moves; `{words.again}` goes on with {_partitions(waiting)}"
     return (
         f"{_partitions(running)} go on moving without this command, {waiting} were not begun; `{words.again}` goes on "
-        f"from here, `{words.cancel}` takes back what moves"
+        f"from here, `{words.cancel}` cancels the moves"
     )
 
 
@@ -190,7 +190,7 @@ def cancel(source: ClusterReader, held: Sequence[Assignment]) -> int:
         with source.connect() as client:
             refusals = alter(client, {(each.topic, each.partition): None for each in part})
         refused |= {name: each.why for name, each in refusals.items()}
-    note(f"taken back: {_partitions(len(held) - len(refused))}")
+    note(f"cancelled: {_partitions(len(held) - len(refused))}")
     fail_if_refused(refused)
     return Exit.DONE
 

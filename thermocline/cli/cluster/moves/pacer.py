@@ -30,7 +30,7 @@ class MovePacer:
 
     @classmethod
     def of(cls, moves: Iterable[Move], running: Iterable[Move] = (), *, at_once: int) -> MovePacer:
-        """Of a plan, and of moves in progress."""
+        """The pacer of a plan's moves, and of moves that are in progress already."""
         conduct = cls(deque(moves), {(move.topic, move.partition): move for move in running}, at_once=at_once)
         conduct._all = {(m.topic, m.partition): m for m in (*conduct.waiting, *conduct.running.values())}
         return conduct

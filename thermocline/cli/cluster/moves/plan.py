@@ -1,4 +1,4 @@
-"""The plan that `cluster drain` and `cluster rebalance` show before replicas move. Pure.
+"""Plan of replica moves, which `cluster drain` and `cluster rebalance` show before replicas move. Pure.
 
 A new replica copies the hot bytes from a leader; cold bytes stay in the bucket. No partition gets two replicas on one
 broker, or one on a broker without session. Replicas are spread over fault domains where there are enough (R15). The
@@ -90,7 +90,7 @@ class Plan:
 
 
 def move_of(held: Assignment, after: Nodes) -> Move:
-    """Each new replica copies the hot bytes, none the cold ones."""
+    """The move of one partition. Each new replica copies the hot bytes; cold bytes are not copied."""
     added = sum(node not in held.assigned for node in after)
     hot = None if held.hot_bytes is None else held.hot_bytes * added
     cold = held.cold_bytes if added else 0
@@ -149,8 +149,9 @@ class Loads:
         return Counter(self.domain_of(node) for node in nodes)
 
     def idlest(self, others: Nodes, without: Collection[int]) -> int | None:
-        """The broker for a replica beside `others`: the least loaded one in the least loaded of the domains that
-        hold fewest of them. None when every broker holds one, or is in `without`.
+        """The broker for a replica beside `others`. The domains that hold fewest of them count; of these the least
+        loaded domain is chosen, and in it the least loaded broker. None when every broker holds one, or is in
+        `without`.
         """
         crowd = self.spread(others)
         average = {
@@ -183,7 +184,7 @@ def drain(places: Sequence[Place], partitions: Sequence[Assignment], node: int) 
             cannot.append(
                 Immovable(
                     held,
-                    "nobody leads it, so nobody can be copied from",
+                    "no broker leads it, so there is no replica to copy from",
                     f"start broker {node}, or give it up (`thermocline cluster forget {node}`)",
                 )
             )

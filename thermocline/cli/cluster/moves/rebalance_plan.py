@@ -1,11 +1,11 @@
-"""The plan of `cluster rebalance`: few moves after which brokers hold alike. Pure.
+"""Plan of `cluster rebalance`: few moves that even out the load of the brokers. Pure.
 
-Steps in order: spread fault domains, level replicas, level hot bytes, level leaders. No step undoes an earlier one, so
-it ends, and a balanced cluster has an empty plan. Leaders change by order alone, which copies nothing. Partitions
-without leader or with a move in progress stay.
+The steps are, in order: spread over fault domains, level replicas, level hot bytes, level leaders. No step undoes an
+earlier one, so planning ends, and a balanced cluster has an empty plan. A leader changes by the order of replicas
+alone, which copies nothing. Partitions without leader or with a move in progress stay.
 
-Termination: each change lowers one of these and leaves those before it alone: replicas of a partition that share a
-fault domain (sum of squares), replicas outside of the band, the sum of squared hot bytes.
+Planning ends because each change lowers one of these values without raising an earlier one: replicas of a partition
+that share a fault domain (sum of squares), replicas outside of the band, the sum of squared hot bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Final, NamedTuple
 from thermocline.cli.cluster.moves.plan import Assignment, Loads, Nodes, Place, Plan, led_by, move_of
 
 SLACK: Final = 0.05
-"""Replicas and leaders: a broker may have this share more or less than the mean, rounded outwards."""
+"""Replicas and leaders: a broker may have more or less than the mean by this share, rounded outwards."""
 HOT_SLACK: Final = 0.2
 HOT_BYTES_MIN: Final = 256 << 20
-"""Hot bytes: the larger of this share of the mean and two segments of 128 MiB."""
+"""Hot bytes: a broker may have more or less than the mean by this share, or by two segments of 128 MiB if that is
+larger.
+"""
 
 _STEP_BYTES_MIN: Final = 8 << 20  # a smaller step is not worth a move
 _TRIES: Final = 16  # candidates for the replica that is swapped back
@@ -36,7 +38,7 @@ class Band(NamedTuple):
 
 
 def band(total: int, brokers: int) -> Band:
-    """For counts: the mean ± `SLACK`; 7 over 2 are 3 to 4."""
+    """The band for counts: the mean ± `SLACK`, rounded outwards; 7 replicas on 2 brokers are 3 to 4."""
     slack = int(total / brokers * SLACK)
     return Band(total // brokers - slack, -(-total // brokers) + slack)
 
@@ -111,7 +113,7 @@ def _crowded(state: _State, at: int) -> tuple[int, int] | None:
     crowd = loads.spread(nodes)
     if max(crowd.values()) < 2:
         return None
-    to = loads.idlest(nodes, ())  # of the domains that hold fewest of it
+    to = loads.idlest(nodes, ())  # in a domain that holds fewest replicas of the partition
     if to is None:
         return None
     limit = crowd[loads.domains[to]] + 2
@@ -123,7 +125,7 @@ def _crowded(state: _State, at: int) -> tuple[int, int] | None:
 
 # ── replicas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_replicas(state: _State) -> bool:
-    """Brokers above the band give to those below it, in the same share from each topic."""
+    """Move replicas from brokers above the band to those below it, the same share of each topic."""
     counts, active = state.loads.replicas, state.loads.active
     whole = band(sum(counts[node] for node in active), len(active))
     giving: dict[int, list[int]] = {}
@@ -150,7 +152,9 @@ def _level_replicas(state: _State) -> bool:
 def _uneven(
     counts: Counter[int], active: list[int], whole: Band, stuck: set[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The next two brokers to move a replica between: one is outside of the band, and neither leaves it."""
+    """The next two brokers to move a replica between: one is outside of the band, and the move takes neither of them
+    out of it.
+    """
     up = sorted(active, key=lambda node: (counts[node], node))
     down = sorted(active, key=lambda node: (-counts[node], node))
     if counts[down[0]] <= whole.high and counts[up[0]] >= whole.low:
@@ -167,8 +171,9 @@ def _uneven(
 
 
 def _to_give(state: _State, source: int) -> list[int]:
-    """A broker's partitions in the order of giving: the same share of each topic, so that no topic with many
-    partitions holds back the others; medium hot bytes first, so that even counts mean about even bytes.
+    """A broker's partitions in the order in which they are given away. The order takes the same share of each topic, so
+    that a topic with many partitions does not hold back the others. Medium hot bytes come first, so that even counts
+    mean about even bytes.
     """
     on = state.on[source]
     middle = sum(state.hot(at) for at in on) // max(len(on), 1)
@@ -181,7 +186,7 @@ def _to_give(state: _State, source: int) -> list[int]:
 
 # ── hot bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_hot_bytes(state: _State) -> bool:
-    """Brokers outside of the band swap replicas with others, or give one where counts stay in their band."""
+    """Let brokers outside of the band swap replicas with others, or give one away if counts stay in their band."""
     loads = state.loads
     mean = sum(loads.hot[node] for node in loads.active) // len(loads.active)
     even = Band(mean - max(int(mean * HOT_SLACK), HOT_BYTES_MIN), mean + max(int(mean * HOT_SLACK), HOT_BYTES_MIN))
@@ -236,7 +241,9 @@ def _exchange(state: _State, source: int, to: int, even: Band) -> bool:
 
 # ── leaders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _level_leaders(state: _State) -> None:
-    """Pass leaderships along partitions that the next broker holds too, until all are in the band."""
+    """Pass leaderships from broker to broker until all are in the band. Each step uses a partition that the next broker
+    holds too.
+    """
     leads, active = state.loads.leads, state.loads.active
     whole = band(sum(leads[node] for node in active), len(active))
     offers: dict[tuple[int, int], list[int]] = {}  # (leader, other replica): a heap of partitions; may be stale

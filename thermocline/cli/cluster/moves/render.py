@@ -37,7 +37,7 @@ def plan_json(plan: Plan) -> list[str]:
 def plan_lines(plan: Plan) -> list[str]:
     lines = []
     if plan.moves:
-        shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # users' first
+        shown = sorted(plan.moves, key=lambda move: move.topic.startswith("__"))[:_MOVES_SHOWN_MAX]  # internal last
         rows = [(move.name, nodes(move.before), nodes(move.after), *_sizes(move)) for move in shown]
         header = ("partition", "from", "to", "copied", "in the bucket")
         lines = table(header, rows, right=("copied", "in the bucket")).splitlines()
@@ -54,7 +54,7 @@ def moves_sentence(moves: Sequence[Move], *, verb: str = "moves") -> str:
     found = totals(moves)
     copied = f"{verb} {show_size(found.hot_bytes)} between brokers"
     if found.unknown:
-        copied += f", and what is not known of {_partitions(found.unknown)}"
+        copied += f", plus an unknown size for {_partitions(found.unknown)}"
     replicas = f"{found.replicas} replica{'s' * (found.replicas != 1)} of {_partitions(len(moves))}"
     stays = f"; {show_size(found.cold_bytes)} stay where they are, in the bucket"
     return f"{copied} ({replicas}){stays if found.cold_bytes else ''}"

@@ -34,7 +34,7 @@ def run_drain(arguments: argparse.Namespace) -> int:
     source = ClusterReader(arguments.bootstrap_server)
     view = source.read_with_sizes()
     if view.broker(node) is None and not any(node in held.replicas for held in view.partitions):
-        raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` says who is")
+        raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` lists the brokers")
     if arguments.cancel:
         return cancel(
             source, [held for held in view.partitions if held.target and _leaves(held.replicas, held.target, node)]
@@ -103,7 +103,7 @@ def run_rebalance(arguments: argparse.Namespace) -> int:
     plan = rebalance(view.places, view.partitions)
     show_plan(plan, as_json=arguments.json)
     if not plan.moves and not plan.under_way:
-        note("the brokers hold alike: nothing moves")
+        note("the brokers are balanced: nothing moves")
         return Exit.DONE
     if arguments.dry_run:
         return Exit.DONE

@@ -1,3 +1,1 @@
-"""`cluster restore` and `rebuild`: for when only the bucket is left, or its `cluster.json` is lost. Pure plans,
-shells.
-"""
+"""`cluster restore` and `rebuild`: recover a cluster after the loss of all disks, or of its `cluster.json`."""

@@ -30,12 +30,12 @@ _SHOWN_MAX = 40
 def register(verbs: Subparsers[Parser]) -> None:
     restore = verbs.add_parser(
         "restore",
-        help="go on from the bucket alone, when the machines are gone",
-        description="Start brokers on the bucket, on empty directories, under any node ids; then this. It prints what "
-        "becomes of each partition, and asks. Brokers without a session that a partition waits for are given up (one "
-        "that is merely off may hold more than the bucket: start it first). Lost replicas are placed on the running "
-        "brokers; then it waits until every partition serves. Without --yes it prints the plan only, which needs no "
-        "broker. Run it again to resume. Exit code 5 when a partition stays offline.",
+        help="resume a cluster from its bucket alone, when the machines are gone",
+        description="Start brokers on the bucket, on empty directories, under any node ids; then this. It prints the "
+        "outcome for each partition, and asks. It gives up brokers without a session that a partition waits for; a "
+        "broker that is only off may hold more than the bucket, so start it first. It places lost replicas on the "
+        "running brokers, and waits until every partition serves. Without --yes it prints the plan only, which needs "
+        "no broker. Run it again to resume. Exit code 5 when a partition stays offline.",
         example="thermocline cluster restore --bucket s3://my-bucket/log --yes",
     )
     restore.add_argument("--bucket", required=True, metavar="URL", help="the bucket of the cluster")
@@ -82,7 +82,11 @@ async def _run(bucket: Bucket, arguments: argparse.Namespace) -> int:
         )
     if not arguments.yes:
         if not addresses or not can_ask():
-            note("nothing was changed: --yes does it" if addresses else f"{_NOBODY}; with brokers there, --yes does it")
+            note(
+                "nothing was changed: add --yes to restore"
+                if addresses
+                else f"{_NOBODY}; start them, then add --yes to restore"
+            )
             return Exit.DONE
         confirm(f"Restore cluster {snapshot.cluster_id}? {_consequence(found)}", snapshot.cluster_id)
     damaged = {place: of.damage for place, of in held.items() if of.damage}
@@ -141,15 +145,15 @@ def _state_words(node: int, given_up: bool, found: RestorePlan) -> str:
     state, count = _state(node, given_up, found)
     if node == UNKNOWN_REPLICA and state == "to_give_up":
         return (
-            f"stands for whoever held the {count} partitions that nobody has named since cluster.json was rebuilt. "
-            "Start every broker that has its directory first: it says what it holds"
+            f"is a placeholder for the unknown holders of {count} partitions, since cluster.json was rebuilt. Start "
+            f"every broker that has its directory first: it reports its logs"
         )
     return {
         "there": "there",
         "given_up": "given up before",
-        "to_give_up": f"not there, and {count} partitions wait for it: it is given up. A machine that is merely off "
-        "may hold records that the bucket does not: start it first",
-        "away": f"not there; {count} partitions are assigned to it, and others have all of them",
+        "to_give_up": f"not there, and {count} partitions wait for it: it is given up. A machine that is only off may "
+        f"hold records that the bucket lacks: start it first",
+        "away": f"not there; {count} partitions are assigned to it, and other brokers have complete replicas of all",
     }[state]
 
 
@@ -204,7 +208,9 @@ def _consequence(found: RestorePlan) -> str:
     inner, of_users = (sum(gap for internal, gap in gaps if internal is which) for which in (True, False))
     if inner or of_users:
         beside = f" ({inner} of internal ones)" if inner else ""
-        parts.append(f"at most {of_users} offsets of your topics, reserved and perhaps given, are lost{beside}")
+        parts.append(
+            f"at most {of_users} offsets of your topics, which were reserved and perhaps assigned, are lost{beside}"
+        )
     else:
         parts.append("no offset is lost")
     return ", ".join(parts) + "."
@@ -251,7 +257,7 @@ def _print_report(
             print(f"{one.topic}-{one.partition} is offline: {why or 'it has no leader that answers'}")
     for (topic, index), nodes in moves_held_up(snapshot.brokers, snapshot.partitions).items():
         note(
-            f"{topic}-{index} was on its way to brokers that are not there ({show_replicas(nodes)}): start them, or "
-            "`thermocline cluster rebalance --cancel` takes the moves back"
+            f"{topic}-{index} was being moved to brokers that are not there ({show_replicas(nodes)}): start them, or "
+            "`thermocline cluster rebalance --cancel` cancels the moves"
         )
     note(f"{served} of {len(snapshot.partitions)} partitions serve; `thermocline tier status` names the gaps")

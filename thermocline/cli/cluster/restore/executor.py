@@ -1,8 +1,8 @@
 """Executes a restore: sends requests to brokers that were started on a bucket, until every partition serves.
 
-Each step follows from the current `cluster.json`, so an interrupted restore resumes. A broker that answered, or had
-another session, since the plan is not given up. A refusal is retried. A partition with a damaged manifest does not
-delay the others.
+Each step follows from the current `cluster.json`, so an interrupted restore resumes. A broker that answered since the
+plan was made, or had another session, is not given up. A refusal is retried. A partition with a damaged manifest does
+not delay the others.
 """
 
 from __future__ import annotations

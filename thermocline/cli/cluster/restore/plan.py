@@ -1,4 +1,4 @@
-"""The plan of a restore from the bucket: the outcome for each partition, and the next step. Pure.
+"""Plan of a restore from the bucket: the outcome for each partition, and the next step. Pure.
 
 Input: brokers and partitions of the image, and the bucket's state of each partition. Nothing bypasses the normal start:
 lost nodes are given up, their replicas are moved to running brokers, and the partition starts by unclean recovery with
@@ -146,9 +146,9 @@ def next_step(
     may_give_up: Collection[LastSession],
     default_factor: int = 1,
 ) -> Step:
-    """Unlike `plan`, silent brokers count as running until they lose their session. `may_give_up`: nodes that a
-    person agreed to. A node that fell silent, or had another session, since then may return with all its records, and
-    is waited for.
+    """Unlike `plan`, silent brokers count as running until they lose their session. `may_give_up`: nodes that a person
+    agreed to. A node that fell silent since then, or had another session, may return with all its records, so the
+    restore waits for it.
     """
     there = [one for one in brokers if one.active]
     alive = {one.node for one in there}
@@ -156,7 +156,7 @@ def next_step(
     agreed = {one.node for one in brokers if (one.node, one.broker_epoch) in may_give_up}
     give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & agreed)
     forgotten = [one.node for one in brokers if one.given_up]
-    # A move to running brokers is ours, or as good as ours; a move to a lost broker never ends.
+    # A move to running brokers is ours, or serves as ours; a move to a lost broker never ends.
     holding = [one for one in partitions if not set(one.target or one.replicas).isdisjoint(forgotten)]
     move = {} if give_up or not there else _targets(there, holding, default_factor)
     assigned = {node for one in partitions for node in _assigned(one)}
@@ -198,8 +198,8 @@ def _to_give_up(
 def _targets(
     there: Sequence[BrokerRow], partitions: Sequence[PartitionRow], default_factor: int
 ) -> dict[Partition, Replicas]:
-    """As many replicas as before, or as brokers run. Running replicas stay; brokers of other fault domains replace
-    lost ones.
+    """New replicas: as many as before, or fewer if fewer brokers run. Running replicas stay; brokers of other fault
+    domains replace lost ones.
     """
     if not there or not partitions:
         return {}

@@ -1,7 +1,7 @@
 """`thermocline cluster rebuild`: rebuilds a lost or unreadable `cluster.json` from the manifests.
 
-A `cluster.json` that this or a newer version can read is never replaced, nor one of a cluster whose lease is bumped. A
-topic without a known name stops it until a person names it. `--done` ends the protection against deletions.
+A `cluster.json` is never replaced if this or a newer version can read it, or if the cluster's lease is still bumped. A
+topic without a known name stops the rebuild until a person names it. `--done` ends the protection against deletions.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebuild.add_argument(
         "--names",
         metavar="FILE",
-        help="JSON: the name of a topic by its id, or null to leave it out; for those that cannot be told",
+        help="JSON: names of topics by id, null to leave one out; for topics whose name the bucket does not show",
     )
     rebuild.add_argument(
         "--cluster-id",
         metavar="ID",
-        help="as cluster.id in meta.properties of any broker's directory says it (default: as lease.json does)",
+        help="the cluster.id in meta.properties of any broker's directory (default: that of lease.json)",
     )
     rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
-    rebuild.add_argument("--done", action="store_true", help="all is there: what is to be deleted may be deleted again")
+    rebuild.add_argument("--done", action="store_true", help="everything is back: pending deletions may continue")
     rebuild.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT", help="with --done: a broker of the cluster")
     add_client_config(rebuild)
     add_json(rebuild)
@@ -81,12 +81,10 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
     is_new = not (arguments.cluster_id or lease_id)
     _print_plan(plan, cluster_id, is_new=is_new, as_json=arguments.json)
     if not plan.is_complete:
-        raise CommandFailed(
-            "say with --names FILE what the topics without a name of their own are called (null: leave out)"
-        )
+        raise CommandFailed("name the topics without a unique name with --names FILE (null leaves one out)")
     if not arguments.yes:
         if not can_ask():
-            note("nothing was changed: --yes does it")
+            note("nothing was changed: add --yes to write it")
             return Exit.DONE
         confirm(f"Write a new cluster.json of {len(plan.topics)} topics to {bucket.store.url}?", cluster_id)
     await wait_until_still(bucket)
@@ -117,7 +115,7 @@ async def _check_lost(bucket: Bucket) -> str | None:
         etag = (await bucket.store.head(CLUSTER_KEY)).etag
     except ObjectMissing:
         return None
-    except Corrupt:  # an encrypted one; `load` says what is wrong
+    except Corrupt:  # an encrypted file; `load` reports the fault
         from coldstore.encryption.encrypted_store import etag_of_damaged
 
         etag = await etag_of_damaged(bucket.store, CLUSTER_KEY)
@@ -198,7 +196,7 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     there = LiveBrokers(arguments.bootstrap_server)
     snapshot = await BucketState(bucket).read()
     if not is_rebuilt(snapshot.image):
-        note("nothing is held back: this cluster was not rebuilt, or that is done")
+        note("no deletion is held back: this cluster was not rebuilt, or --done was given before")
         return Exit.DONE
     held = [one for one in snapshot.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
     if held:
@@ -211,7 +209,7 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     if not addresses:
         raise CommandFailed("no broker of this cluster answers")
     await there.give_up(addresses, UNKNOWN_REPLICA)
-    note("done: what is to be deleted is deleted from now on")
+    note("done: deleted topics and their objects are removed from now on")
     return Exit.DONE
 
 
@@ -262,7 +260,7 @@ def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
     if is_new:
         found.append(
             "the id of the cluster is a new one: brokers refuse to start on directories of the old one; "
-            "--cluster-id says which it was"
+            "give the old id with --cluster-id"
         )
     if any(of.missing for of in plan.topics):
         found.append("partitions of which the bucket has nothing begin empty")

@@ -1,9 +1,9 @@
 """The new `cluster.json` made from the partitions' manifests (R29). Pure.
 
-Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because claims are lazy and
-roots lag. Replicas are unknown, so no partition gets a leader before brokers report their logs and a person confirms
-that all did. A topic without a name in a manifest, or with a name that another one has, is included only if a person
-names it.
+Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because leaders claim late
+and roots lag. Replicas are unknown, so no partition gets a leader before brokers report their logs and a person
+confirms that all did. A topic without a name in a manifest, or with a name that another one has, is included only if a
+person names it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class RebuildPlan:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raises CommandFailed for a key that no broker writes: its partition number and epoch would be believed."""
+    """Raises CommandFailed for a key that no broker writes, because its partition number and epoch would be taken as
+    true.
+    """
     for text in keys:
         key = parse_key(text)
         if key is None:
@@ -101,7 +103,7 @@ def check_keys(keys: Iterable[str]) -> None:
         partition = None if isinstance(key, MetadataKey) else key.partition
         if partition is not None and partition >= PARTITIONS_PER_TOPIC_MAX:
             raise CommandFailed(
-                f"{text} is of partition {partition}, a topic has {PARTITIONS_PER_TOPIC_MAX:,}; {_STRAY}"
+                f"{text} names partition {partition}, but a topic has at most {PARTITIONS_PER_TOPIC_MAX:,}; {_STRAY}"
             )
         if not isinstance(key, RootKey):
             _check_epoch(key.epoch, text)
@@ -109,7 +111,7 @@ def check_keys(keys: Iterable[str]) -> None:
 
 def _check_epoch(epoch: int, where: str) -> None:
     if epoch > EPOCH_MAX:
-        raise CommandFailed(f"{where} is of epoch {epoch}, the highest to go on from is {EPOCH_MAX}; {_STRAY}")
+        raise CommandFailed(f"{where} has epoch {epoch}, above the highest possible one, {EPOCH_MAX}; {_STRAY}")
 
 
 _STRAY: Final = "no broker wrote that? Then move it out of the bucket, and run this again"
@@ -155,7 +157,7 @@ def rebuild_plan(partitions: Iterable[Found], names: Names, controller_epoch: in
 
 
 def _name(found: Sequence[Found]) -> str | None:
-    """Configs of the manifest with the highest leader epoch."""
+    """The topic name in the manifest with the highest leader epoch."""
     newest = _newest(found)
     return None if newest is None else newest.topic
 

@@ -1,2 +1,5 @@
-"""`serve --secure`: a cluster's certificate authority (`authority.py`), the files of a secured data directory
-(`directory.py`), the configs of brokers and clients that follow from them (`settings.py`), the start (`setup.py`)."""
+"""`serve --secure`: sets up TLS and SCRAM for a cluster.
+
+`authority.py` is the cluster's certificate authority, `directory.py` has the files of a secured data directory,
+`settings.py` derives configs of brokers and clients from them, and `setup.py` is the start.
+"""

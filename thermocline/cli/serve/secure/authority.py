@@ -38,7 +38,7 @@ class AuthorityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The certificate. It has the key, too, if brokers may be added or certificates renewed."""
+    """The authority: its certificate, and its key if brokers may be added or certificates renewed."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey

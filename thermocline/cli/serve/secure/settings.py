@@ -1,8 +1,8 @@
 """Configs of a broker under `--secure`, and the client configurations that fit them. Pure.
 
-Flags, `--set`, environment and file override them. Clients use SASL_SSL with SCRAM. Brokers use TLS and authenticate
-each other by the cluster's CA. The brokers' listener has separate keys and trust, so that another certificate or trust
-store for clients does not affect it.
+Flags, `--set`, environment and file override these configs. Clients use SASL_SSL with SCRAM. Brokers use TLS and
+authenticate each other by the cluster's CA. The brokers' listener has separate keys and trust, so that another
+certificate or trust store for clients does not affect it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""`serve --secure`: prepares the data directory and returns the broker's configuration. A new directory begins a new
-cluster, unless `--join` names one. The first user's password is printed once, to stderr, and stored in
-`admin.properties`. Later starts read these files, and renew the certificate if due.
+"""`serve --secure`: prepares the data directory and returns the broker's configuration.
+
+A new directory begins a new cluster, unless `--join` names one. The first user's password is printed once, to stderr,
+and stored in `admin.properties`. Later starts read these files, and renew the certificate if due.
 """
 
 from __future__ import annotations

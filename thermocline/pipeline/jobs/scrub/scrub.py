@@ -2,7 +2,7 @@
 
 The driver reads the listing, roots and pages; tasks read the objects. Before damage is reported the roots are read
 again, because a live broker may have expired the object. A scrub writes nothing to the bucket, so it may run beside a
-broker, twice, or be killed at any point. With a journal a killed scrub resumes.
+broker or another scrub, and be killed at any point. With a journal a killed scrub resumes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ScrubReport:
         ]
 
     def row(self) -> dict[str, Cell]:
-        """The last JSON line, behind those of the findings."""
+        """The last JSON line, after those of the findings."""
         return {
             "kind": "summary",
             "bucket": self.url,
@@ -262,7 +262,9 @@ def _order(one: Located) -> tuple[bool, str, int, int, str]:
 def _tasks(
     bucket: str, seen: Sequence[PartitionInspection], blobs: Sequence[Blob], task_bytes: int
 ) -> Iterator[ScrubTask]:
-    """Tasks of consecutive objects of one partition, largest first, so that none is left alone at the end."""
+    """Tasks of consecutive objects of one partition. The largest come first, so that no large task remains alone at the
+    end.
+    """
     tasks = [ScrubTask(bucket, None, 0, (), tuple(blobs))] if blobs else []
     for one in seen:
         taken: list[RemoteSegment] = []

@@ -1,4 +1,4 @@
-"""The journal of a scrub: a local file with the objects already read, so that a killed scrub resumes.
+"""Journal of a scrub: a local file with the objects already read, so that a killed scrub resumes.
 
 JSON lines: the bucket's URL, then a line for each object that was read to its end without a finding. Lines are fsynced
 before the scrub continues. A line cut short by a crash is ignored and its object read again. Damaged objects are read

@@ -125,7 +125,7 @@ def _scanner(footer: SegmentFooter) -> SegmentScanner:
 
 
 def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
-    """The pass ended early: check every chunk by itself, twice when its CRC is wrong."""
+    """Locate the damage after a pass that ended early: check every chunk by itself, and again if its CRC is wrong."""
     findings: list[Finding] = []
     for index in range(len(footer.chunk_crcs)):
         chunk = chunk_ref(footer, key, index)
@@ -133,7 +133,7 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
             finished(fetch_chunk(store, chunk))
         except Corrupt as broken:
             near = footer.offset_index.lookup_position(chunk.position).offset
-            # The failed batch is known to the offset; damage behind it only to the chunk.
+            # The failed batch is located by offset, later damage only by chunk.
             at = max(near, offset) if not findings else near
             findings.append(
                 Finding(FindingKind.DAMAGED, str(key), at, f"{broken}: {why}" if not findings else str(broken))
@@ -144,7 +144,9 @@ def _locate(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: i
 
 
 def _again(store: ArrowStore, key: SegmentKey, footer: SegmentFooter, offset: int, why: str) -> list[Finding]:
-    """Every chunk has its original bytes: either the first read was wrong, or the copier's bytes were."""
+    """Read again, because every chunk has its original bytes: either the first read was wrong, or the copier's bytes
+    were.
+    """
     statistics = footer.statistics
     scanner = _scanner(footer)
     try:

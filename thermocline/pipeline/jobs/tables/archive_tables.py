@@ -164,7 +164,7 @@ class Tables:
         return [self.table] if self.dead is None else [self.dead, self.table]
 
     def refresh(self) -> None:
-        """The table first, because the dead-letter table is ahead of it and must not appear to be behind."""
+        """Read the table first, then the dead-letter table, which is ahead of it and must not appear to be behind."""
         for one in reversed(self.both):
             one.refresh()
         self.values = _stored_spec(self.table)  # another archiver may have added columns
@@ -216,7 +216,9 @@ def dead_letter_coverage(dead: ArchiveTable, archived: Archived) -> Archived:
 def check_same_dead_letters(
     step: ArchiveStep, dead: ArchiveTable, tasks: Sequence[ArchiveTask], done: Sequence[TaskDone]
 ) -> None:
-    """The dead letters of an earlier run must equal those found now, or a row is in both tables or in none."""
+    """Check that the dead letters of an earlier run equal those found now; otherwise a row would be in both tables or
+    in none.
+    """
     committed = {partition: dead.offsets_of_rows(partition, *found) for partition, found in step.ranges.items()}
     for task, one in zip(tasks, done, strict=True):
         partition, first, end = task.split.partition, task.split.rows.start_offset, task.split.rows.end_offset

@@ -77,7 +77,7 @@ DAY_OF: Final = "timestamp"  # a table may be partitioned by the day of this col
 class StaleTable(Retryable):
     """The current snapshot is not the one that the commit was planned on. Plan again.
 
-    `landed_possible`: no response came, so our commit may still land and its files must not be deleted.
+    `landed_possible`: no response came, so our commit may still take effect, and its files must not be deleted.
     """
 
     def __init__(self, message: str, *, landed_possible: bool = False) -> None:
@@ -242,7 +242,7 @@ class ArchiveTable:
             producer.delete_data_file(entry)
         transaction.set_properties({**stored, SNAPSHOT_ID: str(producer.snapshot_id)})
         producer.commit()  # writes the manifests and stages the change; nothing is committed yet
-        # The files have these columns; a table with more columns by now needs them written again.
+        # The files have these columns; if the table has more by now, they must be written again.
         columns = self._same_columns()
         try:
             self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)

@@ -1,4 +1,4 @@
-"""Printed summary of a batch's plan: amounts read and pruned. Pure.
+"""Summary of a batch's plan, to be printed: amounts read and pruned. Pure.
 
 Pruned is the difference between `held` (everything in the chosen partitions, both tiers) and `read`. Bytes are of log,
 before decompression. An index interval at a cut between tasks is read twice and counts twice.
@@ -75,7 +75,7 @@ class PlanSummary:
             (
                 "columns",
                 ", ".join(self.columns)
-                + ("; .schema() with fewer decodes fewer, select() does not" if self._all_columns else ""),
+                + ("; a .schema() with fewer columns decodes fewer, select() does not" if self._all_columns else ""),
             ),
         ]
 
