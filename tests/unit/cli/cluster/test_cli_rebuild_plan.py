@@ -88,7 +88,7 @@ def test_keys_tell_epochs() -> None:
 def test_a_stray_key_is_named_and_not_believed(stray: str) -> None:
     """Its partition made a row for each below it, gigabytes of them; its epoch ended in an assertion."""
     check_keys([manifest_key(A, 9_999), str(SegmentKey(A, 0, 0, EPOCH_MAX, C)), "else"])
-    with pytest.raises(CommandFailed, match=f"^{re.escape(stray)} is of (partition|epoch) .*; no broker wrote that"):
+    with pytest.raises(CommandFailed, match=f"^{re.escape(stray)} (names partition|has epoch) .*no broker wrote that"):
         check_keys([manifest_key(A, 0), stray])
 
 
@@ -100,7 +100,7 @@ def test_a_rebuild_that_meets_a_stray_key_ends_with_its_name(
     file.parent.mkdir(parents=True)
     file.touch()
     assert main(["cluster", "rebuild", "--bucket", f"file://{tmp_path}", "--yes"]) == Exit.FAILED
-    assert f"{stray} is of " in capsys.readouterr().err
+    assert f"{stray} " in capsys.readouterr().err
     assert not (tmp_path / "cluster.json").exists()
 
 
@@ -135,7 +135,7 @@ def test_an_epoch_that_no_cluster_comes_to_is_refused_wherever_it_stands() -> No
         ([replace(found(A, "log"), epoch=EPOCH_MAX + 1)], 0, f"topics/{A}/0/"),
         ([found(A, "log")], EPOCH_MAX + 1, "lease.json"),
     ):
-        with pytest.raises(CommandFailed, match=f"^{where}.* is of epoch {EPOCH_MAX + 1}, "):
+        with pytest.raises(CommandFailed, match=f"^{where}.* has epoch {EPOCH_MAX + 1}, "):
             rebuild_plan(partitions, {}, controller)
     check(rebuild_plan([found(A, "log", epoch=EPOCH_MAX)], {}, EPOCH_MAX).image())
 
