@@ -164,7 +164,7 @@ OURS: list[tuple[list[str], str]] = [
     ),
     (
         ["listener.security.protocol.map=BROKERS:PLAINTEXT", "listeners=BROKERS://127.0.0.1:9092"],
-        "listener BROKERS has the name of the one that only brokers use",
+        "listener BROKERS has the name of the listener that only brokers use",
     ),
     ([MAP, "thermocline.internal=127.0.0.1:9092"], "If you have two listeners on the same port"),
     ([MAP, "thermocline.internal="], "thermocline.internal"),
