@@ -166,5 +166,5 @@ def test_a_change_that_takes_longer_is_not_called_undone(run: Run, monkeypatch: 
     monkeypatch.setattr("thermocline.cli.clients.stock.REQUEST_TIMEOUT_S", 0.01)
     late = run("topic", "create", "slowly", "-p", "100", code=1)
     monkeypatch.undo()
-    assert "creating topic slowly: no answer within 0 s; the broker may still be at it" in late.stderr
+    assert "creating topic slowly: no answer within 0 s; the broker may still be working on it" in late.stderr
     wait_until(lambda: "slowly" in run("topic", "list").stdout, "the broker made it all the same")
