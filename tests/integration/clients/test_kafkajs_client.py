@@ -5,15 +5,12 @@ KafkaJS's own tests are in none of its packages, so they cannot be run from here
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.clients.kafkajs_package import require_kafkajs
+from tests.support.clients.kafkajs_package import require_kafkajs, run_program
 from tests.support.processes.broker_process import running_broker
 from tests.support.repository import ROOT
 
@@ -21,24 +18,11 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
 PROGRAM = ROOT / "tests/support/clients/kafkajs_client.js"
 RECORDS = 6_000
-_STEP_S = 180.0
 
 
 def kafkajs(work: Path, bootstrap: str) -> dict[str, Any]:
     """What the program prints, with the package installed in `work`."""
-    modules = require_kafkajs(work)
-    done = subprocess.run(
-        ["node", str(PROGRAM), bootstrap, str(RECORDS)],
-        env={**os.environ, "NODE_PATH": str(modules), "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=_STEP_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    return run_program(require_kafkajs(work), PROGRAM, bootstrap, str(RECORDS))
 
 
 def test_a_kafkajs_program_from_its_first_topic_to_its_last_group(tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ ours; the same client under kills, with ACLs and transactions, is in `test_stock
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.clients.kafkajs_package import require_kafkajs
+from tests.support.clients.kafkajs_package import require_kafkajs, run_program
 from tests.support.processes.sasl_site import token
 from tests.support.repository import ROOT
 from tests.support.security.doors import KEY_PASSWORD, USER, Doors, doors
@@ -22,7 +20,6 @@ from tests.support.security.doors import KEY_PASSWORD, USER, Doors, doors
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
 PROGRAM = ROOT / "tests/support/clients/kafkajs_logins.js"
-_STEP_S = 180.0
 _SESSION_MS = 4000
 _AGAIN_MS = 1500
 """Of a session that is shorter than KafkaJS's own 10 s it would log in with each request, and be refused (KIP-368)."""
@@ -31,18 +28,7 @@ _AGAIN_MS = 1500
 def tried(work: Path, modules: Path, ways: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     file = work / "ways.json"
     file.write_text(json.dumps(ways))
-    done = subprocess.run(
-        ["node", str(PROGRAM), str(file)],
-        env={**os.environ, "NODE_PATH": str(modules), "KAFKAJS_NO_PARTITIONER_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=_STEP_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    return run_program(modules, PROGRAM, str(file))
 
 
 def over_tls(there: Doors, name: str, **more: Any) -> dict[str, Any]:
