@@ -341,6 +341,7 @@ class LogHost:
         finally:
             opened.at.resume()
         opened.is_torn = False
+        # Lowered now: the log will grow again over the truncated offsets, and their new records are not committed yet.
         opened.high_watermark = min(opened.high_watermark, opened.log.log_end_offset)
         opened.flusher = self._flusher(opened.at, opened.log)
 
