@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PyKafkaError
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -47,45 +48,57 @@ def confluent(access: Access, topic: str, copy: str, group: str, transactional_i
         writer.produce(topic, b"%d" % number, on_delivery=told)
         writer.poll(PAUSE_S)
     assert writer.flush(PATIENCE_S) == 0
+    done = 0
+    while done < records:
+        done = _copy_confluent(access, quick, topic, copy, group, transactional_id, records)
+
+
+def _copy_confluent(
+    access: Access, quick: dict[str, Any], topic: str, copy: str, group: str, transactional_id: str, records: int
+) -> int:
+    """With one producer and one member, until all is copied or a transaction ends otherwise; how many records are."""
     producer = Producer(
         {**access.confluent(), **quick, "transactional.id": transactional_id, "message.timeout.ms": 50_000}
     )
-    _patiently(lambda: producer.init_transactions(30))
-    done = 0
-    while done < records:
-        consumer = Consumer(
-            {
-                **access.confluent(),
-                "log_level": 0,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-            }
-        )
+    consumer = Consumer(
+        {
+            **access.confluent(),
+            "log_level": 0,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        _patiently(lambda: producer.init_transactions(30))  # ends what the producer before it left open
         consumer.subscribe([topic])
-        try:
-            while done < records:
-                read = [one for one in consumer.consume(TURN_RECORDS, 1.0) if one.error() is None]
-                if read:
-                    _copy_confluent(producer, consumer, copy, read)
-                    done += len(read)
-                    tell(f"copied {done}")
-                    time.sleep(TURN_S)
-        except KafkaException as failed:
-            assert failed.args[0].txn_requires_abort(), failed
-            _patiently(lambda: producer.abort_transaction(30))
-        finally:
-            consumer.close()  # the next one goes on from what was committed
-
-
-def _copy_confluent(producer: Producer, consumer: Consumer, copy: str, read: Sequence[Message]) -> None:
-    producer.begin_transaction()
-    for message in read:
-        producer.produce(copy, message.value())
-    ends = consumer.position(consumer.assignment())
-    metadata = consumer.consumer_group_metadata()
-    _patiently(lambda: producer.send_offsets_to_transaction(ends, metadata, 30))
-    _patiently(lambda: producer.commit_transaction(30))
+        places = [ConfluentTopicPartition(topic, at) for at in consumer.list_topics(topic, 30).topics[topic].partitions]
+        done = sum(max(at.offset, 0) for at in consumer.committed(places, 30))
+        while done < records:
+            read = [one for one in consumer.consume(TURN_RECORDS, 1.0) if one.error() is None]
+            if not read:
+                continue
+            producer.begin_transaction()
+            for message in read:
+                producer.produce(copy, message.value())
+            ends = consumer.position(consumer.assignment())
+            metadata = consumer.consumer_group_metadata()
+            _within(lambda: _patiently(lambda: producer.send_offsets_to_transaction(ends, metadata, 30)))  # noqa: B023
+            _patiently(lambda: producer.commit_transaction(30))
+            done += len(read)
+            tell(f"copied {done}")
+            time.sleep(TURN_S)
+    except TimeoutError as stuck:
+        print(f"begins again after {stuck!r}", file=sys.stderr)
+        return 0
+    except KafkaException as failed:
+        assert failed.args[0].txn_requires_abort(), failed
+        print(f"aborts and begins again after {failed!r}", file=sys.stderr)
+        _patiently(lambda: producer.abort_transaction(30))
+        return 0
+    finally:
+        consumer.close()  # the next one goes on from what was committed
+    return done
 
 
 def _patiently(call: Callable[[], object]) -> None:
@@ -165,14 +178,18 @@ def _copy_kafka_python(
 
 
 def _within(call: Callable[[], None]) -> None:
-    """TimeoutError when it lasts. kafka-python 3.0.12 asks for the coordinator of a group once, so a transaction that
-    met the end of that broker waits for ever: a program has to begin again."""
-    failed: list[PyKafkaError] = []
+    """TimeoutError when it lasts: a program has to begin again.
+
+    kafka-python 3.0.12 asks for the coordinator of a group once, so a transaction that met the end of that broker waits
+    for ever. librdkafka 2.16.0 ignores the time-out of send_offsets_to_transaction (its issue 5456), and never asks
+    again for a coordinator whose broker left the metadata meanwhile (its issue 5511).
+    """
+    failed: list[PyKafkaError | KafkaException] = []
 
     def guarded() -> None:
         try:
             call()
-        except PyKafkaError as failure:
+        except (PyKafkaError, KafkaException) as failure:
             failed.append(failure)
 
     thread = threading.Thread(target=guarded, daemon=True)
