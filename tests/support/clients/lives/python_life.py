@@ -73,7 +73,9 @@ def _copy_confluent(
         _patiently(lambda: producer.init_transactions(30))  # ends what the producer before it left open
         consumer.subscribe([topic])
         places = [ConfluentTopicPartition(topic, at) for at in consumer.list_topics(topic, 30).topics[topic].partitions]
-        done = sum(max(at.offset, 0) for at in consumer.committed(places, 30))
+        committed = consumer.committed(places, 30)
+        assert all(at.error is None for at in committed), committed
+        done = sum(max(at.offset, 0) for at in committed)
         while done < records:
             read = [one for one in consumer.consume(TURN_RECORDS, 1.0) if one.error() is None]
             if not read:
