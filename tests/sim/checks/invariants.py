@@ -49,7 +49,7 @@ def look_at(node: Node, stage: Stage) -> None:
             # be below a marker that the leader before had committed.
             "remote_end <= last_stable": not tier.enabled
             or not tier.partition_state.claimed
-            or tier.remote_end_offset <= max(partition.last_stable_offset, _first_open(log))
+            or tier.remote_end_offset <= max(partition.last_stable_offset, _first_open(log, start))
             or bool(partition.undecided),
             "log_end <= reserved_end": log.log_end_offset <= log.reserved_end or log.reserved_end == 0,
         }
@@ -63,11 +63,18 @@ def look_at(node: Node, stage: Stage) -> None:
                 )
 
 
-def _first_open(log: PartitionLog) -> int:
-    """Where the first transaction without a marker in the log begins; else the log's end. `log.last_stable_offset` of
-    the log's end would say so too, and forget the markers above the high watermark: the log would take for decided what
-    a leader change may undo (TX21)."""
-    return min(log.log_end_offset, log.producers.transactions.first_open)
+def _first_open(log: PartitionLog, start: int) -> int:
+    """Where the first transaction without a marker in the log begins; else the log's end. A transaction counts that has
+    a record at or above the log start `start`: a log that began at `start` does not know the others, and decides the
+    records above them. `log.last_stable_offset` of the log's end would forget the markers above the high watermark: the
+    log would take for decided what a leader change may undo (TX21)."""
+    producers = log.producers.at(log.log_end_offset)
+    held = (
+        first_offset
+        for producer_id, first_offset in producers.open.items()
+        if not (batches := producers.entries[producer_id].batches) or batches[-1].last_offset >= start
+    )
+    return min(held, default=log.log_end_offset)
 
 
 async def watch_roots(cluster: Cluster, stage: Stage, is_purged: Callable[[UUID], bool] = lambda _: False) -> None:

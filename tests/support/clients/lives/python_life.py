@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,12 @@ TURN_S: Final = 0.05
 TURN_RECORDS: Final = 20
 PATIENCE_S: Final = 120
 STUCK_S: Final = 15
+SESSION_S: Final = 10
+BEGINS_AGAIN: Final = "begins-again"
+
+
+class BeginAgain(Exception):
+    """The copy cannot go on: the program has to begin again, as a supervisor begins a service again."""
 
 
 def tell(line: str) -> None:
@@ -36,9 +44,11 @@ def tell(line: str) -> None:
 # ── confluent-kafka ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def confluent(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
-    quick = {"log_level": 0, "reconnect.backoff.max.ms": 500, "message.timeout.ms": PATIENCE_S * 1000}
-    writer = Producer({**access.confluent(), **quick, "enable.idempotence": True})
+CONFLUENT: Final = {"log_level": 0, "reconnect.backoff.max.ms": 500, "message.timeout.ms": PATIENCE_S * 1000}
+
+
+def write_confluent(access: Access, topic: str, records: int) -> None:
+    writer = Producer({**access.confluent(), **CONFLUENT, "enable.idempotence": True})
 
     def told(error: object, message: Message) -> None:
         assert error is None, error
@@ -48,23 +58,18 @@ def confluent(access: Access, topic: str, copy: str, group: str, transactional_i
         writer.produce(topic, b"%d" % number, on_delivery=told)
         writer.poll(PAUSE_S)
     assert writer.flush(PATIENCE_S) == 0
-    done = 0
-    while done < records:
-        done = _copy_confluent(access, quick, topic, copy, group, transactional_id, records)
 
 
-def _copy_confluent(
-    access: Access, quick: dict[str, Any], topic: str, copy: str, group: str, transactional_id: str, records: int
-) -> int:
-    """With one producer and one member, until all is copied or a transaction ends otherwise; how many records are."""
+def copy_confluent(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
     producer = Producer(
-        {**access.confluent(), **quick, "transactional.id": transactional_id, "message.timeout.ms": 50_000}
+        {**access.confluent(), **CONFLUENT, "transactional.id": transactional_id, "message.timeout.ms": 50_000}
     )
     consumer = Consumer(
         {
             **access.confluent(),
             "log_level": 0,
             "group.id": group,
+            "session.timeout.ms": SESSION_S * 1000,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
         }
@@ -90,17 +95,11 @@ def _copy_confluent(
             done += len(read)
             tell(f"copied {done}")
             time.sleep(TURN_S)
-    except TimeoutError as stuck:
-        print(f"begins again after {stuck!r}", file=sys.stderr)
-        return 0
     except KafkaException as failed:
-        assert failed.args[0].txn_requires_abort(), failed
-        print(f"aborts and begins again after {failed!r}", file=sys.stderr)
-        _patiently(lambda: producer.abort_transaction(30))
-        return 0
-    finally:
-        consumer.close()  # the next one goes on from what was committed
-    return done
+        if not failed.args[0].txn_requires_abort():
+            raise
+        raise BeginAgain(repr(failed)) from failed
+    consumer.close()
 
 
 def _patiently(call: Callable[[], object]) -> None:
@@ -119,9 +118,17 @@ def _patiently(call: Callable[[], object]) -> None:
 # ── kafka-python ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kafka_python(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
-    more = {"retry_backoff_ms": 50, "reconnect_backoff_max_ms": 500, "delivery_timeout_ms": PATIENCE_S * 1000}
-    writer = KafkaProducer(**access.kafka_python(), **more, enable_idempotence=True, acks="all", max_block_ms=60_000)
+KAFKA_PYTHON: Final = {
+    "retry_backoff_ms": 50,
+    "reconnect_backoff_max_ms": 500,
+    "delivery_timeout_ms": PATIENCE_S * 1000,
+}
+
+
+def write_kafka_python(access: Access, topic: str, records: int) -> None:
+    writer = KafkaProducer(
+        **access.kafka_python(), **KAFKA_PYTHON, enable_idempotence=True, acks="all", max_block_ms=60_000
+    )
     sent = []
     for number in range(records):
         future = writer.send(topic, b"%d" % number)
@@ -131,22 +138,17 @@ def kafka_python(access: Access, topic: str, copy: str, group: str, transactiona
     for future in sent:
         future.get(PATIENCE_S)
     writer.close()
-    done = 0
-    while done < records:
-        done = _copy_kafka_python(access, more, topic, copy, group, transactional_id, records)
 
 
-def _copy_kafka_python(
-    access: Access, more: dict[str, Any], topic: str, copy: str, group: str, transactional_id: str, records: int
-) -> int:
-    """With one producer and one member, until all is copied or one of them fails; how many records are."""
+def copy_kafka_python(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
     producer = KafkaProducer(
-        **access.kafka_python(), **more, transactional_id=transactional_id, transaction_timeout_ms=60_000
+        **access.kafka_python(), **KAFKA_PYTHON, transactional_id=transactional_id, transaction_timeout_ms=60_000
     )
     consumer = KafkaConsumer(
         topic,
         **access.kafka_python(),
         group_id=group,
+        session_timeout_ms=SESSION_S * 1000,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         metadata_max_age_ms=2_000,
@@ -170,17 +172,13 @@ def _copy_kafka_python(
             done += sum(map(len, found.values()))
             tell(f"copied {done}")
             time.sleep(TURN_S)
-    except (PyKafkaError, TimeoutError) as failed:
-        print(f"begins again after {failed!r}", file=sys.stderr)
-        return 0
-    finally:
-        consumer.close(autocommit=False)
-        producer.close(timeout=1)
-    return done
+    except PyKafkaError as failed:
+        raise BeginAgain(repr(failed)) from failed
+    consumer.close(autocommit=False)
 
 
 def _within(call: Callable[[], None]) -> None:
-    """TimeoutError when it lasts: a program has to begin again.
+    """BeginAgain when it lasts.
 
     kafka-python 3.0.12 asks for the coordinator of a group once, so a transaction that met the end of that broker waits
     for ever. librdkafka 2.16.0 ignores the time-out of send_offsets_to_transaction (its issue 5456), and never asks
@@ -200,20 +198,18 @@ def _within(call: Callable[[], None]) -> None:
     if failed:
         raise failed[0]
     if thread.is_alive():
-        raise TimeoutError(f"no answer within {STUCK_S} s")
+        raise BeginAgain(f"no answer within {STUCK_S} s")
 
 
 # ── aiokafka ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def aiokafka(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
-    asyncio.run(_aiokafka(access, topic, copy, group, transactional_id, records))
+AIOKAFKA: Final = {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000}
 
 
-async def _aiokafka(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
-    more = {"retry_backoff_ms": 50, "metadata_max_age_ms": 2_000}
+async def write_aiokafka(access: Access, topic: str, records: int) -> None:
     async with AIOKafkaProducer(
-        **access.aiokafka(), **more, enable_idempotence=True, request_timeout_ms=PATIENCE_S * 1000
+        **access.aiokafka(), **AIOKAFKA, enable_idempotence=True, request_timeout_ms=PATIENCE_S * 1000
     ) as writer:
         sent = []
         for number in range(records):
@@ -222,7 +218,10 @@ async def _aiokafka(access: Access, topic: str, copy: str, group: str, transacti
             sent.append(future)
             await asyncio.sleep(PAUSE_S)
         await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
-    async with AIOKafkaProducer(**access.aiokafka(), **more, transactional_id=transactional_id) as producer:
+
+
+async def copy_aiokafka(access: Access, topic: str, copy: str, group: str, transactional_id: str, records: int) -> None:
+    async with AIOKafkaProducer(**access.aiokafka(), **AIOKAFKA, transactional_id=transactional_id) as producer:
         done = 0
         while done < records:
             done = await _copy_aiokafka(access, producer, topic, copy, group, done, records)
@@ -257,8 +256,19 @@ async def _copy_aiokafka(
     return done
 
 
-Life = Callable[[Access, str, str, str, str, int], None]
-LIVES: Final[dict[str, Life]] = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+@dataclass(frozen=True)
+class Life:
+    write: Callable[[Access, str, int], Coroutine[None, None, None] | None]
+    """Of the access, the topic and the number of records."""
+    copy: Callable[[Access, str, str, str, str, int], Coroutine[None, None, None] | None]
+    """Of the access, the topic, its copy, the group, the transactional id and the number of records."""
+
+
+LIVES: Final = {
+    "confluent-kafka": Life(write_confluent, copy_confluent),
+    "kafka-python": Life(write_kafka_python, copy_kafka_python),
+    "aiokafka": Life(write_aiokafka, copy_aiokafka),
+}
 
 
 def read_access(file: Path) -> Access:
@@ -266,6 +276,23 @@ def read_access(file: Path) -> Access:
     return Access(given["bootstrap"], None if given["login"] is None else Login(**given["login"]))
 
 
+def _live(client: str, access_file: str, topic: str, *names: str, begins_again: bool) -> None:
+    access, life = read_access(Path(access_file)), LIVES[client]
+    copy, group, transactional_id, records = names
+    if not begins_again and (writing := life.write(access, topic, int(records))) is not None:
+        asyncio.run(writing)
+    copying = life.copy(access, topic, copy, group, transactional_id, int(records))
+    if copying is not None:
+        asyncio.run(copying)
+
+
 if __name__ == "__main__":
-    client, access_file, *names, count = sys.argv[1:]
-    LIVES[client](read_access(Path(access_file)), *names, int(count))  # type: ignore[call-arg]
+    words = [word for word in sys.argv[1:] if word != BEGINS_AGAIN]
+    begins_again = len(words) < len(sys.argv[1:])
+    try:
+        _live(*words, begins_again=begins_again)
+    except BeginAgain as failed:
+        # A new image of the process: no thread of the old clients goes on beside the new ones.
+        print(f"begins again after {failed}", file=sys.stderr, flush=True)
+        arguments = sys.orig_argv if begins_again else [*sys.orig_argv, BEGINS_AGAIN]
+        os.execv(sys.executable, arguments)
