@@ -26,8 +26,8 @@ class Phase(Enum):
 
 class FetchPosition(NamedTuple):
     """What to fetch. `last_fetched_epoch`: of the last record before `offset`; −1: there is none. `log_start_offset`:
-    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the bucket's data is unusable
-    there, so the leader sends all its records."""
+    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the leader
+    sends all its records, because the bucket's data is unusable there or the replica has just restarted at its end."""
 
     offset: int
     last_fetched_epoch: int
@@ -50,7 +50,8 @@ class Take:
 
 class Follower:
     """State of one follower replica. `end`: its flushed end. `seen_epoch`: the last leader epoch with a clean response;
-    the caller makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: see `FetchPosition`."""
+    the caller makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: the
+    bucket's data is unusable."""
 
     def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
         self.lineage = lineage
@@ -59,6 +60,7 @@ class Follower:
         self.seen_epoch = seen_epoch
         self.log_start_offset = 0
         self.copies_on = False
+        self._has_no_record = False  # since it restarted at the bucket's end
         self.phase = Phase.RECONCILING
         self._leader_epoch = UNDEFINED_EPOCH
         self._unclean_epoch = UNDEFINED_EPOCH
@@ -77,7 +79,9 @@ class Follower:
         """The next fetch; None while the log has to be truncated, or is offline."""
         if self._asks_nothing:
             return None
-        return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, self.copies_on)
+        # Without a record since its restart it copies on: the bucket's end moves faster than it can restart there.
+        copies_on = self.copies_on or self._has_no_record
+        return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, copies_on)
 
     def is_at(self, asked: FetchPosition) -> bool:
         """Whether the response to `asked` fits the replica's current position."""
@@ -154,6 +158,7 @@ class Follower:
     def began_at(self, lineage: LeaderEpochs, end: int) -> None:
         """The log restarted at `end`. Everything below is committed, and verified in the bucket or expired."""
         self.high_watermark = max(self.high_watermark, end)
+        self._has_no_record = True
         self.cut(lineage, end)
 
     def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
@@ -161,12 +166,13 @@ class Follower:
         response's high watermark counts, because a leader sends it once.
         """
         self.cut(lineage, end)
+        self._has_no_record = False
         self._agrees(leader_high_watermark)
 
     def flushed(self, lineage: LeaderEpochs, end: int) -> None:
         """The records are durable: the next fetch reports them."""
         assert self.phase is Phase.FOLLOWING and end >= self.end, (self.phase, end, self.end)
-        self.lineage, self.end = lineage, end
+        self.lineage, self.end, self._has_no_record = lineage, end, False
         self._advance()
 
     def starts_at(self, offset: int) -> None:

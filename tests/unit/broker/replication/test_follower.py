@@ -108,3 +108,17 @@ def test_cluster_d25_what_is_committed_is_not_cut_but_for_an_unclean_start() -> 
         if phase is Phase.OFFLINE:
             follower.begin(4)
             assert follower.next_fetch() is None, "nobody else may clear it either"
+
+
+def test_a_log_that_restarts_at_the_buckets_end_copies_a_record_before_it_is_sent_on() -> None:
+    """It was sent on whenever the bucket's end had moved while it restarted, for ever where segments roll faster than
+    the bucket answers (seed 96813 of three brokers, --late, `thermocline.follower.skip.bytes=0`)."""
+    follower = Follower(lineage((1, 0)), 5, 5)
+    follower.begin(2)
+    follower.leave()
+    follower.began_at(lineage((1, 0)), 50)
+    assert follower.next_fetch() == FetchPosition(50, 1, 2, copies_on=True)
+    asked = follower.next_fetch()
+    assert asked is not None and follower.answered(asked, None, 60) == Take()
+    follower.flushed(lineage((1, 0), (2, 50)), 60)
+    assert follower.next_fetch() == FetchPosition(60, 2, 2)

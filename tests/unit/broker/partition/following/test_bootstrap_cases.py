@@ -43,7 +43,7 @@ async def test_cluster_d35_a_copy_that_is_sent_on_reads_the_root_anew(copy: Copy
     for end in (500, 900):
         assert copy.it.refused(copy.asked(), moved_to(end)) and copy.it.next_fetch() is None
         await asyncio.sleep(0.1)
-        assert copy.asked() == FetchPosition(end, 2, EPOCH)
+        assert copy.asked() == FetchPosition(end, 2, EPOCH, copies_on=True)
     assert cold.asked == [500, 900] and not copy.it.failure
 
 
@@ -60,7 +60,7 @@ async def test_cluster_d35_a_bucket_that_is_away_ends_no_copying(copy: Copy, /) 
         assert not copy.it.failure and copy.asked() == FetchPosition(0, -1, EPOCH)
     assert copy.it.refused(copy.asked(), moved_to(500))
     await asyncio.sleep(0.1)
-    assert copy.asked() == FetchPosition(500, 2, EPOCH) and cold.asked == [500, 500, 500]
+    assert copy.asked() == FetchPosition(500, 2, EPOCH, copies_on=True) and cold.asked == [500, 500, 500]
 
 
 @by(copying)

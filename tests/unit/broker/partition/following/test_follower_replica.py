@@ -281,7 +281,7 @@ async def test_what_only_the_bucket_has_is_begun_behind(copy: Copy, /) -> None:
     moved.verified_end = 500
     assert copy.it.refused(copy.asked(), moved) and copy.it.next_fetch() is None
     await asyncio.sleep(0.1)
-    assert copy.asked() == FetchPosition(500, 2, EPOCH) and copy.it.high_watermark == 500
+    assert copy.asked() == FetchPosition(500, 2, EPOCH, copies_on=True) and copy.it.high_watermark == 500
     again = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, verified_end=500)
     assert not copy.it.refused(copy.asked(), again), "it is there already: nothing to be done about it"
 
@@ -304,7 +304,7 @@ async def test_a_copy_asks_the_bucket_again_where_to_begin(copy: Copy, /) -> Non
     copy.it._truncation._cold = Cold()
     assert copy.it.refused(copy.asked(), moved)
     await asyncio.sleep(0.1)
-    assert copy.asked() == FetchPosition(500, 2, EPOCH)
+    assert copy.asked() == FetchPosition(500, 2, EPOCH, copies_on=True)
     copy.it._truncation._cold = Away(StoreUnavailable("down"))
     moved.verified_end = 900
     assert copy.it.refused(copy.asked(), moved)
