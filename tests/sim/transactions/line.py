@@ -252,7 +252,7 @@ class Line:
         """Nobody fences, or forgets, a producer for nothing."""
         if "unanswered" in why or not self._is_judged or self._may_be_fenced or self._stage.cluster.losses:
             return
-        if transaction is not None and self._is_late(transaction):
+        if transaction is not None and (self._is_late(transaction) or transaction.waits):
             return
         if session.is_unsure or session.fenced_s is not None:
             return

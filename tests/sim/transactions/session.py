@@ -87,7 +87,8 @@ class _Asked:
 
 @dataclass
 class Transaction:
-    """As far as its producer knows. `unsure`: batches whose effect is unknown, or refused."""
+    """As far as its producer knows. `unsure`: batches whose effect is unknown, or refused. `waits`: a leader answered
+    CONCURRENT_TRANSACTIONS, perhaps because its log has a gap: it aborts what lists its partition (TX32)."""
 
     number: int
     began_s: float
@@ -96,6 +97,7 @@ class Transaction:
     added: set[Place] = field(default_factory=set)
     group_offset: int = -1
     decided_s: float = float("inf")
+    waits: bool = False
 
 
 class Session:
@@ -290,6 +292,7 @@ class Session:
                 return ErrorCode.NONE
             offset = answer.base_offset
             client.refused(code)
+            transaction.waits |= code is ErrorCode.CONCURRENT_TRANSACTIONS
             life = before if before == stage.cluster.topic_id_led_at(client.connected_to, place) else None
             return code
 
