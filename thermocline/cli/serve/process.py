@@ -183,14 +183,14 @@ def _refuse_unsecured(config: BrokerConfig) -> None:
     """Refuse to serve a directory of --secure without authentication after a forgotten flag."""
     from pathlib import Path
 
-    from thermocline.cli.serve.secure.directory import SecuredDirectory
+    from thermocline.cli.serve.secure.layout import authority_file, is_secured
 
-    secured = SecuredDirectory(Path(config.data_dir))
-    if config.authorizer is None and not config.read_only and not secured.is_new:
+    data_dir = Path(config.data_dir)
+    if config.authorizer is None and not config.read_only and is_secured(data_dir):
         raise CommandFailed(
             f"{config.data_dir} was secured, and without --secure everybody who reaches the broker may do everything: "
             "add --secure, or configure an authorizer and listeners yourself; to serve it openly on purpose, move "
-            f"{secured.authority_file.parent} away first",
+            f"{authority_file(data_dir).parent} away first",
             Exit.REFUSED,
         )
 

@@ -21,9 +21,9 @@ from cryptography import x509
 from logformat.properties import format_properties, properties_in
 from seams.files.private_file import write_private
 from thermocline.cli.serve.secure.authority import Authority, AuthorityError, described, serves
+from thermocline.cli.serve.secure.layout import SECURITY, authority_file, is_secured
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
-SECURITY: Final = "security"
 JOIN: Final = "join.properties"
 ADMIN: Final = "admin.properties"
 BROKER_NAME: Final = "broker-"
@@ -42,7 +42,7 @@ class SecuredDirectory:
 
     @property
     def authority_file(self) -> Path:
-        return self.data_dir / SECURITY / "ca.pem"
+        return authority_file(self.data_dir)
 
     @property
     def authority_key_file(self) -> Path:
@@ -62,7 +62,7 @@ class SecuredDirectory:
     @property
     def is_new(self) -> bool:
         """Whether the directory has no authority yet."""
-        return not self.authority_file.exists()
+        return not is_secured(self.data_dir)
 
     def establish(self, authority: Authority, token: str) -> None:
         """Give the directory the cluster's authority, and the token of its HTTP ports. `ca.pem` is last, because
