@@ -22,7 +22,7 @@ from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
 from seams.files.disk import File
 
-APPEND_ENDS_MAX: Final = 8192  # of the newest appends; about 1 MB a log at the very most
+APPEND_ENDS_MAX: Final = 1024  # of the newest appends; 0.1 MB a log. A reader further behind asks the index
 READ_ENDS_MAX: Final = 128  # sequential readers of one log
 
 
