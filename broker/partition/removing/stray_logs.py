@@ -70,8 +70,8 @@ class StrayLogs:
         self._report = report
 
     async def move_all(self, image: ClusterImage) -> None:
-        """Move the strays by `image`, which holds this broker's session, before any log is opened. A log that cannot be
-        read stays and is reported; the others do not wait for it."""
+        """Move all logs that `image` does not assign to this broker, before any log is opened. `image` holds this
+        broker's session. A log that cannot be read stays and is reported; the others do not wait for it."""
         found = await self._logs.directories.topic_ids_found(assigned(image, self._node_id))
         for place, failure in found.refused.items():
             self._report(f"read the topic id of {place}", failure)
