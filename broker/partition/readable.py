@@ -31,13 +31,15 @@ class NotKnownYet(Retryable):
 
 
 class ReadableLog(Protocol):
+    """Offsets and leader epochs of the log, which are known without waiting."""
+
     @property
     def local_log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
     @property
     def epochs(self) -> LeaderEpochs:
-        """The offsets known without waiting."""
+        """The log's leader epochs and their start offsets."""
 
 
 class ReadableTier(Protocol):
