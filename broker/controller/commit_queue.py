@@ -128,7 +128,7 @@ class CommitQueue:
 
     def activate(self, is_disputed: Callable[[], bool]) -> None:
         """This process is the controller from now on, perhaps again. A commit in doubt is resolved first.
-        `is_disputed`: whether another process may have claimed since.
+        `is_disputed`: whether another process may have claimed after this one.
         """
         self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()

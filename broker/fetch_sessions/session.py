@@ -111,7 +111,7 @@ class Target:
         )
 
     def only_high_watermark_is_new(self, answer: FetchResponsePartition) -> bool:
-        """Whether only the high watermark is new in `answer`, after another one was sent before."""
+        """Whether an earlier response had a high watermark, and only the high watermark is new in `answer`."""
         return self.high_watermark >= 0 and not (
             answer.records
             or answer.error_code

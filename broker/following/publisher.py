@@ -29,8 +29,8 @@ class Effects(Protocol):
         """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """Remove the logs of these partitions, whose roles ended: other brokers hold them. `is_seen`: rows of one
-        session of this process show the change; without that nothing is removed."""
+        """Remove the logs of these partitions. Their roles ended, because other brokers hold the partitions now.
+        `is_seen`: rows of one session of this process show the change; without that nothing is removed."""
 
     def follow_config(self) -> None:
         """Apply the broker's current configuration to every partition."""

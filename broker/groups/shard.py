@@ -128,8 +128,8 @@ class GroupShard:
         self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # changed by markers during a rewrite
         self._has_lost = False
         self.undecided: dict[int, int] = {}
-        """Producers, and their epochs, whose offsets were open at a loss in the log. The marker and the records may be
-        lost, so the log itself may have no open transaction."""
+        """By producer id: the epoch of a producer that had open offsets when the log lost records. The marker and the
+        records may be lost, so the log itself may have no open transaction."""
 
     @property
     def is_ready(self) -> bool:

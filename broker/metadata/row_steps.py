@@ -49,10 +49,10 @@ def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_a
 
 
 def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: PartitionFitness | None) -> Row:
-    """Complete a move: remove the leaving replicas. The same object while it is incomplete, or without a move. An
-    unclean start must be complete before, because its missing records are unknown. `said` (None: all are well) counts
-    too, because a leaving replica's log is deleted: a failed log sends no reports, and an unfit replica does not take
-    leadership from a fit one."""
+    """Complete a move: remove the leaving replicas. Returns `row` itself while the move is incomplete, or without a
+    move. An unclean start must be complete first, because its missing records are unknown. `said` (None: all are well)
+    counts too, because a leaving replica's log is deleted: a failed log sends no reports, and an unfit replica does not
+    take leadership from a fit one."""
     there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
     if said is not None:
         there = [node_id for node_id in there if node_id in said.sound]

@@ -113,7 +113,7 @@ class ThrottledReplicas:
             self._high_watermarks.setdefault(key, None)
 
     def began(self, key: Key) -> None:
-        """The replica follows in a new leader epoch, whose high watermark is unknown."""
+        """The replica follows in a new leader epoch. Its high watermark is unknown until the first response."""
         if key in self._high_watermarks:
             self._high_watermarks[key] = None
 

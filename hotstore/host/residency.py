@@ -55,7 +55,7 @@ class Residency:
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError | ThermoclineError] = OrderedDict()
-        self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not read since
+        self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not yet read again
 
     @property
     def waiting(self) -> int:

@@ -4,7 +4,7 @@ A leader assigns offsets within its reservation and checks the producers' sequen
 keeps the leader's offsets, epochs and timestamps, and requires only that the batches continue its log. Markers of open
 transactions may use offsets that are reserved for them (TX24). All markers may use the ballast's disk space (TX23),
 because without them no segment can be uploaded. An append is one write of complete batches into one segment, or has no
-effect. Callers check CRCs before.
+effect. Callers check CRCs before an append.
 
 Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs
 (CPython 3.11). Hence it uses one write and one update of each part per run, and tuples instead of objects.

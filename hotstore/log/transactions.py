@@ -59,7 +59,7 @@ class Transactions:
                 self._begun_ms[producer_id] = now_ms
 
     def begun_before(self, time_ms: int) -> list[int]:
-        """Producer ids of open transactions that began before, by this broker's clock."""
+        """Producer ids of open transactions that began before `time_ms`, by this broker's clock."""
         return [producer_id for producer_id, begun_ms in self._begun_ms.items() if begun_ms < time_ms]
 
     def end(self, producer_id: int, marker_offset: int) -> int | None:

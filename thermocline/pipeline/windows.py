@@ -2,7 +2,7 @@
 
 A window begins at a batch that the offset index names, and ends where the next window begins. Its end offset comes from
 the header of the next batch (61 bytes, fetched with the window) or from the segment's end. The last window of a piece
-may be shortened to end with a batch that the index names, whose header gives the position of its end.
+may be shortened to end with a batch that the index names, because that batch's header gives the position of its end.
 """
 
 from __future__ import annotations

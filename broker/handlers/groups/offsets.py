@@ -36,7 +36,7 @@ _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 async def handle_offset_commit(
     coordinator: GroupCoordinator, request: wire.OffsetCommitRequest, version: int, client: ClientInfo
 ) -> wire.OffsetCommitResponse:
-    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND from v9 on, ILLEGAL_GENERATION before."""
+    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND; in versions below 9 ILLEGAL_GENERATION."""
     by_id = version >= _TOPIC_IDS_SINCE
     strangers: set[int] = set()  # indexes in request.topics of unknown ids
     rows: list[CommitRow] = []

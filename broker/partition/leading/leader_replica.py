@@ -58,7 +58,8 @@ def _told_nobody(_: TransactionMarker, __: int) -> None: ...
 
 
 class LeaderReplica(Watchable):
-    """`leading` in `leader_epoch`, or resigned since. Every method runs on the loop."""
+    """The replica of a leader. While `leading` it leads in `leader_epoch`; afterwards it has resigned. Every method
+    runs on the loop."""
 
     __slots__ = (
         "_isr_pending",

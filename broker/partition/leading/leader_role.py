@@ -41,8 +41,8 @@ BACKOFF_S_MAX: Final = 10.0  # between attempts after any other failure
 
 
 class LeaderRole:
-    """`before`: the previous leadership here, if its log stayed open since. `fenced` is called when the partition's
-    root names a higher epoch while the partition serves."""
+    """`before`: the previous leadership on this broker, if the log has stayed open after it. `fenced` is called when
+    the partition's root names a higher epoch while the partition serves."""
 
     __slots__ = (
         "_asks_again",

@@ -33,8 +33,8 @@ _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One broker's response. `silent`: the reason why there is none; `http`: the broker's HTTP address; `own`: its
-    status from there; `hidden`: this user may not know that address.
+    """One broker's response. `silent`: the reason why there is none; `http`: the broker's HTTP address; `own`: the
+    status that this address returned; `hidden`: this user may not know the address.
     """
 
     node: int
