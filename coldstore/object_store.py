@@ -76,7 +76,7 @@ class Upload:
     """A body to store: size, CRC32C, and a way to read it in order and in bounded pieces, again for every attempt.
 
     A piece is valid until the next one is requested. If `crc32c` is None, the checksum is known after the last piece
-    (`sealed` returns it). It is then sent after the bytes instead of before, and the bytes are read once."""
+    (`sealed` returns it). The checksum is then sent after the bytes, not before them, so the bytes are read once."""
 
     size: int
     crc32c: int | None

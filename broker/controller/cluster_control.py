@@ -233,7 +233,7 @@ class ClusterControl:
             due = sessions.check(self._clock.monotonic_s())
             if not self._is_away():
                 await self._apply(due)
-            await asyncio.gather(*map(self._knock, due.knocks))  # reported once, also while the store is away
+            await asyncio.gather(*map(self._knock, due.knocks))  # reported once, even while the store does not answer
 
     async def _apply(self, due: ExpiredSessions) -> None:
         if due.steps_back:

@@ -84,7 +84,7 @@ class CommitQueue:
         self._feed = feed
         self._queue: deque[_Asked] = deque()
         self._asked = asyncio.Event()
-        self._doubtful: tuple[MetadataRecord, ...] | None = None  # of a commit whose outcome is unknown
+        self._doubtful: tuple[MetadataRecord, ...] | None = None  # records of a commit with an unknown outcome
         self._is_controller = True
         self._is_disputed: Callable[[], bool] = lambda: False
 

@@ -110,7 +110,7 @@ class ReplicaOwner:
 
     def delete(self, is_remembered: Callable[[], bool]) -> None:
         """Its topic was deleted. `is_remembered`: the image still names the deletion, or the removal of its files is
-        under way. Otherwise the cluster forgot the topic while this broker was away, which is no proof of a
+        under way. Otherwise the cluster forgot the topic while this broker had no session, and that does not prove a
         deletion."""
         if isinstance(self.role, LeaderRole):
             self.role.is_visible = False  # the tables dropped the topic already, and watchers were called

@@ -61,8 +61,8 @@ def cleanable(
 
 
 def must_roll(active: SegmentInfo, now_ms: int, config: LogConfig) -> bool:
-    """Whether the active segment has records older than `max.compaction.lag.ms`. It must then be sealed, because an
-    active segment is never cleaned."""
+    """Whether the active segment has records older than `max.compaction.lag.ms`. Such a segment must be sealed, because
+    an active segment is never cleaned."""
     return active.bytes > 0 and now_ms - active.first_append_ms > config.max_compaction_lag_ms
 
 

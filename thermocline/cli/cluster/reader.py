@@ -65,7 +65,7 @@ class View:
 
 
 class ClusterReader:
-    """Reads one cluster repeatedly. Brokers of an earlier read are asked when those of `bootstrap` are away."""
+    """Reads one cluster repeatedly. If the brokers of `bootstrap` do not answer, those of an earlier read are asked."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -223,7 +223,7 @@ def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[
 
 
 def _with_own(seen: ClusterState, answers: list[_Answer]) -> ClusterState:
-    """Mark read-only brokers. They have no controller, even if Metadata names one."""
+    """Mark read-only brokers. A cluster of read-only brokers has no controller, even if Metadata names one."""
     own = {one.node: one.own for one in answers if one.own is not None}
     read_only = {node: status.read_only for node, status in own.items() if status.read_only is not None}
     if not read_only:
