@@ -49,7 +49,7 @@ class InvalidTransactionState(InvalidRequest):
 
 class TransactionNotVerified(InvalidRequest):
     """A first batch of a transaction was not verified: its coordinator did not confirm it, or a marker was written
-    since (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
+    after the confirmation (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
     """
 
 

@@ -52,8 +52,8 @@ class Transactions:
         self._begun_ms[producer_id] = now_ms
 
     def begun_by(self, now_ms: int) -> None:
-        """The clock shows `now_ms`: transactions that began later by it began before it was set back, and count from
-        now on."""
+        """A transaction with a begin time above `now_ms` began before the clock was set back. It counts as begun at
+        `now_ms`."""
         for producer_id, begun_ms in self._begun_ms.items():
             if begun_ms > now_ms:
                 self._begun_ms[producer_id] = now_ms
