@@ -82,9 +82,9 @@ def with_replicas(
 
 
 def with_log_lost(image: ClusterImage, row: Row, node_id: int, minimum: int, *, is_lost: bool) -> Row:
-    """The log of `node_id` is gone. If no other replica is assigned, it begins again there without the acknowledged
-    records (R20 at replication factor 1). Otherwise it leaves the set; a lost log raises the leader epoch, so that no
-    report of it counts (R16)."""
+    """The log of `node_id` is gone. If no other replica is assigned, the node begins to lead again without the
+    acknowledged records (R20 at replication factor 1). Otherwise the node leaves the set. `is_lost` raises the leader
+    epoch, so that no report about the lost log counts (R16)."""
     if is_alone(row, node_id):
         epoch = row.leader_epoch + 1
         return next_row(row, replace(with_leader(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))

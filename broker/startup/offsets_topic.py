@@ -137,5 +137,5 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
 
 
 def _segment_bytes(wanted: int) -> str:
-    """The minimum for any topic; Kafka allows less for these."""
+    """`segment.bytes` of an internal topic: at least the minimum for any topic. Kafka allows less for these topics."""
     return str(max(wanted, 1 << 20))
