@@ -54,7 +54,7 @@ class ChecksumRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Result of a HEAD or a listing. `crc32c`: of the whole object if the store keeps it."""
+    """Result of a HEAD or a listing. `crc32c`: checksum of the whole object, if the store keeps one."""
 
     key: str
     size: int

@@ -81,7 +81,7 @@ class LogFailed(StorageFailed):
 
 class ReservationExhausted(StorageFailed):
     """The append would cross the reserved end offset: nothing was written (design 6, `blocked_by=reservation`).
-    `end_offset`: where it would have ended."""
+    `end_offset`: the end offset of the refused append."""
 
     def __init__(self, message: str, end_offset: int) -> None:
         super().__init__(message)

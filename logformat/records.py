@@ -205,8 +205,8 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch of `records` (at least one), offsets growing. `base_offset` and `last_offset`: of the first and last
-    record by default; wider after compaction."""
+    """A batch of `records` (at least one), offsets growing. `base_offset` and `last_offset`: by default the offsets of
+    the first and last record; after compaction they may reach further."""
     first = records[0].offset if base_offset is None else base_offset
     last = records[-1].offset if last_offset is None else last_offset
     assert first <= records[0].offset and records[-1].offset <= last <= first + INT32_MAX, (first, last)

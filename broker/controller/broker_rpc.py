@@ -64,7 +64,8 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
     records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: seconds
-    for which it will not claim the lease. `since`: the last response that it had read when it counted these seconds.
+    for which it will not claim the lease. `since`: the last response that the node had read when it counted these
+    seconds.
     """
 
     node_id: int

@@ -72,7 +72,7 @@ class Publisher:
         return self._metadata.image
 
     def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """Apply `after`, newer than the last one. `controller`: of that image."""
+        """Apply `after`, newer than the last one. `controller`: the controller in that image."""
         found = changes(self.image, after, self._node_id)
         effects, metadata = self._effects, self._metadata
         has_decided = metadata.is_decided_by(self._node_id)

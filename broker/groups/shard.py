@@ -335,7 +335,7 @@ class GroupShard:
         values: Sequence[tuple[TopicPosition, CommittedOffset]],
         guard: Guard | None,
     ) -> asyncio.Future[Exception | None]:
-        """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: as
+        """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: see
         `Shard.submit`."""
         positions = [position for position, _ in values]
         records = [

@@ -69,8 +69,8 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class StartedSession:
-    """The result of joining. `identity`: for `meta.properties`. `at`: the image with the session. `asked`: the
-    registration. `claimed_s`: when this process sent its last claim, of the boot clock; −inf: none."""
+    """The result of joining. `identity`: the content for `meta.properties`. `at`: the image with the session. `asked`:
+    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent none."""
 
     identity: DirectoryIdentity
     at: ImageAt

@@ -70,8 +70,8 @@ class ReadableLocal(Protocol):
 
 
 class Readable(WatchedPartition, Protocol):
-    """One partition for readers. `leader_epoch`: as clients see it. Offsets are −1 while unknown; `log` and `tier` then
-    raise NotKnownYet, or the reason why they cannot be known."""
+    """One partition for readers. `leader_epoch`: the leader epoch that clients see. Offsets are −1 while unknown; `log`
+    and `tier` then raise NotKnownYet, or the reason why they cannot be known."""
 
     topic: str
     topic_id: UUID
@@ -99,8 +99,8 @@ class Readable(WatchedPartition, Protocol):
         """See `LeaderEpochs.end_offset_for`, at the log's end. Raises NotKnownYet."""
 
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
-        it."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
+        read more."""
 
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 

@@ -65,7 +65,7 @@ class ReplicaOwner:
         self._roles = roles
         self._gone = gone
         self._aim = _REST
-        self._before: LeaderReplica | None = None  # the last leadership, while its log stayed open since
+        self._before: LeaderReplica | None = None  # the last leadership, if its log has stayed open after it
         self._was_dropped = False  # after its last role, when the tier drops the leader's values
         self._task: asyncio.Task[None] | None = None
 

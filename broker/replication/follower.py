@@ -25,9 +25,10 @@ class Phase(Enum):
 
 
 class FetchPosition(NamedTuple):
-    """What to fetch. `last_fetched_epoch`: of the last record before `offset`; −1: there is none. `log_start_offset`:
-    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the leader
-    sends all its records, because the bucket's data is unusable there or the replica has just restarted at its end."""
+    """A follower's position for a fetch. `last_fetched_epoch`: the epoch of the last record before `offset`; −1: there
+    is none. `log_start_offset`: this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the
+    leader sends all its records, because the bucket's data is unusable there or the replica has just restarted at its
+    end."""
 
     offset: int
     last_fetched_epoch: int

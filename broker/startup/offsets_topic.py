@@ -20,7 +20,7 @@ _CREATE_TIMEOUT_S: Final = 5.0
 
 class ClusterInternalTopic:
     """`broker.internal_topics.interfaces.InternalTopic`, by the controller and the image. `partitions`, `replicas` and
-    `configs`: when it is created."""
+    `configs` apply when the topic is created."""
 
     def __init__(
         self,

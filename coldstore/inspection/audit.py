@@ -60,7 +60,7 @@ _DAMAGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`key`: the object, or None for the whole partition; `offset`: where in the log."""
+    """`key`: the object, or None for the whole partition; `offset`: its offset in the log, if any."""
 
     kind: FindingKind
     key: str | None

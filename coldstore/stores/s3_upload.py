@@ -153,8 +153,8 @@ def put_object(
     part_bytes: int = PART_BYTES,
     condition: dict[str, str] | None = None,
 ) -> ObjectInfo:
-    """Store `body` under `target` (Bucket, Key). `condition`: on the present object. Raises botocore's errors, ours, or
-    those of the source."""
+    """Store `body` under `target` (Bucket, Key). `condition`: a condition on the object that is there now. Raises
+    botocore's errors, ours, or those of the source."""
     condition = condition or {}
     try:
         if body.size <= part_bytes * SINGLE_PARTS:

@@ -30,8 +30,8 @@ class EndedTransaction(NamedTuple):
 
 
 class Transactions:
-    """`first_offsets`: of the open ones, by producer id, ascending. `opened`: (producer id, first offset, time of the
-    last batch in ms). That time stands for its start."""
+    """`first_offsets`: first offsets of the open transactions, by producer id, ascending. `opened`: (producer id, first
+    offset, time of the last batch in ms). That time counts as the start of the transaction."""
 
     __slots__ = ("_begun_ms", "_ended", "first_offsets")
 

@@ -26,9 +26,9 @@ _GUESS: Final = 1.25  # times the average batch size: guess for the last batch; 
 class OpenPiece:
     """A piece whose object is the one that the manifest names.
 
-    `log_bytes` and `end_offset`: where the segment, or its sound prefix, ends. `aborted`: (producer id, first offset,
-    marker's offset) of aborted transactions. `whole`: all bytes of an object small enough for one request.
-    `batch_bytes`: average size of a batch, 0 if unknown.
+    `log_bytes` and `end_offset`: position and offset at which the segment, or its sound prefix, ends. `aborted`:
+    (producer id, first offset, marker's offset) of aborted transactions. `whole`: all bytes of an object small enough
+    for one request. `batch_bytes`: average size of a batch, 0 if unknown.
     """
 
     piece: SplitPart

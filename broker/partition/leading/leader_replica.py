@@ -458,8 +458,8 @@ class LeaderReplica(Watchable):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
-        it."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
+        read more."""
         self.waiters.watch(watcher, at_tail=at_tail)
         self.flusher.hurry()
 

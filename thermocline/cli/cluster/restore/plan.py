@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
     """A partition in the bucket, by its manifest. A restored log continues at `end`, or at `reserved_end`.
-    `cold_bytes`: of log. `damage`: why the manifest cannot be read; then the rest is meaningless.
+    `cold_bytes`: bytes of log. `damage`: why the manifest cannot be read; then the rest is meaningless.
     """
 
     log_start: int = 0
