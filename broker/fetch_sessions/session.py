@@ -90,7 +90,8 @@ class Target:
                 session.waiter()
 
     def awaits_flush(self) -> bool:
-        """Whether a client waits now for records that are not visible yet; if not, its next request will."""
+        """Whether a client waits now for records that are not visible yet. If not, the flush begins when its next
+        request waits."""
         session = self.session
         if session is None:
             return False

@@ -5,7 +5,7 @@
 - For a lost disk the manifest names one snapshot of the live state.
 - A log counts as complete if its start was never moved. It also counts as complete if its first batch marks a rewrite
   and no gap is declared above it. With a gap it does not, because the lost tail may have been part of that rewrite.
-  Otherwise a replay is the newest snapshot, then the local log above it.
+- If the log is not complete, a replay is the newest snapshot, then the local log above it.
 """
 
 from __future__ import annotations

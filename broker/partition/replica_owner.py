@@ -66,7 +66,7 @@ class ReplicaOwner:
         self._gone = gone
         self._aim = _REST
         self._before: LeaderReplica | None = None  # the last leadership, if its log has stayed open after it
-        self._was_dropped = False  # after its last role, when the tier drops the leader's values
+        self._was_dropped = False  # the tier must still drop the end that a leader reported
         self._task: asyncio.Task[None] | None = None
 
     @property

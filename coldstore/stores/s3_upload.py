@@ -63,7 +63,7 @@ class SegmentBody:
         return self._sent
 
     def seek(self, position: int, _whence: int = 0) -> int:
-        """Only to the start, which a redirect to the bucket's region needs."""
+        """Begin again from the start, after a redirect to the bucket's region. Refuses any other position."""
         if position != 0:
             raise OSError("an upload can only be sent again from its start")
         self._pieces = self._open_pieces()
