@@ -74,7 +74,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (Corrupt, ErrorCode.CORRUPT_MESSAGE),
     (Retryable, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
-    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),  # raised for the disk, after its own time-out
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),  # errors of the disk; TimeoutError is its subclass
     (InvalidRequest, ErrorCode.INVALID_REQUEST),
 )
 

@@ -54,7 +54,7 @@ class ChecksumRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Result of a HEAD or a listing. `crc32c`: of the whole object if the store keeps it."""
+    """Result of a HEAD or a listing. `crc32c`: checksum of the whole object, if the store keeps one."""
 
     key: str
     size: int
@@ -76,7 +76,7 @@ class Upload:
     """A body to store: size, CRC32C, and a way to read it in order and in bounded pieces, again for every attempt.
 
     A piece is valid until the next one is requested. If `crc32c` is None, the checksum is known after the last piece
-    (`sealed` returns it). It is then sent after the bytes instead of before, and the bytes are read once."""
+    (`sealed` returns it). The checksum is then sent after the bytes, not before them, so the bytes are read once."""
 
     size: int
     crc32c: int | None

@@ -49,7 +49,7 @@ class InvalidTransactionState(InvalidRequest):
 
 class TransactionNotVerified(InvalidRequest):
     """A first batch of a transaction was not verified: its coordinator did not confirm it, or a marker was written
-    since (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
+    after the confirmation (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
     """
 
 
@@ -81,7 +81,7 @@ class LogFailed(StorageFailed):
 
 class ReservationExhausted(StorageFailed):
     """The append would cross the reserved end offset: nothing was written (design 6, `blocked_by=reservation`).
-    `end_offset`: where it would have ended."""
+    `end_offset`: the end offset of the refused append."""
 
     def __init__(self, message: str, end_offset: int) -> None:
         super().__init__(message)

@@ -17,8 +17,8 @@ TIME_INDEX: Final = ".timeindex"
 TRANSACTION_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 PRODUCERS: Final = ".producers"
-"""Ours, beside each `.snapshot`: the last five batches of every producer. Its presence also proves that everything
-below its offset was durable when it was written (see recovery)."""
+"""A file beside each `.snapshot` that Kafka does not have. It holds the last five batches of every producer. Its
+presence also proves that everything below its offset was durable when it was written (see recovery)."""
 STAGED_PRODUCERS: Final = ".restart-producers"
 """Producers of a prepared restart, as an earlier version wrote them (see restart)."""
 DELETED: Final = ".deleted"

@@ -154,7 +154,8 @@ def _kafka_entry(
     if last_offset >= 0:
         if offset_delta < 0 or offset_delta > last_offset or last_sequence < NO_SEQUENCE:
             raise Corrupt(f"producer snapshot: producer {producer_id} has an impossible last batch")
-        # A transaction marker leaves no sequence; otherwise sequences wrap at 2^31 just as offsets run.
+        # After a transaction marker there is no sequence. Otherwise a batch has as many sequences as offsets; sequences
+        # wrap at 2^31.
         first_sequence = NO_SEQUENCE if last_sequence < 0 else (last_sequence - offset_delta) & INT32_MAX
         batches = (BatchRecord(first_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp),)
     return ProducerEntry(producer_id, epoch, batches, timestamp, max(txn_first_offset, -1), coordinator_epoch)

@@ -85,7 +85,7 @@ _CODEC_LAST: Final = int(Codec.ZSTD)
 
 
 class CorruptBatch(Corrupt):
-    """Not a whole batch: length, CRC or magic is wrong. CORRUPT_MESSAGE."""
+    """The bytes are no whole batch: length, CRC or magic is wrong. CORRUPT_MESSAGE."""
 
 
 class InvalidRecordBatch(InvalidRequest):

@@ -134,7 +134,7 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
     """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
 
     Reads only length and timestamp of a record. Raises CorruptBatch: no batch, another codec than it claims, more than
-    `bytes_max` decompressed, records that do not fill the batch as it claims."""
+    `bytes_max` decompressed, bytes missing or left over after the records that the header counts."""
     header, data = records_bytes(batch, pos, bytes_max)
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
@@ -205,8 +205,8 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch of `records` (at least one), offsets growing. `base_offset` and `last_offset`: of the first and last
-    record by default; wider after compaction."""
+    """A batch of `records` (at least one), offsets growing. `base_offset` and `last_offset`: by default the offsets of
+    the first and last record; after compaction they may reach further."""
     first = records[0].offset if base_offset is None else base_offset
     last = records[-1].offset if last_offset is None else last_offset
     assert first <= records[0].offset and records[-1].offset <= last <= first + INT32_MAX, (first, last)
@@ -263,8 +263,8 @@ def records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader,
 def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """(timestamp delta, offset delta, key, value, headers, position after it) of the record at `at`.
 
-    Fields are read without checking the record's end. A wrong length either runs out of `data` or leaves the last field
-    elsewhere than the record's length says. Both are detected here (twice as fast as checking each field)."""
+    Fields are read without checking the record's end. If a length is wrong, reading runs out of `data`, or the last
+    field does not end where the record's length says. Both are detected here (twice as fast as checking each field)."""
     start = at
     try:
         size, at = read_varint(data, at)

@@ -33,7 +33,8 @@ _IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest: class idle may wait 
 class ChildProcess:
     """Runs `python -m module` with `arguments`, after the two that `ParentChannel.of_arguments` takes.
 
-    One thread at a time sends and receives; `kill` may be called from any. After a fork the copy only closes."""
+    One thread at a time sends and receives; `kill` may be called from any. In a process that was forked from this one,
+    the copy of this object can only be closed."""
 
     def __init__(
         self, module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
@@ -179,7 +180,7 @@ class OneCaller:
 
 def lower_priority() -> None:
     """Make this process wait for others: nice 10, the lowest best-effort IO priority, and the first that the kernel
-    kills when memory runs out. What a kernel or sandbox refuses stays as it is."""
+    kills when memory runs out. A setting that the kernel or a sandbox refuses stays as it is."""
     with contextlib.suppress(OSError):
         os.nice(10)
     number = _IOPRIO_SET.get(platform.machine())

@@ -87,7 +87,7 @@ class PartitionJobs:
 
     # ── woken ────────────────────────────────────────────────────────────────────────────────────────────────────
     def keep_up(self) -> None:
-        """Check claim, reservation and configs now. Not deferred: an append may wait for offsets."""
+        """Check claim, reservation and configs now. This is never deferred, because an append may wait for offsets."""
         self._queues.commits.wake(self._upkeep)
 
     def reconfigured(self) -> None:
@@ -211,7 +211,7 @@ class PartitionJobs:
         partition = self._partition
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
             return None  # woken by the claim, a roll, or a config change
-        # Not while copies are refused: the copy itself tries the store.
+        # While the store refuses copies no garbage is collected, because the next copy tries the store itself.
         if self._copier.has_garbage and Block.STORE not in partition.blocks:
             await self._collect_garbage()
         partition.lease.check()

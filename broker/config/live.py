@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class LiveConfig:
-    """`now`: the current configuration; read it again for each use. `started`: from flags, environment and file."""
+    """`now`: the current configuration; read it again for each use. `started`: the configuration from flags,
+    environment and file."""
 
     def __init__(self, started: BrokerConfig) -> None:
         self.now = started

@@ -56,7 +56,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True)
 class SaslListener:
-    """SASL of one listener. `reauth_ms`: by mechanism, 0: a session does not end."""
+    """SASL of one listener. `reauth_ms`: the length of a session, by mechanism; 0: it does not end."""
 
     mechanisms: tuple[str, ...]
     token_bytes_max: int

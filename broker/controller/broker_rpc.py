@@ -24,11 +24,12 @@ class SessionRequest:
 
     - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: this boot
       of the machine.
-    - `previous_broker_epoch`: of the node's last session in the image read before; NO_EPOCH: none (KIP-966).
+    - `previous_broker_epoch`: the epoch of the node's last session in the image that it read; NO_EPOCH: none (KIP-966).
     - `lost_logs`: logs of this directory that are gone (R18). `held_logs`: logs here of partitions whose holders a
       rebuilt cluster does not know (R29).
     - `take_over`: an operator vouches that the process of the previous session is dead.
-    - `lease_counter`: of `lease.json`, read just before; NO_LEASE: there was none; NOT_READ: unknown.
+    - `lease_counter`: the counter in `lease.json`, read just before this request; NO_LEASE: there was none; NOT_READ:
+      unknown.
     - `wants_bump`: the broker has not seen the counter move yet. It gets no session. The controller bumps the lease
       instead, which proves that both use the same bucket and not a copy.
     """
@@ -63,7 +64,8 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 class SessionHeartbeat:
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
     records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: seconds
-    for which it will not claim the lease. `since`: the last response that it had read when it counted these seconds.
+    for which it will not claim the lease. `since`: the last response that the node had read when it counted these
+    seconds.
     """
 
     node_id: int

@@ -233,7 +233,7 @@ class ClusterControl:
             due = sessions.check(self._clock.monotonic_s())
             if not self._is_away():
                 await self._apply(due)
-            await asyncio.gather(*map(self._knock, due.knocks))  # reported once, also while the store is away
+            await asyncio.gather(*map(self._knock, due.knocks))  # reported once, even while the store does not answer
 
     async def _apply(self, due: ExpiredSessions) -> None:
         if due.steps_back:
@@ -285,8 +285,8 @@ class ClusterControl:
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
     async def _news_for(self, position: int, *, until_moved: bool) -> None:
-        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. `until_moved`: also
-        return when the consequences of its report are decided."""
+        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. With `until_moved` it
+        also returns when the consequences of the heartbeat's report are decided."""
         with suppress(TimeoutError):
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):

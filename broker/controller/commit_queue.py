@@ -84,7 +84,7 @@ class CommitQueue:
         self._feed = feed
         self._queue: deque[_Asked] = deque()
         self._asked = asyncio.Event()
-        self._doubtful: tuple[MetadataRecord, ...] | None = None  # of a commit whose outcome is unknown
+        self._doubtful: tuple[MetadataRecord, ...] | None = None  # records of a commit with an unknown outcome
         self._is_controller = True
         self._is_disputed: Callable[[], bool] = lambda: False
 
@@ -128,7 +128,7 @@ class CommitQueue:
 
     def activate(self, is_disputed: Callable[[], bool]) -> None:
         """This process is the controller from now on, perhaps again. A commit in doubt is resolved first.
-        `is_disputed`: whether another process may have claimed since.
+        `is_disputed`: whether another process may have claimed after this one.
         """
         self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()

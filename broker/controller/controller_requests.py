@@ -236,7 +236,7 @@ class ControllerRequests:
         )
 
     async def ensure_scram_secret(self) -> None:
-        """Add the secret to a cluster whose users are older than the secret."""
+        """Add the SCRAM secret if the cluster has none. Its users may come from a version without the secret."""
         fresh = self._rng.random_bytes(SECRET_BYTES)
         await self._decide(lambda image: Decision(credentials.secret(image, fresh), None))
 

@@ -33,7 +33,7 @@ class _Session:
     broker_epoch: int
     heard_s: float | None  # in loop time; None: not in this epoch
     ends_s: float
-    is_closed: bool = False  # its heartbeat connection closed, and no heartbeat arrived since
+    is_closed: bool = False  # its heartbeat connection closed, and no heartbeat arrived after that
     knock_s: float = inf  # time to probe its port
     is_ending: bool = False  # its end is decided, or another process replaces it
 

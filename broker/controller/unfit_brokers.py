@@ -66,11 +66,12 @@ class BrokerReports:
         return [session for session, places in self._pending.items() if places]
 
     def take_lost_logs(self, session: SessionId) -> frozenset[LogPlace]:
-        """The pending lost logs of a session, to be decided. Those without a row come back by `restore_lost_logs`."""
+        """Take the pending lost logs of a session, to decide on them. The caller returns those for which it wrote no
+        row by `restore_lost_logs`."""
         return frozenset(self._pending.pop(session, ()))
 
     def restore_lost_logs(self, session: SessionId, places: Iterable[LogPlace]) -> None:
-        """Make these logs pending again, unless the session has reported since that it has them."""
+        """Make these logs pending again, except those that the session's newest report no longer counts as lost."""
         if (fitness := self._fitness.get(session)) is not None:
             self._pending.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
 

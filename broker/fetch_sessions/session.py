@@ -90,7 +90,8 @@ class Target:
                 session.waiter()
 
     def awaits_flush(self) -> bool:
-        """Whether a client waits now for records that are not visible yet; if not, its next request will."""
+        """Whether a client waits now for records that are not visible yet. If not, the flush begins when its next
+        request waits."""
         session = self.session
         if session is None:
             return False
@@ -111,7 +112,7 @@ class Target:
         )
 
     def only_high_watermark_is_new(self, answer: FetchResponsePartition) -> bool:
-        """Whether only the high watermark is new in `answer`, after another one was sent before."""
+        """Whether an earlier response had a high watermark, and only the high watermark is new in `answer`."""
         return self.high_watermark >= 0 and not (
             answer.records
             or answer.error_code

@@ -32,7 +32,7 @@ class Changes:
     - `drop`: partitions (of topics that stay) that this node no longer holds. `is_seen`: both images show one session
       of this node.
     - `follow_config`: configs of all brokers or of this one changed. `reconfigure`: topics whose own configs changed.
-    - `apply`: partitions that this node continues to lead in the same epoch, whose row, minimum or replica sessions
+    - `apply`: partitions that this node continues to lead in the same epoch, if their row, minimum or replica sessions
       changed.
     - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker leads in a new
       epoch, that have a new epoch without a leader, or whose unclean start is done.

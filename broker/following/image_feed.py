@@ -31,7 +31,7 @@ class ImageFeed:
     def take(self, at: ImageAt) -> bool:
         position, image, controller = at
         epoch = -1 if controller is None else controller.epoch
-        # Both only grow along the versions of the root, so they order them.
+        # Position and epoch never fall from one version of the root to the next, so they order the images.
         if position < self.position or (position == self.position and epoch <= self._epoch):
             return False
         self._publisher.publish(image, controller)

@@ -29,8 +29,8 @@ class Effects(Protocol):
         """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """Remove the logs of these partitions, whose roles ended: other brokers hold them. `is_seen`: rows of one
-        session of this process show the change; without that nothing is removed."""
+        """Remove the logs of these partitions. Their roles ended, because other brokers hold the partitions now.
+        `is_seen`: rows of one session of this process show the change; without that nothing is removed."""
 
     def follow_config(self) -> None:
         """Apply the broker's current configuration to every partition."""
@@ -72,7 +72,7 @@ class Publisher:
         return self._metadata.image
 
     def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """Apply `after`, newer than the last one. `controller`: of that image."""
+        """Apply `after`, newer than the last one. `controller`: the controller in that image."""
         found = changes(self.image, after, self._node_id)
         effects, metadata = self._effects, self._metadata
         has_decided = metadata.is_decided_by(self._node_id)

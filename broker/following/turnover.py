@@ -41,8 +41,8 @@ class Some:
 @dataclass(slots=True)
 class LeadershipChanges:
     """Partitions whose leadership on this broker changed. `led`: led here in a new leader epoch. `unclean`: those of
-    them that may lack acknowledged records. `resigned`: led here before, not now. `shrunk`, `grown`: led here, and a
-    replica left or joined the in-sync set."""
+    them that may lack acknowledged records. `resigned`: no longer led here. `shrunk`, `grown`: led here, and a replica
+    left or joined the in-sync set."""
 
     led: Some = field(default_factory=Some)
     unclean: Some = field(default_factory=Some)

@@ -70,8 +70,8 @@ class GroupCoordinator:
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
         """`topics`: the topics that allow commits; by default all. `names`: topic names by id. `leaving`: names of
-        deleted topics that are still being removed. `keep_objects`: as in `seams.world`. `in_session`: whether this
-        broker's session excludes another coordinator (R25)."""
+        deleted topics that are still being removed. `keep_objects`: see `World.keep_objects`. `in_session`: whether
+        this broker's session excludes another coordinator (R25)."""
         self._clock = clock
         self._rng = rng
         self._config = config

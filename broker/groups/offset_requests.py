@@ -164,8 +164,8 @@ class OffsetRequests:
         *,
         until_s: float,
     ) -> list[ErrorCode]:
-        """As `commit`, for offsets that count when the producer's transaction commits (KIP-98). `verify` asks its
-        coordinator whether the partition of `__consumer_offsets` belongs to it (KIP-890)."""
+        """As `commit`, for offsets that count when the producer's transaction commits (KIP-98). `verify` asks the
+        transaction's coordinator whether the partition of `__consumer_offsets` belongs to the transaction (KIP-890)."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return [error] * len(rows)

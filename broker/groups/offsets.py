@@ -1,7 +1,7 @@
 """Committed offsets of one group: durable positions, offsets of open transactions (`open_offsets`), and pending writes.
 
-- `fetch` shows durable, committed positions only. A position with a pending write never expires, so its tombstone
-  cannot follow a newer commit into the log.
+- `fetch` shows durable, committed positions only. A position with a pending write never expires. Otherwise its
+  tombstone could be appended after a newer commit, and delete it.
 - A position belongs to the topic that had the name at its commit, and is never shown as a later topic's (topic ids,
   KIP-516).
 """
@@ -23,7 +23,7 @@ from broker.wire.primitives import ZERO_UUID
 # A position without its metadata (measured: 0.19 KB in a topic of many, 0.47 KB alone in its topic, CPython 3.11).
 OFFSET_OVERHEAD_BYTES: Final = 500
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)  # the answer for a partition without a commit
-UNSTABLE: Final = CommittedOffset(-1, -1, "", -2)  # if it must be stable and a transaction may change it
+UNSTABLE: Final = CommittedOffset(-1, -1, "", -2)  # the answer for a position that an open transaction may change
 
 TopicPosition: TypeAlias = tuple[str, int]
 
@@ -110,7 +110,7 @@ class GroupOffsets:
         return self._topics.get(topic, {}).get(partition)
 
     def holds(self, position: TopicPosition) -> bool:
-        """Whether a tombstone would delete a position, now or when it reaches the log."""
+        """Whether the position has an offset, durable, pending or in an open transaction, that a tombstone deletes."""
         is_held = position in self._pending or self.open.holds(position)
         return is_held or position[1] in self._topics.get(position[0], {})
 

@@ -115,7 +115,7 @@ def group_record(group_id: str, metadata: GroupMetadata) -> KeyValue:
 
 
 def stored_group_record(group_id: str, raw: bytes | None) -> KeyValue:
-    """A group record with the bytes of a value stored before; None is the group's tombstone."""
+    """A group record with the bytes of an already stored value; None is the group's tombstone."""
     return KeyValue(_group_key(group_id), raw)
 
 

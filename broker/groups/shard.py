@@ -128,8 +128,8 @@ class GroupShard:
         self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # changed by markers during a rewrite
         self._has_lost = False
         self.undecided: dict[int, int] = {}
-        """Producers, and their epochs, whose offsets were open at a loss in the log. The marker and the records may be
-        lost, so the log itself may have no open transaction."""
+        """By producer id: the epoch of a producer that had open offsets when the log lost records. The marker and the
+        records may be lost, so the log itself may have no open transaction."""
 
     @property
     def is_ready(self) -> bool:
@@ -335,7 +335,7 @@ class GroupShard:
         values: Sequence[tuple[TopicPosition, CommittedOffset]],
         guard: Guard | None,
     ) -> asyncio.Future[Exception | None]:
-        """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: as
+        """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: see
         `Shard.submit`."""
         positions = [position for position, _ in values]
         records = [

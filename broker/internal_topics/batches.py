@@ -75,9 +75,9 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
 
 
 class ReplayedBatch(NamedTuple):
-    """`next_offset`: the offset after it. `records`: those with a key. `marker`: of a transaction that ends here.
-    `is_gap`: records at its offsets are lost. `rewrite`: its part of a rewrite; earlier versions marked only the
-    beginning."""
+    """`next_offset`: the offset after the batch. `records`: its records with a key. `marker`: set if the batch is the
+    marker of a transaction. `is_gap`: records at its offsets are lost. `rewrite`: its part of a rewrite; earlier
+    versions marked only the beginning."""
 
     next_offset: int
     records: Iterator[KeyValue] = iter(())

@@ -135,8 +135,8 @@ class ReplayedState(Protocol):
     def live_again(self) -> Iterator[KeyValue | None]:
         """Records for a rewrite: first a record without effect, then the live records, each with its value at the time
         of reading. None: the next record is of another producer, so it begins a new batch. Records that are appended
-        meanwhile may be missing, because they are higher in the log. Records that a marker commits meanwhile are
-        included, unless they were read as open before.
+        during the reading may be missing, because they are higher in the log. Records that a marker commits during the
+        reading are included, unless they were already read as open.
         """
 
     def unload(self) -> None:

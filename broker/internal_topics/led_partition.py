@@ -1,11 +1,11 @@
 """A led partition as the log of an internal topic.
 
-- An internal topic is not tiered. Every replica's disk holds all live records from the log start on, which only moves
-  to the beginning of a rewrite. A replay thus needs no bucket (ADR 17).
+- An internal topic is not tiered. Every replica's disk holds all live records from the log start on, because the log
+  start moves only to the beginning of a rewrite. A replay thus needs no bucket (ADR 17).
 - For a lost disk the manifest names one snapshot of the live state.
 - A log counts as complete if its start was never moved. It also counts as complete if its first batch marks a rewrite
-  and no gap was declared since; a lost tail may have been part of that rewrite. Otherwise a replay is the newest
-  snapshot, then the local log above it.
+  and no gap is declared above it. With a gap it does not, because the lost tail may have been part of that rewrite.
+- If the log is not complete, a replay is the newest snapshot, then the local log above it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class LedPartition:
 
     def _append(self, batch: bytes) -> int:
         buffer = memoryview(bytearray(batch))
-        header = read_header(buffer)  # created here: a transactional batch has no sequence, which producers must have
+        # This broker created the batch, so it skips the checks of produced batches: these require that a transactional
+        # batch has a sequence, and this one has none.
+        header = read_header(buffer)
         now_ms = self._clock.wall_ms()
         if header.is_transactional:
             return self._partition.append_transactional(buffer, header, now_ms, is_verified=True).last_offset
@@ -119,8 +121,9 @@ class LedPartition:
         return False
 
     async def _may_lack_rewritten(self) -> bool:
-        """Whether the end of the rewrite at the log start may be lost. A lost tail is declared a gap above it, and the
-        originals of the rewritten records are below the log start. Raises Fenced."""
+        """Whether the end of the rewrite at the log start may be lost. It may be if the local log has a gap, because a
+        lost tail is declared a gap. The originals of the rewritten records are below the log start and cannot replace
+        them. Raises Fenced."""
         log, lease = self._partition.log, self._partition.lease
         if not log.log_start_offset:
             return False
@@ -145,7 +148,8 @@ class LedPartition:
             position += whole
 
     async def start_at(self, offset: int) -> bool:
-        await self._partition.flusher.flush()  # with `os` committed records need not be on the disk
+        # With `thermocline.flush=os` committed records may not be on the disk yet.
+        await self._partition.flusher.flush()
         try:
             await self._partition.tier.delete_records(offset)
         except EditRefused:

@@ -25,9 +25,10 @@ GROWTH_BYTES: Final = 4 << 20  # beyond twice the live bytes: bounds a load to s
 
 @dataclass(slots=True)
 class Growth:
-    """Growth of a shard's log beyond its live records, and when to rewrite it. `log_bytes`: since the last rewrite
-    began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: the last measurement; None: none
-    in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still move."""
+    """Growth of a shard's log beyond its live records, and when to rewrite it. `log_bytes`: bytes in the log since the
+    last rewrite began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: the last measurement;
+    None: none in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still
+    move."""
 
     log_bytes: int
     is_whole: bool

@@ -82,7 +82,7 @@ class Rewrites:
 
 
 def _take(live: Iterator[KeyValue | None], bytes_max: int) -> list[KeyValue]:
-    """The next batch. None of its records was read before, because it might have changed since."""
+    """The next batch. Its records are read only now, because an earlier read might be outdated."""
     records: list[KeyValue] = []
     size = 0
     while len(records) < _RECORDS_PER_BATCH and size < bytes_max:

@@ -99,7 +99,7 @@ class StopLoading:
 
 @dataclass(frozen=True, slots=True)
 class TellTrouble:
-    """Log the failure; `is_lasting`: at level ERROR."""
+    """Log the failure, at level ERROR if `is_lasting`."""
 
     why: str
     is_lasting: bool

@@ -51,11 +51,11 @@ class LeaseWatch:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._last: Lease | None = None
-        self._epoch = 0  # of the controller, as polled last
+        self._epoch = 0  # the controller's epoch in the last poll
         self._started_at: float | None = None
         self._moved_at = 0.0
         self._polled_at = 0.0
-        self._look_began_at: float | None = None  # of a poll in flight, or of a failed one
+        self._look_began_at: float | None = None  # when the poll in flight, or the failed one, began
         self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
         self.has_moved = False

@@ -69,8 +69,8 @@ class Refused(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class StartedSession:
-    """The result of joining. `identity`: for `meta.properties`. `at`: the image with the session. `asked`: the
-    registration. `claimed_s`: when this process sent its last claim, of the boot clock; −inf: none."""
+    """The result of joining. `identity`: the content for `meta.properties`. `at`: the image with the session. `asked`:
+    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent none."""
 
     identity: DirectoryIdentity
     at: ImageAt
@@ -179,8 +179,9 @@ class SessionStart:
             return True
         if self._controller_lease.stood_s < 2 * self._times.interval_s:
             return False
-        # The controller's port refuses and its lease does not change (D64). Or it served from this directory, whose
-        # lock we hold. The lock alone proves nothing, because this may be a copy of its directory (D40).
+        # The lease does not change. The controller is dead if its port refuses too (D64), or if it served from this
+        # directory, because we hold the directory's lock. The lock alone proves nothing, because this may be a copy of
+        # the controller's directory (D40).
         was_here = admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
         return was_here or self._not_there == found.epoch
 

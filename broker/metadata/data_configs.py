@@ -1,7 +1,8 @@
 """Configs that affect data safety, read only from the image: min.insync.replicas (R2), unclean leader election
 (KIP-106).
 
-Two brokers at one position read the same values. A broker's own file does not count. Pure.
+Two brokers that have applied the same metadata records read the same values. A broker's configuration file does not
+count. Pure.
 """
 
 from __future__ import annotations

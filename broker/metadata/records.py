@@ -177,7 +177,7 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 class ClientQuotas(msgspec.Struct, frozen=True, tag="quota", tag_field="t"):
     """All quotas of one entity; empty: they are deleted. `entity`: pairs of type (`user`, `client-id`, `ip`) and name
-    (None: the default of that type), sorted by type. `quotas`: by Kafka's names (KIP-546)."""
+    (None: the default of that type), sorted by type. `quotas`: values by Kafka's names of the quotas (KIP-546)."""
 
     entity: QuotaEntity
     quotas: dict[str, float]

@@ -49,10 +49,10 @@ def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_a
 
 
 def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: PartitionFitness | None) -> Row:
-    """Complete a move: remove the leaving replicas. The same object while it is incomplete, or without a move. An
-    unclean start must be complete before, because its missing records are unknown. `said` (None: all are well) counts
-    too, because a leaving replica's log is deleted: a failed log sends no reports, and an unfit replica does not take
-    leadership from a fit one."""
+    """Complete a move: remove the leaving replicas. Returns `row` itself while the move is incomplete, or without a
+    move. An unclean start must be complete first, because its missing records are unknown. `said` (None: all are well)
+    counts too, because a leaving replica's log is deleted: a failed log sends no reports, and an unfit replica does not
+    take leadership from a fit one."""
     there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
     if said is not None:
         there = [node_id for node_id in there if node_id in said.sound]
@@ -82,9 +82,9 @@ def with_replicas(
 
 
 def with_log_lost(image: ClusterImage, row: Row, node_id: int, minimum: int, *, is_lost: bool) -> Row:
-    """The log of `node_id` is gone. If no other replica is assigned, it begins again there without the acknowledged
-    records (R20 at replication factor 1). Otherwise it leaves the set; a lost log raises the leader epoch, so that no
-    report of it counts (R16)."""
+    """The log of `node_id` is gone. If no other replica is assigned, the node begins to lead again without the
+    acknowledged records (R20 at replication factor 1). Otherwise the node leaves the set. `is_lost` raises the leader
+    epoch, so that no report about the lost log counts (R16)."""
     if is_alone(row, node_id):
         epoch = row.leader_epoch + 1
         return next_row(row, replace(with_leader(row, node_id), in_sync=(node_id,), unclean_epoch=epoch))

@@ -56,9 +56,9 @@ def session_began(
     lost_logs: Collection[tuple[str, int]] = (),
 ) -> list[RowsSet]:
     """`node_id` registered, which ends its earlier session. It keeps its leaderships, each with the next leader epoch.
-    With another directory all acknowledged records are missing, and those of `lost_logs` (topic id, index) in any case:
-    the node leaves those in-sync sets, even below the minimum (R16, R18). A partition without another replica begins
-    uncleanly."""
+    With another directory all its logs are missing. The logs in `lost_logs` (topic id, index) are missing in any case.
+    The node leaves the in-sync sets of missing logs, even below the minimum (R16, R18). A partition without another
+    replica begins uncleanly."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -73,9 +73,9 @@ def session_began(
 
 
 def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]]) -> list[RowsSet]:
-    """Logs of the running `node_id` (topic id, index) are gone or damaged: it leaves those in-sync sets, even below the
-    minimum. The leader epoch grows, whether the node was in the set or not (R16, R18). If no other replica is complete,
-    the row does not change: the damaged log still has more than the others, and an operator decides."""
+    """Logs of the running `node_id` (topic id, index) are gone or damaged. The node leaves their in-sync sets, even
+    below the minimum. The leader epoch grows, whether the node was in the set or not (R16, R18). If no other replica is
+    complete, the row does not change: the damaged log still has more than the others, and an operator decides."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:

@@ -67,7 +67,7 @@ class Allowance:
         self._credit -= 1.0
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """Seconds until there is room; None when only a connection that leaves, or another limit, can help."""
+        """Seconds until there is room; None if there is none before a connection leaves or the limits change."""
         self._refill(now_s)
         if self._most is not None and self.open >= self._most:
             return None
@@ -89,8 +89,8 @@ class Allowance:
 
 
 class Crowd:
-    """Bounds that several listeners share: on all their connections, on those of one address, and on waiting ones.
-    `apart`: shares only the last two, for a listener whose own bounds are those of the broker.
+    """Bounds that several listeners share: on all their connections, on those of one address, and on waiting ones. With
+    `apart` there is no bound on all connections; instead each listener without its own bounds gets those of the broker.
     """
 
     def __init__(self, limits: NetLimits, now_s: float, *, apart: bool = False) -> None:
@@ -182,7 +182,7 @@ class ConnectionLimiter(Generic[T]):
         return self._waiting.popleft()
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """Seconds until `next` may admit one; None when none waits, or only a `left` can help."""
+        """Seconds until `next` may admit one. None if none waits, or if none is admitted before another leaves."""
         if not self._waiting:
             return None
         own, total = self._own.retry_in_s(now_s), self._crowd.total.retry_in_s(now_s)

@@ -4,7 +4,8 @@ Frames are dispatched in order, one at a time. None is dispatched while an earli
 are in flight, while the peer does not read its responses, or while it is throttled. Reading is paused or resumed only
 after all received frames were dispatched.
 
-Hot path: one dispatch and one list append a run of requests; one `send` a read for all responses ready.
+Hot path: a run of requests costs one dispatch and one list append. All responses that are ready after a read take one
+`send`.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._life.admitted()
 
     def close_delayed(self) -> None:
-        """Close this connection, whose address opened connections too fast; the delay is over."""
+        """Close this connection after its delay, because its address opened connections too fast."""
         self._life.abort(CloseReason.TOO_FAST, "its address opens connections too fast")
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -241,8 +241,8 @@ class FrameReader:
             self._charge_forced(left)
 
     def _open_window(self, capacity: int) -> None:
-        """Take a pooled buffer before bytes arrive, because this peer sends large frames. It is returned at once if no
-        frame follows."""
+        """Take a pooled buffer before bytes arrive, because this peer sends large frames. The buffer is returned at
+        once if no frame follows."""
         self._backing = self._pool.take(capacity)
         self._pooled = True
         self.view = memoryview(self._backing)[:capacity]

@@ -79,7 +79,7 @@ class ResponseQueue:
         return ready
 
     def remove_last(self, answer: AwaitedAnswer) -> None:
-        """Remove `answer`, the last one. No effect when the queue was emptied before."""
+        """Remove `answer`, the last one. No effect if the queue is already empty."""
         if self.entries and self.entries[-1] is answer:
             self.entries.pop()
 

@@ -36,8 +36,8 @@ _RETRY_S_MIN: Final = 0.001
 
 class Bind(NamedTuple):
     """A listener: its name for peers, its address (port 0 picks one) and its protocol. `apart`: it has separate limits
-    on new connections and handshakes, so that many connections on other listeners do not block its peers. `tls`: of a
-    protocol that uses it. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
+    on new connections and handshakes, so that many connections on other listeners do not block its peers. `tls`: set if
+    the protocol uses TLS. `login` makes the dispatcher of a new peer that has to log in first (`Peer.dispatcher`)."""
 
     name: str
     host: str
@@ -49,7 +49,8 @@ class Bind(NamedTuple):
 
 
 class Server:
-    """The listeners of one broker. `tick_s`: the grain of deadlines; `workers`: for handshakes of TLS."""
+    """The listeners of one broker. `tick_s`: the grain of deadlines; `workers`: they run the steps of TLS
+    handshakes."""
 
     def __init__(
         self,

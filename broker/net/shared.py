@@ -21,13 +21,13 @@ class NetCounters:
 
     connections_open: int = 0
     connections_accepted: int = 0
-    connections_delayed: int = 0  # whose addresses open them too fast
+    connections_delayed: int = 0  # closed after a delay: their addresses open connections too fast
     bytes_in: int = 0
     bytes_out: int = 0
     frames: int = 0
     budget_waits: int = 0  # pauses of reading because frames in flight had used up the budget
     tls_handshakes: int = 0  # complete
-    tls_resumed: int = 0  # of those, resumed: without a certificate
+    tls_resumed: int = 0  # handshakes that resumed a session, without a certificate
     closes: Counter[CloseReason] = field(default_factory=Counter)
 
 
@@ -44,4 +44,4 @@ class Shared:
     counters: NetCounters
     report: FailureReport
     afterwards: Afterwards
-    """Runs callbacks after the code that completes many requests at once."""
+    """Runs callbacks later: if code completes many requests at once, they run once it is done with all."""

@@ -34,8 +34,8 @@ class TlsEvents(Protocol):
         ...
 
     def ask_step(self) -> None:
-        """A step of the handshake can be taken: call `TlsLayer.step` once, in any thread, then `stepped` on the loop.
-        Not called again before that."""
+        """The handshake can make a step: call `TlsLayer.step` once, in any thread, then `stepped` on the loop. The next
+        `ask_step` comes only after `stepped`."""
         ...
 
     def complete(self, machine: TlsMachine) -> None:
@@ -68,8 +68,8 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._context = context
         self._is_server = is_server
         self._server_name = server_name
-        self._machine: TlsMachine | None = None  # from the first step on
-        self._early = b""  # received before that
+        self._machine: TlsMachine | None = None  # None before the first step
+        self._early = b""  # received before the first step
         self._transport: asyncio.Transport
         self._reads = True  # the inner protocol takes plaintext
         self._transport_reads = True
@@ -214,7 +214,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self.stepped(failure)
 
     def stepped(self, failure: BaseException | None) -> None:
-        """The step was taken, or failed."""
+        """The step of the handshake ended, or failed with `failure`."""
         self._stepping = False
         machine = self._machine
         if self._over:

@@ -64,7 +64,7 @@ class TlsMachine:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, is_server, server_name)
         self._is_server = is_server
-        self._records: Records | None = None  # of a client whose handshake is complete
+        self._records: Records | None = None  # set if the peer is a client whose handshake is complete
         self._held = b""  # received and not in `_incoming` yet, from `_held_at` on
         self._held_at = 0
         self._decrypted = 0

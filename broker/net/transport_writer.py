@@ -49,7 +49,7 @@ class Sender(Protocol):
         ...
 
     def writable(self) -> None:
-        """It has room again."""
+        """The socket has room again."""
         ...
 
     def cut(self, reason: CloseReason, detail: str) -> None:

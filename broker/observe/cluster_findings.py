@@ -111,7 +111,7 @@ def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerR
 
 
 def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Remarks: partitions whose first replica could lead but does not, because it was away."""
+    """Remarks on partitions whose first replica runs again and could lead, but does not."""
     active = {one.node for one in brokers if one.active}
     moved = [
         one

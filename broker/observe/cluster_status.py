@@ -23,7 +23,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
     """A registered node.
 
     * `host`, `port`: its first listener, for clients; `brokers_at`: its address for brokers, empty when unknown.
-    * `active`: it has a session; `broker_epoch`: of the last session.
+    * `active`: it has a session; `broker_epoch`: the epoch of its last session.
     * `leaders`, `replicas`: partitions it leads and holds.
     * `machine`: the boot id of its machine.
     * `given_up`: `cluster forget` gave it up, so the data on its disk does not count.

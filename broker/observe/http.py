@@ -166,7 +166,7 @@ class HttpServer:
             return _text("files, or the key service, did not answer in time; see the broker's log\n", 504)
 
     def _may_not_change(self, request: web.Request) -> web.Response | None:
-        """The refusal of a request that changes something; None: it is allowed. Its secret was checked before."""
+        """The refusal of a request that changes something; None: it is allowed. The caller has checked its secret."""
         if self._protection.secrets is None and not _is_loopback(request.remote):
             return _text(f"{request.path} is answered from loopback only, without thermocline.http.token.file\n", 403)
         if request.content_type != "application/json":

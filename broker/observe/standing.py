@@ -9,8 +9,9 @@ from broker.config.units import show_duration
 
 
 class LateReplica(msgspec.Struct, frozen=True, gc=False):
-    """A replica that lacks records its leader held half a second ago. `records` and (approximately) `bytes`: what it
-    has not flushed; null without a report in this leader epoch. `ms`: for how long.
+    """A replica that lacks records its leader held half a second ago. `records` and (approximately) `bytes`: the
+    amounts that it has not flushed; null without a report in this leader epoch. `ms`: time for which it has lacked
+    them.
     """
 
     topic: str
@@ -24,8 +25,8 @@ class LateReplica(msgspec.Struct, frozen=True, gc=False):
 class ReadOnly(msgspec.Struct, frozen=True):
     """A broker that reads the bucket of another cluster (`serve --read-only`).
 
-    * `cluster_id`: of that cluster; `version`: applied records of its `cluster.json`, read `age_ms` ago.
-    * `for_ms`: how long it has served.
+    * `cluster_id`: the id of that cluster; `version`: applied records of its `cluster.json`, read `age_ms` ago.
+    * `for_ms`: time for which this broker has served.
     * `roots`: partitions being read; each manifest is polled, the oldest read `roots_age_ms` ago.
     """
 
@@ -51,8 +52,8 @@ class InCluster(msgspec.Struct, frozen=True):
     """A member of a cluster.
 
     * `version`: applied records of `cluster.json`.
-    * `controller_for_ms`: how long it has known the controller; `heartbeat_age_ms`: since the last answered heartbeat
-      was sent, 0 on the controller.
+    * `controller_for_ms`: time for which it has known the controller; `heartbeat_age_ms`: time since the last answered
+      heartbeat was sent, 0 on the controller.
     * `late`: replicas that are behind, of partitions it leads.
     * `strays`: directories on its disk that the cluster does not assign to it.
     * `throttled`: throttled replication, idle for `throttled_idle_ms` although throttled.

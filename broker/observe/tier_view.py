@@ -33,7 +33,8 @@ _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline
 class PartitionStatus(msgspec.Struct):
     """One line of `tier status --json`. `gaps`: [first, end) of declared gaps. `hot_bytes` (HTTP only): bytes that a
     new replica copies because the bucket lacks them. `stale_bytes`: estimated bytes that the next compaction of the
-    bucket frees, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: in their grace."""
+    bucket frees, with `rewrite_requests` and `rewrite_bytes` (read and written); `replaced_bytes`: bytes of replaced
+    objects whose grace has not ended."""
 
     topic: str
     partition: int

@@ -31,13 +31,15 @@ class NotKnownYet(Retryable):
 
 
 class ReadableLog(Protocol):
+    """Offsets and leader epochs of the log, which are known without waiting."""
+
     @property
     def local_log_start_offset(self) -> int: ...
     @property
     def log_end_offset(self) -> int: ...
     @property
     def epochs(self) -> LeaderEpochs:
-        """The offsets known without waiting."""
+        """The log's leader epochs and their start offsets."""
 
 
 class ReadableTier(Protocol):
@@ -68,8 +70,8 @@ class ReadableLocal(Protocol):
 
 
 class Readable(WatchedPartition, Protocol):
-    """One partition for readers. `leader_epoch`: as clients see it. Offsets are −1 while unknown; `log` and `tier` then
-    raise NotKnownYet, or the reason why they cannot be known."""
+    """One partition for readers. `leader_epoch`: the leader epoch that clients see. Offsets are −1 while unknown; `log`
+    and `tier` then raise NotKnownYet, or the reason why they cannot be known."""
 
     topic: str
     topic_id: UUID
@@ -97,8 +99,8 @@ class Readable(WatchedPartition, Protocol):
         """See `LeaderEpochs.end_offset_for`, at the log's end. Raises NotKnownYet."""
 
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
-        it."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
+        read more."""
 
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 

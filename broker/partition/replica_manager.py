@@ -37,7 +37,7 @@ from tiering.service import TierService
 
 
 class ReplicaManager:
-    """`forget` asks the controller to forget a completely deleted topic. It raises while it cannot."""
+    """`forget` asks the controller to forget a completely deleted topic. It raises if the controller does not."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class ReplicaManager:
 
     # ── effects of the image ─────────────────────────────────────────────────────────────────────────────────────
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to lead these partitions. They are published when all are open (`opened` waits for it). Opening is
-        retried until it succeeds. Only `withdraw` and `close` abandon it."""
+        """Begin to lead these partitions. They are published when all are open (`opened` waits for that). Opening is
+        retried until it succeeds, or until `withdraw` or `close` ends it."""
         self._update_topic(topic)
         if self._is_closing:
             return

@@ -65,8 +65,8 @@ class ReplicaOwner:
         self._roles = roles
         self._gone = gone
         self._aim = _REST
-        self._before: LeaderReplica | None = None  # the last leadership, while its log stayed open since
-        self._was_dropped = False  # after its last role, when the tier drops the leader's values
+        self._before: LeaderReplica | None = None  # the last leadership, if its log has stayed open after it
+        self._was_dropped = False  # the tier must still drop the end that a leader reported
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -110,7 +110,7 @@ class ReplicaOwner:
 
     def delete(self, is_remembered: Callable[[], bool]) -> None:
         """Its topic was deleted. `is_remembered`: the image still names the deletion, or the removal of its files is
-        under way. Otherwise the cluster forgot the topic while this broker was away, which is no proof of a
+        under way. Otherwise the cluster forgot the topic while this broker had no session, and that does not prove a
         deletion."""
         if isinstance(self.role, LeaderRole):
             self.role.is_visible = False  # the tables dropped the topic already, and watchers were called

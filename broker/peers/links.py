@@ -27,8 +27,8 @@ class NoWayThere(ConnectionError):
 
 class Links:
     """The connections of broker `node_id`. `listener`: name of the brokers' listener (`inter.broker.listener.name`) on
-    all of them. `frame_bytes_max`: of a response. `tls`: when that listener speaks TLS. `login`: logs in there; None:
-    no login."""
+    all of them. `frame_bytes_max`: size limit of a response. `tls`: set if that listener speaks TLS. `login`: the login
+    to that listener; None: no login."""
 
     def __init__(
         self,

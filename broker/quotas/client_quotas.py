@@ -70,9 +70,10 @@ class RateQuota:
     def reserve(
         self, user: str, client_id: str, value: float, now_ms: int, *, is_wanted: bool = True
     ) -> tuple[int, bool]:
-        """As `record`, but a refused read is not counted (second result: whether it is allowed). A client without use
-        in the windows may read above its quota and is throttled afterwards; otherwise a batch larger than its quota
-        could never be read. Not `is_wanted`: the read is refused for another reason."""
+        """As `record`, but for a read that may be refused. The second result says whether it is allowed. A refused read
+        is not counted. A client without use in the windows may read above its quota and is throttled afterwards;
+        otherwise a batch larger than its quota could never be read. If not `is_wanted`, the caller refuses the read for
+        another reason."""
         if (found := self._limits.of(user, client_id)) is None:
             return 0, True
         key, bound = found
@@ -100,9 +101,8 @@ class RateQuota:
 
 
 class Mutations:
-    """The controller mutations of one request (KIP-599). Strict: once the tokens are used up, changes are refused until
-    they are earned again. Permissive, for clients that do not know the error: changes are made and the client is
-    throttled."""
+    """The controller mutations of one request (KIP-599). Strict: changes are refused while the bucket has no tokens.
+    Permissive, for clients that do not know the error: changes are made and the client is throttled."""
 
     __slots__ = ("_bound", "_bucket", "_is_strict", "_now_ms", "_throttled_until_ms")
 
@@ -150,7 +150,7 @@ class Mutations:
 
 class QuotaManagers:
     """All kinds of quotas (Kafka's name for them). `is_set`: any quota of users or client ids is set. `monotonic_s`:
-    the clock. `is_free`: whether a peer has no quotas: brokers, and super users, whom Kafka limits too.
+    the clock. `is_free` says whether a peer has no quotas. Brokers and super users have none; Kafka limits super users.
     """
 
     def __init__(

@@ -150,7 +150,7 @@ class ArchivedPartition:
 
 
 class KnownRoot:
-    """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: when it was last
+    """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: time of the last
     read, by the monotonic clock.
 
     After a manifest was read again (by a poll, or after an object was missing), the partition is updated before the

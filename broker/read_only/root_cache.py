@@ -291,7 +291,8 @@ class RootCache:
 
 
 def next_poll_s(idle_s: float, count: int, *, is_waited_for: bool) -> float | None:
-    """Seconds until the next poll; None: no more. `idle_s`: since the last request; `count`: roots that are polled.
+    """Seconds until the next poll; None: no more. `idle_s`: seconds since the last request; `count`: roots that are
+    polled.
 
     The interval grows with the number of roots, to keep the bucket at `POLLS_PER_S` requests a second. It never exceeds
     `SELDOM_S`, the interval of an idle root. Pure.

@@ -74,8 +74,8 @@ def read_only_config(config: BrokerConfig) -> BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyStart:
-    """One start. `config`: from `read_only_config`. `components` collects the created objects, for the stop. `ended` is
-    called once with the reason when the bucket cannot be followed any more."""
+    """One start. `config`: a result of `read_only_config`. `components` collects the created objects, for the stop.
+    `ended` is called once with the reason when the bucket cannot be followed any more."""
 
     config: BrokerConfig
     live: LiveConfig

@@ -21,8 +21,8 @@ from hotstore.log.segment import SegmentInfo
 
 
 class LaggingReplica(NamedTuple):
-    """A fetching replica outside the set. `end`: its next offset. `is_empty`: it has no record before that.
-    `copies_on`: the bucket's data was unusable there."""
+    """A fetching replica outside the set. `end`: its next offset. `is_empty`: it has no record below that. `copies_on`:
+    it copies from the leader, because it could not use the bucket's data."""
 
     end: int
     is_empty: bool

@@ -23,9 +23,9 @@ _JOINING_MS: Final = 20  # how long an in-sync fetch is parked while replicas ma
 
 
 class FetchLane:
-    """One lane to one leader. `is_in_sync`: by the image. `quiet_ms`: time without a produce request at the leader, by
-    lane; negative while unknown. All lanes of a broker share it, because producers of one leader may wait for replicas
-    on others. `now_s` never goes back between calls.
+    """One lane to one leader. `is_in_sync`: whether the image has the replica in sync. `quiet_ms`: time without a
+    produce request at the leader, by lane; negative while unknown. All lanes of a broker share it, because producers of
+    one leader may wait for replicas on others. `now_s` never goes back between calls.
     """
 
     def __init__(self, is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int], *, is_behind: bool) -> None:

@@ -25,9 +25,10 @@ class Phase(Enum):
 
 
 class FetchPosition(NamedTuple):
-    """What to fetch. `last_fetched_epoch`: of the last record before `offset`; −1: there is none. `log_start_offset`:
-    this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the leader
-    sends all its records, because the bucket's data is unusable there or the replica has just restarted at its end."""
+    """A follower's position for a fetch. `last_fetched_epoch`: the epoch of the last record before `offset`; −1: there
+    is none. `log_start_offset`: this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the
+    leader sends all its records, because the bucket's data is unusable there or the replica has just restarted at its
+    end."""
 
     offset: int
     last_fetched_epoch: int
@@ -79,7 +80,8 @@ class Follower:
         """The next fetch; None while the log has to be truncated, or is offline."""
         if self._asks_nothing:
             return None
-        # Without a record since its restart it copies on: the bucket's end moves faster than it can restart there.
+        # A replica that restarted and still has no record copies from the leader, because the bucket's end moves faster
+        # than the replica can restart at that end.
         copies_on = self.copies_on or self._has_no_record
         return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, copies_on)
 
@@ -105,7 +107,7 @@ class Follower:
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
     ) -> Cut | Take | None:
         """The leader's response to `asked`. None: the response is outdated, or no action is allowed. `diverging`: the
-        leader's last epoch that is not above the one asked for, and its end there."""
+        leader's last epoch that is not above the epoch in `asked`, and the end of that epoch in the leader's log."""
         if not self.is_at(asked):
             return None
         if diverging is not None:

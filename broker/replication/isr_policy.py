@@ -52,7 +52,8 @@ class LagSamples:
 
 
 def wanted(leader: Leader, before: LogExtent, log_start: int = 0) -> frozenset[int] | None:
-    """The set to propose; None: the committed one. `before`: see `LagSamples.sample`; `log_start`: of the log."""
+    """The set to propose; None: the committed one. `before`: see `LagSamples.sample`; `log_start`: the log start
+    offset."""
     row = leader.in_sync.row
     if not leader.in_sync.is_settled:
         return row.in_sync

@@ -39,8 +39,8 @@ NOT_LED: Final = LogExtent(-1)  # not led at that time: no replica is behind
 
 
 class Leader:
-    """The leader in one leader epoch. `epoch_start`: the log end when it began. `high_watermark`: as this replica knew
-    it before. `own_end`: its flushed end."""
+    """The leader in one leader epoch. `epoch_start`: the log end when the epoch began. `high_watermark`: this replica's
+    high watermark from before the epoch. `own_end`: this replica's flushed end."""
 
     __slots__ = (
         "_held_end",
@@ -66,7 +66,7 @@ class Leader:
         self._reports: dict[int, Report] = {}
         self._sampled: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
-        """Since when replicas in session lack records that the log held then (`sample`)."""
+        """By node id of a lagging replica with a session: the time of the first sample whose records it still lacks."""
         self._recompute()
         self._advance()
 
@@ -157,7 +157,8 @@ class Leader:
         return report.end_offset >= max(self.high_watermark, self.epoch_start)
 
     def is_behind(self, node_id: int, before: LogExtent) -> bool:
-        """Whether another replica lacks records of `before` or its log start, or never reported since."""
+        """Whether another replica's last report has a lower log end or log start than `before`. Without a report its
+        end counts as −1."""
         if node_id == self.node_id:
             return False
         report = self._reports.get(node_id, _NO_REPORT)

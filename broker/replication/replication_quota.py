@@ -90,8 +90,8 @@ class ThrottledReplicas:
     """The throttled replicas of one fetcher, and those left out while the quota is exceeded. Only a throttled replica
     that is not in sync and lacks committed records is left out, so throttling removes no replica from the in-sync set.
     Bytes of throttled replicas always count, over all leaders together. A check costs something only when the rate
-    begins or ceases to be exceeded. `is_in_sync`: by the image. `now_s` never goes back between calls. Source: Kafka's
-    RemoteLeaderEndPoint.shouldFollowerThrottle."""
+    begins or ceases to be exceeded. `is_in_sync`: whether the image has the replica in sync. `now_s` never goes back
+    between calls. Source: Kafka's RemoteLeaderEndPoint.shouldFollowerThrottle."""
 
     def __init__(self, rate: ReplicationQuota, is_in_sync: Callable[[Key], bool]) -> None:
         self._rate = rate
@@ -113,7 +113,7 @@ class ThrottledReplicas:
             self._high_watermarks.setdefault(key, None)
 
     def began(self, key: Key) -> None:
-        """The replica follows in a new leader epoch, whose high watermark is unknown."""
+        """The replica follows in a new leader epoch. Its high watermark is unknown until the first response."""
         if key in self._high_watermarks:
             self._high_watermarks[key] = None
 

@@ -20,7 +20,7 @@ _CREATE_TIMEOUT_S: Final = 5.0
 
 class ClusterInternalTopic:
     """`broker.internal_topics.interfaces.InternalTopic`, by the controller and the image. `partitions`, `replicas` and
-    `configs`: when it is created."""
+    `configs` apply when the topic is created."""
 
     def __init__(
         self,
@@ -137,5 +137,5 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
 
 
 def _segment_bytes(wanted: int) -> str:
-    """The minimum for any topic; Kafka allows less for these."""
+    """`segment.bytes` of an internal topic: at least the minimum for any topic. Kafka allows less for these topics."""
     return str(max(wanted, 1 << 20))

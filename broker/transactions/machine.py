@@ -345,7 +345,7 @@ def _end_2(
 
 
 def _same_outcome(state: State, *, is_commit: bool) -> ErrorCode:
-    """The answer to an end of a transaction that was ended before."""
+    """The answer to an end of a transaction that has already been ended."""
     if is_commit != (state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)):
         return ErrorCode.INVALID_TXN_STATE
     return ErrorCode.CONCURRENT_TRANSACTIONS if state.is_prepared else ErrorCode.NONE

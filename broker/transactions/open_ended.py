@@ -65,15 +65,15 @@ class OpenEnded:
             await self.round()
 
     async def round(self) -> None:
-        """End what can be ended now."""
+        """End the transactions that can be ended now."""
         due = [partition for partition in self._partitions.values() if self._is_due(partition)]
         self._paused = {of: pause for of, pause in self._paused.items() if of.leading}
         for at in range(0, len(due), _AT_ONCE):
             await asyncio.gather(*[self._try(partition) for partition in due[at : at + _AT_ONCE]])
 
     def overdue(self, partition: LeaderReplica) -> list[int]:
-        """Producers with a transaction that is open for too long here. A clock that is set back, here or with the
-        leader, makes it wait no longer than that once more."""
+        """Producers with a transaction that has been open for too long in this log. If the clock of this broker or of
+        an earlier leader was set back, a transaction waits at most for the same time once more."""
         transactions, now_ms = partition.log.producers.transactions, self._clock.wall_ms()
         transactions.begun_by(now_ms)
         return transactions.begun_before(now_ms - self._timeout_max_ms() - OVERDUE_MS)
@@ -126,7 +126,8 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if not await self._end_restored(partition, of):
-                return False  # they end before producers continue: a rewrite writes them to the log
+                # A rewrite will write these transactions to the log. They must end before producers continue.
+                return False
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
         overdue = self.overdue(partition)

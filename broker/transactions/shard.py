@@ -1,7 +1,7 @@
 """The transactional ids of one partition of `__transaction_state`, while this broker leads it: its coordinator.
 
 - It is the state that an internal log replays. An id changes only when its record is durable, one change at a time.
-- A restore or a gap may have lost records. Ids replayed before it thus need a new producer id (TX36)."""
+- A restore or a gap may have lost records. Ids replayed before the loss thus need a new producer id (TX36)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _PARTITIONS_PER_STEP: Final = 1_000
 
 
 class Entry:
-    """One id. `transaction`: as its newest durable record says; None before the first. `is_pending`: a change is on its
-    way to the log."""
+    """One id. `transaction`: the transaction in its newest durable record; None before the first record. `is_pending`:
+    a change is being written to the log."""
 
     __slots__ = ("_waiting", "began_s", "is_pending", "losses", "transaction", "transactional_id")
 
@@ -36,7 +36,7 @@ class Entry:
         self.transaction = transaction
         self.is_pending = False
         self.losses = 0
-        self.began_s = 0.0  # monotonic, of an end: for the metrics
+        self.began_s = 0.0  # monotonic time at which an end began, for the metrics
         self._waiting: list[asyncio.Future[None]] = []
 
     @property

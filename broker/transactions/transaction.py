@@ -54,10 +54,10 @@ STATE_BY_TITLE: Final = {state.title: state for state in TransactionState}
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """`previous_producer_id`: the id before a rotation. `next_producer_id`: replaces `producer_id`, whose epochs are
-    used up, when this transaction is complete. Times in wall ms. `client_version`: TV_0 or TV_2, as the client that
-    ended or began it uses. `needs_fresh_id`: records of this id were lost (a restore, a gap), so its producer id must
-    not be used after this transaction (TX36).
+    """`previous_producer_id`: the id before a rotation. `next_producer_id`: set if the epochs of `producer_id` are used
+    up; it replaces `producer_id` when this transaction is complete. Times in wall ms. `client_version`: TV_0 or TV_2,
+    as the client that ended or began it uses. `needs_fresh_id`: records of this id were lost (a restore, a gap), so its
+    producer id must not be used after this transaction (TX36).
     """
 
     transactional_id: str

@@ -123,8 +123,8 @@ def _nonce(index: int, *, last: bool) -> bytes:
 # ── the trailer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An encrypted object as its authenticated trailer describes it. `body_crc32c`: of all stored bytes before the
-    trailer; `crc32c`: of the plaintext."""
+    """An encrypted object as its authenticated trailer describes it. `body_crc32c`: CRC of all stored bytes before the
+    trailer; `crc32c`: CRC of the plaintext."""
 
     key: DataKey
     key_id: str

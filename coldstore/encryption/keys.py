@@ -68,7 +68,7 @@ def check_active(active: str | None, ids: Collection[str], source: str, *, accep
 
 
 class KeyRing:
-    """The keys of one bucket. `source`: where they come from, for messages."""
+    """The keys of one bucket. `source`: names the origin of the keys in messages."""
 
     def __init__(
         self, keys: Iterable[WrappingKey], active: str | None, *, accepts_plain: bool = False, source: str = "the keys"

@@ -1,9 +1,9 @@
 """Findings of `bucket verify` and the plan of `bucket gc`.
 
 Pure comparisons of values that `bucket_inspection` read. A plan needs a listing taken before root and pages were read.
-Then no root names a deletable object now or later: its key's epoch is below the root's, and a commit adds only objects
-of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and stay. Unknown objects are neither
-pending nor deletable.
+A deletable object is one that the root does not name and whose key has an epoch below the root's. No root will name it
+later, because a commit adds only objects of the root's own epoch (C2). Unnamed objects of the root's own epoch are
+pending and stay. Unknown objects are neither pending nor deletable.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DAMAGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`key`: the object, or None for the whole partition; `offset`: where in the log."""
+    """`key`: the object, or None for the whole partition; `offset`: its offset in the log, if any."""
 
     kind: FindingKind
     key: str | None
@@ -148,9 +148,9 @@ def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
 
 
 def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, end_offset: int) -> bool:
-    """Whether `manifest` names, or no longer needs, all records below `end_offset` of the leader of `epoch`. `lineage`:
-    epochs of the log up to the manifest's end, None if unknown. After later leaders the same offsets may hold other
-    records, or a gap."""
+    """Whether the objects in `manifest` hold all records below `end_offset` of the leader of `epoch`. Records below the
+    log start are not needed. `lineage`: epochs of the log up to the manifest's end, None if unknown. It shows whether
+    later leaders have other records, or a gap, at the same offsets."""
     if lineage is None:
         return end_offset <= manifest.log_start_offset
     shared_end = lineage.shared_end(epoch, manifest.remote_end_offset)
@@ -284,8 +284,8 @@ def audit_scan(key: SegmentKey, footer: SegmentFooter, scan: Scan) -> list[Findi
 
 
 def rootless(findings: Iterable[Finding]) -> list[Finding]:
-    """Additional findings for a partition without a root: nothing else names its segments. None if there are no
-    segments: the topic is being created or deleted."""
+    """The finding that a partition has segments but no root to name them. Without segments there is no finding, because
+    the topic is being created or deleted."""
     if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
         return []
     return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]

@@ -25,7 +25,7 @@ from logformat.values import NewerFormat
 from seams.loop.workers import Workers
 
 Holds: TypeAlias = Callable[[int, int], bool]
-"""(leader epoch, offset): whether all records below the offset that the epoch's leader had are held elsewhere or no
+"""(leader epoch, offset): whether all records that the epoch's leader had below the offset are held elsewhere or no
 longer needed."""
 
 

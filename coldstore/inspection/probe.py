@@ -314,7 +314,7 @@ class _Probe:
             else:
                 got = await self._store.get(key)
                 return new, None if got.data == data and got.etag == new else "read back as something else"
-            found = await _content(self._store, key)  # raises if the store is away
+            found = await _content(self._store, key)  # raises if the store does not answer
             if found is not None and found[0] == data:
                 return found[1], None  # the answer was lost
         if isinstance(problem, StoreAway):

@@ -102,7 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bucket_end_offset(self) -> int:
-        """End offset of a log restored only from the bucket; the reserved end if that is higher."""
+        """End offset of a log that is restored only from the bucket. The reserved end may be higher."""
         return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)
 
     def was_replaced(self, uuid: UUID) -> bool:

@@ -89,8 +89,8 @@ class RootStore(Generic[T]):
         validate: Callable[[Root[T]], None] | None = None,
         on_newer: Callable[[Root[T]], None] = lambda _: None,
     ) -> None:
-        """`deadline_s`: of a commit, its queueing included; `validate`: see `RootCodec`; `on_newer` is called at once
-        with each root that becomes the known one."""
+        """`deadline_s`: longest time of a commit, its queueing included; `validate`: see `RootCodec`; `on_newer` is
+        called at once with each root that becomes the known one."""
         self._store = store
         self._key = key
         self._codec = RootCodec(kind, validate)

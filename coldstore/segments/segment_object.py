@@ -220,7 +220,7 @@ class SegmentFooter:
     log_bytes: int
     object_bytes: int
     crc32c: int
-    """Of the whole object as written: the log CRC of the statistics, continued over the footer as it is."""
+    """CRC32C of the whole object as written. It continues the log CRC of the statistics over the footer."""
 
     @classmethod
     def parse(cls, tail: bytes, object_bytes: int) -> SegmentFooter:

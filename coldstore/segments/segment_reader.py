@@ -1,8 +1,8 @@
 """Reads a segment object: positions of chunks and batches, and checked footers and chunks.
 
-`fetch_chunk` checks length and CRC32C of a chunk against the segment's footer. A footer belongs to the requested key.
-`fetch_committed_footer` also refuses a footer that differs from the manifest's entry (C13). Used by the broker's cold
-reads and by readers without a broker.
+`fetch_chunk` checks length and CRC32C of a chunk against the segment's footer. `fetch_footer` refuses a footer that
+names another key. `fetch_committed_footer` also refuses a footer that differs from the manifest's entry (C13). Used by
+the broker's cold reads and by readers without a broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
 BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: at least an index interval of any segment
-_FETCH_TRIES: Final = 3  # a bit flipped in transit is right the next time
+_FETCH_TRIES: Final = 3  # a retry repairs a bit that was flipped in transit
 
 
 # ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,18 +63,18 @@ def index_position(footer: SegmentFooter, offset: int) -> int:
 
 
 def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
-    """An offset below which every record of the segment is older than `timestamp_ms`; None if all its records are.
+    """An offset below which every record is older than `timestamp_ms`; None if all records of the segment are older.
 
-    A batch begins at the offset. The first batch that may hold a younger record, or one of exactly that time, is at
-    most an index interval and a batch further."""
+    A batch begins at the offset. The first batch that may hold a record of that time or later begins at most an index
+    interval and a batch behind it."""
     said = footer.statistics
     if said.max_timestamp_ms < timestamp_ms:
         return None
     # A time entry names the last record of the first batch that has its timestamp. No index holds the first offset of
-    # that batch. Two earlier entries certainly end before it: the older entry of the time index, and the entry of the
-    # offset index below the batch. Time entries are made together with offset entries. So every batch between the
-    # older time entry and this offset entry is older than `timestamp_ms`. The offset entry matters if many batches
-    # share a timestamp, e.g. with whole seconds or days as timestamps.
+    # that batch. Two index entries name offsets that certainly are below the batch: the previous entry of the time
+    # index, and the entry of the offset index below the batch. Time entries are made together with offset entries. So
+    # every batch between these two entries is older than `timestamp_ms`, and the higher one counts. The offset entry
+    # is the higher one if many batches share a timestamp, e.g. with whole seconds or days as timestamps.
     older = footer.time_index.lookup(timestamp_ms - 1)
     first = said.base_offset if older.timestamp < 0 else older.offset + 1
     younger = footer.time_index.first_at(timestamp_ms)
@@ -86,14 +86,15 @@ def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
 
 
 def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:
-    """Walk the batch headers in `block`, which begins a batch at `position`. Returns the batch that holds `offset` (or
-    is the first after it), or the position where the walk continues. Raises CorruptBatch where no batch can begin."""
+    """Walk the batch headers in `block`. A batch begins at its first byte, which is at `position` of the segment.
+    Returns the batch that holds `offset` (or is the first after it), or the position where the walk continues. Raises
+    CorruptBatch where no batch can begin."""
     after = 0
     for at, header in walk(block):
         if header.next_offset > offset:
             return LocatedBatch(position + at, header)
         after = at + header.size
-    if len(block) - after >= HEADER_SIZE:  # a batch cut by the block, whose magic and length `walk` has checked
+    if len(block) - after >= HEADER_SIZE:  # the block cuts the last batch; `walk` checked its header
         header = read_header(block, after)
         if header.next_offset > offset:
             return LocatedBatch(position + after, header)

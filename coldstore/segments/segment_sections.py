@@ -47,7 +47,8 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """`log_bytes`: size of the log as read; `footer_position`: end of the stored log bytes."""
+    """`log_bytes`: size of the segment's log as readers see it. `footer_position`: end of the log bytes as stored in
+    the object."""
 
     log_bytes: int
     footer_position: int

@@ -46,8 +46,9 @@ class DirectoryFiles:
         self._lock_wait_s = lock_wait_s
         self._writer = ""
         self._writer_lock: Lock | None = None
-        # Directories whose names are known to be durable, up to the bucket's root. They hold a root, so they are never
-        # pruned. Creating an object syncs all again: other processes may remove and recreate directories of segments.
+        # Directories whose names are known to be durable, up to the bucket's own directory. A root object is in or
+        # below each of them, so none is ever pruned. Creating an object syncs all names again, because other processes
+        # may remove and recreate directories of segments.
         self._durable: set[str] = set()
         self._formatted = False  # we saw the system directory
 

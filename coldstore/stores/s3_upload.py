@@ -63,7 +63,7 @@ class SegmentBody:
         return self._sent
 
     def seek(self, position: int, _whence: int = 0) -> int:
-        """Only to the start, which a redirect to the bucket's region needs."""
+        """Begin again from the start, after a redirect to the bucket's region. Refuses any other position."""
         if position != 0:
             raise OSError("an upload can only be sent again from its start")
         self._pieces = self._open_pieces()
@@ -153,8 +153,8 @@ def put_object(
     part_bytes: int = PART_BYTES,
     condition: dict[str, str] | None = None,
 ) -> ObjectInfo:
-    """Store `body` under `target` (Bucket, Key). `condition`: on the present object. Raises botocore's errors, ours, or
-    those of the source."""
+    """Store `body` under `target` (Bucket, Key). `condition`: a condition on the object that is there now. Raises
+    botocore's errors, ours, or those of the source."""
     condition = condition or {}
     try:
         if body.size <= part_bytes * SINGLE_PARTS:

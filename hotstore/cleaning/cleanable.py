@@ -39,9 +39,9 @@ def cleanable(
     now_ms: int,
     config: LogConfig,
 ) -> Cleanable:
-    """The part of the sealed `segments`, oldest first, that may be cleaned. Times in ms. `cleaned_offset`: from the
-    checkpoint. `committed_end`: records at or above it may still be truncated. `log_start`: records below it are
-    deleted."""
+    """The part of the sealed `segments`, oldest first, that may be cleaned. Times in ms. `cleaned_offset`: the log is
+    clean below it, by the checkpoint. `committed_end`: records at or above it may still be truncated. `log_start`:
+    records below it are deleted."""
     start = max(log_start, segments[0].base_offset) if segments else log_start
     first_dirty = start if cleaned_offset is None else max(start, cleaned_offset)
     end, clean_bytes, dirty_bytes, oldest_ms = first_dirty, 0, 0, now_ms
@@ -61,8 +61,8 @@ def cleanable(
 
 
 def must_roll(active: SegmentInfo, now_ms: int, config: LogConfig) -> bool:
-    """Whether the active segment has records older than `max.compaction.lag.ms`. It must then be sealed, because an
-    active segment is never cleaned."""
+    """Whether the active segment has records older than `max.compaction.lag.ms`. Such a segment must be sealed, because
+    an active segment is never cleaned."""
     return active.bytes > 0 and now_ms - active.first_append_ms > config.max_compaction_lag_ms
 
 

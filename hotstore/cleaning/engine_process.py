@@ -59,7 +59,7 @@ class ProcessEngine:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child; None without a child. It may have ended by itself since."""
+        """Process id of the child; None without a child. The child may already have ended by itself."""
         child = self._child
         return None if child is None else child.pid
 

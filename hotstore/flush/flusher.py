@@ -146,7 +146,7 @@ class Flusher:
             self._log.owner.failed(LogFailed(self._log.failure))
 
     def _due(self) -> FlushEvent:
-        """Whether a sync is due. It is needed at once if a request waits or a segment rolled."""
+        """Whether a sync is due. A sync is needed at once if a request waits or a segment rolled."""
         log, durability = self._log, self._durability
         if durability.rolled_unsynced:
             return _NEEDED

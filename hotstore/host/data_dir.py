@@ -63,7 +63,8 @@ class DataDir:
         self.meta = meta
         """None: the directory was never formatted."""
         self.processes: tuple[Process, ...] | None = None
-        """The last process that served from here and those that tried since; None: none recorded."""
+        """The last process that served from this directory, and the processes that tried to after it; None: none is
+        recorded."""
         self.checkpoints = checkpoints
         self.was_clean = was_clean
         self.has_clean_marker = was_clean

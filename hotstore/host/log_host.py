@@ -321,7 +321,7 @@ class LogHost:
         return self._data_dir.checkpoints.cleaned_offset(opened.place)
 
     async def checkpoint_cleaned(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
-        """See `Lease.checkpoint_cleaned`. In the place's turn: a truncation lowers it."""
+        """See `Lease.checkpoint_cleaned`. Runs in the place's turn, because a truncation lowers the cleaned offset."""
 
         async def note() -> None:
             check()

@@ -108,7 +108,7 @@ class OffsetCheckpoints:
         return self._offsets[SEEN_EPOCH_FILE].get(key, UNDEFINED_EPOCH)
 
     def cleaned_offset(self, key: TopicPartition) -> int | None:
-        """The log is clean below it; None: it was never cleaned, or started elsewhere since."""
+        """The log is clean below this offset. None: it was never cleaned, or it restarted at another offset."""
         return self._offsets[CLEANER_FILE].get(key)
 
     # --- written ------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class OffsetCheckpoints:
         return CheckpointJob(self, CHECKPOINTS)
 
     def sample_seen_epoch(self, key: TopicPartition, epoch: int) -> None:
-        """On the loop: the log saw `epoch`, which never falls. The next job that names the file writes it."""
+        """Note on the loop that the log saw `epoch`. Epochs never fall. The next job that names the file writes it."""
         if epoch != UNDEFINED_EPOCH:
             self._note(SEEN_EPOCH_FILE, key, epoch)
 
@@ -140,7 +140,7 @@ class OffsetCheckpoints:
         return CheckpointJob(self, (LOG_START_FILE,))
 
     def sample_cleaned(self, key: TopicPartition, offset: int) -> CheckpointJob:
-        """On the loop: the log is clean below `offset`."""
+        """Note on the loop that the log is clean below `offset`. Returns the job that writes it."""
         self._note(CLEANER_FILE, key, offset)
         return CheckpointJob(self, (CLEANER_FILE,))
 
@@ -200,7 +200,7 @@ class OffsetCheckpoints:
         self.save()  # also after a failed attempt that forgot it already
 
     def raise_log_start(self, key: TopicPartition, offset: int) -> None:
-        """Raise the start of a closed log to its root's. In memory: the next checkpoint writes it."""
+        """Raise the start of a closed log to its root's, in memory only. The next checkpoint writes it."""
         self._note(LOG_START_FILE, key, max(offset, self.log_start(key) or 0))
 
     def drop(self, key: TopicPartition) -> None:

@@ -120,7 +120,7 @@ class Place:
             await asyncio.wait(tuple(self._turns))
 
     async def quiesce(self) -> None:
-        """In the turn: allow no new calls, and wait until none runs; `resume` ends it."""
+        """Allow no new calls until `resume`, and wait until none runs. The caller holds the turn."""
         assert self._turn.locked(), self.name
         self._is_quiet = True
         while self._calls:
@@ -131,8 +131,8 @@ class Place:
         self._is_quiet = False
 
     async def run_alone(self, function: Callable[[*Ts], T], *args: *Ts, topic_id: bytes | None = None) -> T:
-        """In the turn: a blocking call that makes, replaces or removes files while no other call runs. `topic_id`: the
-        topic it works for, if no log of it is open."""
+        """Run a blocking call that makes, replaces or removes files, while no other call runs. The caller holds the
+        turn. `topic_id`: the topic that the call works for, if no log of that topic is open."""
         assert self._turn.locked() and not self._calls, f"{self.name}: {len(self._calls)} calls work in it"
         assert self.occupant is None or self._is_quiet, f"{self.name} is not quiesced"
         return await self._begin(function, *args, lane=Lane.FILES, topic_id=topic_id)
@@ -146,7 +146,7 @@ class Place:
         self._is_quiet = False
 
     def vacate(self) -> None:
-        """In the turn: the log here was closed."""
+        """The log of this place was closed. The caller holds the turn."""
         self.occupant = None
         self._is_quiet = False
         if self._vacated is not None:

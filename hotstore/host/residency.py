@@ -55,7 +55,7 @@ class Residency:
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError | ThermoclineError] = OrderedDict()
-        self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not read since
+        self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not yet read again
 
     @property
     def waiting(self) -> int:
@@ -204,8 +204,8 @@ def _note(memory: OrderedDict[Step, T], step: Step, value: T, count_max: int) ->
 def read_through(file: File, position: int, length: int, suspect: bool = False) -> int:
     """Blocking: bring the bytes into the page cache by reading them in pieces. Returns how many were read.
 
-    Cached bytes are not read, so only sendfile reads a log whose reader is close to its end. Pages of a failed read
-    look cached; therefore `suspect` bytes are read in any case.
+    Bytes that are cached already are not read. The end of a log usually is cached, so for readers near the end only
+    sendfile reads. Pages of a failed read look cached; therefore `suspect` bytes are read in any case.
     """
     descriptor = None if suspect else file.descriptor()
     if descriptor is not None and is_cached(descriptor, position, min(length, file.size() - position)):

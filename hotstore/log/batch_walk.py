@@ -36,8 +36,8 @@ class BatchPlace(NamedTuple):
 def find_batch(
     file: File, position: int, end: int, offset: int, window_bytes: int = FIND_WINDOW_BYTES
 ) -> BatchPlace | None:
-    """The first batch at or after `position`, a batch's start, whose last offset is ≥ `offset`; None if the range ends
-    before. Raises DamagedLog."""
+    """The first batch from `position` on that has a last offset ≥ `offset`; None if the range has none. A batch starts
+    at `position`. Raises DamagedLog."""
     unpack = _PLACE.unpack_from
     while position < end:
         window = file.read_at(position, min(window_bytes, end - position))

@@ -90,7 +90,7 @@ class Locator:
         self._read_ends.clear()
 
     def swap(self, old: Sequence[Segment], new: Segment) -> None:
-        """`new` replaces the run of sealed segments `old`, whose offsets it covers."""
+        """`new` replaces the run of sealed segments `old`. It covers their offsets."""
         at = self.segments.index(old[0])
         for segment in old:
             self.cache.drop(segment)

@@ -4,7 +4,7 @@ A leader assigns offsets within its reservation and checks the producers' sequen
 keeps the leader's offsets, epochs and timestamps, and requires only that the batches continue its log. Markers of open
 transactions may use offsets that are reserved for them (TX24). All markers may use the ballast's disk space (TX23),
 because without them no segment can be uploaded. An append is one write of complete batches into one segment, or has no
-effect. Callers check CRCs before.
+effect. Callers check CRCs before an append.
 
 Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs
 (CPython 3.11). Hence it uses one write and one update of each part per run, and tuples instead of objects.
@@ -70,8 +70,8 @@ MarkerResult = int | CoordinatorFenced | InvalidProducerEpoch | ReservationExhau
 
 
 def marker_runs(markers: Sequence[TransactionMarker]) -> Iterator[Sequence[TransactionMarker]]:
-    """All markers in order, in runs that contain each producer once, because each marker is checked against the state
-    after the previous one."""
+    """All markers in order, in runs in which no producer occurs twice. The markers of a run are checked before any is
+    written, but a producer's second marker must be checked against the state after its first."""
     start, seen = 0, set[int]()
     for at, marker in enumerate(markers):
         if marker.producer_id in seen:
@@ -165,7 +165,7 @@ class LogAppend(LogCore):
     def append_markers(
         self, markers: Sequence[TransactionMarker], leader_epoch: int, now_ms: int
     ) -> list[MarkerResult]:
-        """Write markers as the leader, in as few writes as segments allow. Returns for each its offset, or the reason
+        """Write markers as the leader, in as few writes as segments allow. Returns each marker's offset, or the reason
         of its refusal. A marker of a producer without an open transaction is also written, because it fences lower
         epochs. It has no kept offset, so `assignable_end_offset` limits it like data; ReservationExhausted is then the
         result of this marker only. A repeated marker without effect needs no offset: its result is the last offset
@@ -288,8 +288,9 @@ class LogAppend(LogCore):
         return self._segment_for(size, end_offset, now_ms, count)
 
     def _segment_for(self, size: int, end_offset: int, now_ms: int, count: int = 1) -> Segment:
-        """The active segment, after a roll if one is due. Raises RunCrossesSegments if a roll is due before or,
-        perhaps, within `count` batches: segments end as if each batch had been appended alone."""
+        """The active segment, after a roll if one is due. Raises RunCrossesSegments for several batches if a roll is
+        due or may become due between them. The caller then appends each batch alone, so that each segment ends where it
+        would without runs."""
         segment = self._active
         indexer = segment.indexer
         assert indexer is not None
@@ -378,7 +379,8 @@ _NO_MARKERS: Final[Mapping[int, TransactionMarker]] = {}
 def _markers_of(
     records: Sequence[memoryview | bytes], headers: Sequence[BatchHeader]
 ) -> Mapping[int, TransactionMarker]:
-    """By offset: the markers among the batches, whose bytes lie in `records` in any pieces. Raises CorruptBatch."""
+    """The markers among the batches, by offset. `records` holds the bytes of the batches, in any pieces. Raises
+    CorruptBatch."""
     for header in headers:
         if may_be_marker(header):
             break

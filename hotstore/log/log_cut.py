@@ -44,8 +44,8 @@ class LogCut(LogCore):
             self._enter_epoch(leader_epoch, self.log_end_offset)
 
     def cut_end(self, offset: int) -> int:
-        """*Blocking*: where the log would end after `truncate_to(offset)`: below it if a batch reaches across it, as a
-        compacted log's fillers may. Raises DamagedLog."""
+        """*Blocking*: end offset that the log would have after `truncate_to(offset)`. It is below `offset` if a batch
+        reaches across `offset`, as a compacted log's fillers may. Raises DamagedLog."""
         if not self._locator.segments[0].base_offset < offset < self.log_end_offset:
             return offset
         last = self._locator.segment_of(offset - 1)

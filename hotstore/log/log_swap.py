@@ -38,8 +38,8 @@ class SegmentRun(NamedTuple):
 
 
 def aborted_of(run: SegmentRun) -> AbortedIndex | None:
-    """The transaction index of the cleaned segment. It stays as it was, because the markers of a run stay, and entries
-    of transactions without records have no effect.
+    """The transaction index of the cleaned segment. It has all entries of the run's segments, because the markers of
+    the run stay, and entries of transactions without records have no effect.
     """
     found = AbortedIndex(entry for segment in run.segments if segment.aborted is not None for entry in segment.aborted)
     return found if len(found) else None

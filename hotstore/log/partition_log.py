@@ -211,7 +211,7 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
                 return
 
     def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
-        """For the copier: every whole batch that holds an offset of [start, end), file by file."""
+        """Ranges of the whole batches that hold offsets of [start, end), one range a file. The copier uses them."""
         return self._locator.ranges(start_offset, end_offset)
 
     def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:

@@ -98,7 +98,7 @@ class Segment:
         )
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add an aborted transaction, whose marker is after all others."""
+        """Add an aborted transaction. Its marker is above the markers of all earlier ones."""
         if self.aborted is None:
             self.aborted = AbortedIndex()
         self.aborted.add(transaction)

@@ -63,7 +63,7 @@ def _start(segment: Segment, cache: IndexCache, timestamp: int) -> int:
     try:
         entry = segment.indexes(cache).times.lookup(timestamp)
     except IndexError:
-        # The loop appends to the active segment's index, whose columns grow one after the other.
+        # The loop may be appending to the active segment's index. Its columns grow one after the other.
         return 0
     if entry.timestamp < 0 or not segment.base_offset <= entry.offset < segment.end_offset:
         return 0

@@ -30,8 +30,8 @@ class EndedTransaction(NamedTuple):
 
 
 class Transactions:
-    """`first_offsets`: of the open ones, by producer id, ascending. `opened`: (producer id, first offset, time of the
-    last batch in ms). That time stands for its start."""
+    """`first_offsets`: first offsets of the open transactions, by producer id, ascending. `opened`: (producer id, first
+    offset, time of the last batch in ms). That time counts as the start of the transaction."""
 
     __slots__ = ("_begun_ms", "_ended", "first_offsets")
 
@@ -52,14 +52,14 @@ class Transactions:
         self._begun_ms[producer_id] = now_ms
 
     def begun_by(self, now_ms: int) -> None:
-        """The clock shows `now_ms`: transactions that began later by it began before it was set back, and count from
-        now on."""
+        """A transaction with a begin time above `now_ms` began before the clock was set back. It counts as begun at
+        `now_ms`."""
         for producer_id, begun_ms in self._begun_ms.items():
             if begun_ms > now_ms:
                 self._begun_ms[producer_id] = now_ms
 
     def begun_before(self, time_ms: int) -> list[int]:
-        """Producer ids of open transactions that began before, by this broker's clock."""
+        """Producer ids of open transactions that began before `time_ms`, by this broker's clock."""
         return [producer_id for producer_id, begun_ms in self._begun_ms.items() if begun_ms < time_ms]
 
     def end(self, producer_id: int, marker_offset: int) -> int | None:

@@ -1,6 +1,7 @@
 """Creation and recovery of one log of a data directory with its checkpoints (Kafka's LogManager.loadLog).
 
-A log is recovered against its checkpoints, and they are adjusted before its files change. All functions block.
+A log is recovered against its checkpoints. The checkpoints are adjusted before the log's files change. All functions
+block.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def recover_log(
     *,
     all_is_read: bool = False,
 ) -> PartitionLog:
-    """Blocking: recover an existing log. `all_is_read`: from the recovery point on, even after a clean stop. Raises
-    DamagedLog, NewerFormat, OSError."""
+    """Blocking: recover an existing log. `all_is_read`: read every batch from the recovery point on, even after a clean
+    stop. Raises DamagedLog, NewerFormat, OSError."""
     return PartitionLog.open(
         data_dir.disk,
         data_dir.log_path(place.topic, place.partition),
@@ -67,8 +68,8 @@ def recover_log(
 def recover_sound(
     data_dir: DataDir, place: TopicPartition, config: LogConfig, now_ms: int, topic_id: bytes, sound_end: int
 ) -> PartitionLog:
-    """Blocking: recover a log with damage at `sound_end`, truncated there; nothing above counts as durable any more.
-    Raises DamagedLog if there is other damage, OSError."""
+    """Blocking: recover a log that is damaged at `sound_end`. The log is truncated there, and nothing above counts as
+    durable any more. Raises DamagedLog if there is other damage, OSError."""
     with closing(data_dir.disk.open_dir(data_dir.log_path(place.topic, place.partition))) as directory:
         remove_proofs_above(directory, sound_end)
     data_dir.checkpoints.lower_recovery_point(place, sound_end)

@@ -79,9 +79,10 @@ def load_producers(
 ) -> Producers:
     """The producers at exactly `end_offset`: the newest readable file at or below it, then the headers of `segments`.
 
-    They are empty at the first segment if no file is readable. Replayed batches count as seen now. `passed`
-    collects the state at each roll point after that file: its files are missing or unreadable. Transactions with a
-    marker at or above `high_watermark` still keep the last stable offset back (TX21)."""
+    If no file is readable, the state is empty at the first segment and all headers are read. Replayed batches count as
+    seen now. `passed` collects the state at each roll point after that file, because the files of these roll points are
+    missing or unreadable. Transactions with a marker at or above `high_watermark` still keep the last stable offset
+    back (TX21)."""
     first = segments[0].base_offset
     bases = {segment.base_offset for segment in segments}
     state = _newest(directory, names, bases, first, end_offset)

@@ -187,7 +187,7 @@ class _Recovery:
         self._epochs = RecoveredEpochs(directory, cache)
         self._durable = 0
         self._last_epochs: dict[int, int] = {}
-        """By base offset of a trusted segment: the epoch of its last batch."""
+        """The epoch of each trusted segment's last batch, by the segment's base offset."""
         self._producers = Producers(config.producer_id_expiration_ms)
         self._to_index: list[Segment] = []
         self._to_snapshot: list[ProducersAt] = []
@@ -356,7 +356,8 @@ class _Recovery:
                     segment.release_indexes()
                 else:
                     found.unwritten.append(PendingSeal(segment, None))
-        # Before the producers at the segments' ends, whose files prove that these exist.
+        # Transaction indexes are written before the producers at the segments' ends, because a producer file proves
+        # that the transaction index exists.
         for segment in self._without_aborted:
             if not _fits(write_transaction_index, segment):
                 found.unwritten.append(PendingSeal(segment, None))

@@ -68,7 +68,7 @@ class BatchScanner:
         rewrite_from: int | None = None
         damage: Damage | None = None
         start = 0  # position in the file of the buffer's first byte
-        at = filled = 0  # in the buffer
+        at = filled = 0  # positions in the buffer
         while start + at < file_size:
             if not self._holds_batch(at, filled) and start + filled < file_size:
                 start, at = start + at, 0

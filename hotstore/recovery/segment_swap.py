@@ -72,8 +72,8 @@ def commit_swap(directory: Directory, base_offset: int) -> None:
 
 
 def finish_swap(directory: Directory, base_offset: int, replaced: Sequence[int]) -> None:
-    """Remove the `replaced` segments, whose first has the same base, and give the swapped one its name. Durable when it
-    returns. Raises OSError."""
+    """Remove the `replaced` segments, and give the swapped one its name. The first of `replaced` has the same base
+    offset. Durable when it returns. Raises OSError."""
     assert replaced[0] == base_offset, (base_offset, replaced)
     drop_segment_files(directory, replaced[1:])
     # The indexes of the old segment do not fit the new one, and the name of its log is taken over in one step.

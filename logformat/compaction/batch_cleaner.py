@@ -73,7 +73,7 @@ class BatchCleaner:
         enter(state, self._offsets)
         made: list[Buffer] = []
         self._new_output(data.size + data.size // 4 + _SLACK_BYTES)
-        taken = 0  # of the output
+        taken = 0  # position in the output: `made` has the bytes before it
         while (status := clean_batches(self._address)) != at.DONE:
             if status == at.POISON:
                 raise poison(state)

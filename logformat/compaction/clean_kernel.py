@@ -92,7 +92,7 @@ _seal_batch: Final = inlined(_seal)
 
 
 def _put_filler(state: int) -> None:
-    """Write the hole's filler to the output, which has room, as `filler.filler_batch` does; no hole: nothing."""
+    """If there is a hole, write its filler to the output, as `filler.filler_batch` makes it. The output has room."""
     first = word(state, at_.HOLE_FIRST)
     if first < 0:
         return
@@ -191,7 +191,7 @@ _is_last: Final = inlined(_is_last_batch)
 
 
 def _put_empty(state: int, batch: int) -> None:
-    """Write the batch without records to the output, which has room: its header, no codec, no delete horizon."""
+    """Write the batch's header to the output: no records, no codec, no delete horizon. The output has room."""
     target = word(state, at_.OUT) + word(state, at_.OUT_AT)
     copy(target, batch, HEADER_SIZE)
     attributes = load_be16(batch + ATTRIBUTES_AT)

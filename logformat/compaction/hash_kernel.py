@@ -1,6 +1,7 @@
 """SipHash-2-4 with 128 bits (Aumasson, Bernstein), keyed, so that colliding keys cannot be found without the key.
 
-For kernels: signed words that wrap around; each rotation masks the bits that an arithmetic shift brings in."""
+Kernels compute with signed words that wrap around, so each rotation masks the bits that an arithmetic shift brings
+in."""
 
 from __future__ import annotations
 

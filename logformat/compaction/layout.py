@@ -20,7 +20,7 @@ HASH_KEY_0: Final = 10
 HASH_KEY_1: Final = 11
 # Rules
 NOW: Final = 12
-HORIZON: Final = 13  # of a tombstone kept for the first time
+HORIZON: Final = 13  # delete horizon for tombstones that are retained for the first time
 KEEPS_TOMBSTONES: Final = 14
 # Output
 OUT: Final = 15

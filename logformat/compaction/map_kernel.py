@@ -57,7 +57,7 @@ _CODEC_LAST: Final = 4
 
 def _judge(batch: int, left: int, offset: int, has_crc: bool) -> int:
     """The reason why no sound batch begins at `batch`, with `left` bytes there; 0: one does. `offset`: its required
-    base offset, −1: any. `has_crc`: its CRC was checked before.
+    base offset, −1: any. `has_crc`: the batch's CRC was checked already.
     """
     if left < HEADER_SIZE:
         return _CUT

@@ -92,7 +92,7 @@ def enter_aborted(state: array[int], transactions: Sequence[tuple[int, int, int]
 
 
 def unpacked(batches: Buffer, pos: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """The decompressed records of the batch at `pos`, whose CRC was checked. Raises CorruptBatch."""
+    """The decompressed records of the batch at `pos`. The caller has checked its CRC. Raises CorruptBatch."""
     header = read_header(batches, pos)
     body = memoryview(batches)[pos + HEADER_SIZE : pos + header.size]
     records = decompress(_CODECS[header.attributes & CODEC_MASK], body, RECORDS_BYTES_MAX)

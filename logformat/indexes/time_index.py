@@ -81,8 +81,8 @@ class TimeIndex:
     def first_at(self, timestamp: int) -> TimestampOffset | None:
         """The entry with the smallest timestamp ≥ `timestamp`; None if all are smaller.
 
-        Every record before the batch that ends at its offset is older than the entry. Records between the previous
-        entry and this batch may have a timestamp ≥ `timestamp`."""
+        Every record before the batch that ends at the entry's offset is older than the entry. Records between the
+        previous entry and this batch may have a timestamp ≥ `timestamp`."""
         slot = bisect_left(self._timestamps, timestamp)
         return self._at(slot) if slot < len(self._timestamps) else None
 

@@ -23,7 +23,7 @@ _LOCK_POLL_S = 0.002
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE; posix_fallocate would change the size
-# Released from the interpreter's lock, because it may wait for the journal. off_t is int64 on every MACHINE.
+# The call releases the interpreter's lock, because it may wait for the journal. off_t is int64 on every MACHINE.
 _FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if syscalls.MACHINE else None
 
 
@@ -121,7 +121,7 @@ class PosixDirectory:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # Each call holds it while it runs.
+        # A call keeps its own reference to the descriptor while it runs, so `close` does not interrupt it.
         self._held: PosixFile | None = PosixFile(os.open(path, _DIRECTORY), path)
 
     @property

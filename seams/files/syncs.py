@@ -1,8 +1,9 @@
 """Syncs as a parameter: fdatasync of many files at once, by a worker or, on Linux, by the kernel alone.
 
-Each file gets the result of its own fdatasync, by one callback in the turn of the loop in which it arrived. A worker
-syncs, one after the other, the files that the kernel does not take (another system, an old kernel, a sandbox). The
-kernel is preferred because a thread has to win the interpreter's lock back from a busy loop twice a round (ADR 11).
+One callback reports the result of each file's own fdatasync, in the turn of the loop in which the last result arrived.
+If the kernel does not take some files (another system, an old kernel, a sandbox), a worker syncs them one after the
+other. The kernel is preferred because a thread has to win the interpreter's lock back from a busy loop twice for each
+call (ADR 11).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class KernelSyncs:
         self._is_refused = True
 
     def _submit(self, files: Sequence[File], synced: Synced) -> bool:
-        """Whether the kernel took some of the files: as many of the first ones as it can."""
+        """Submit as many files to the kernel as it takes, from the first on. Returns whether it took any."""
         if self._is_refused or self._submitted is not None:
             return False  # a sync of another caller is pending
         first = files[:DEPTH]
@@ -130,7 +131,7 @@ class KernelSyncs:
         except OSError as lost:
             asyncio.get_running_loop().remove_reader(queue.event_fd)
             self._refuse(lost)
-            errnos = [lost.errno or errno.EIO] * queue.taken  # unknown: as after a failed sync
+            errnos = [lost.errno or errno.EIO] * queue.taken  # no results: each sync counts as failed
         if errnos is None:
             return
         self._submitted = None

@@ -18,7 +18,7 @@ BEAT_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Beats:
-    """`phase_s`: of the loop's time, less than `BEAT_S`."""
+    """`phase_s`: the offset of the beats in the loop's time, less than `BEAT_S`."""
 
     phase_s: float = 0.0
 

@@ -1,6 +1,7 @@
 """Cuts long work on the loop into turns; between two turns every other connection is served.
 
-A row costs 1 to 10 µs, so a turn takes about 5 ms; work with other rows sets their number.
+A row usually costs 1 to 10 µs, so a turn takes about 5 ms. Work with cheaper or dearer rows sets its own number of rows
+a turn.
 """
 
 from __future__ import annotations

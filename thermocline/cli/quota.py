@@ -1,6 +1,6 @@
 """`thermocline quota`: sets, lists and deletes client quotas (KIP-546).
 
-Stock Python clients have no such requests. The command works with Apache Kafka too, and keys have its names.
+Stock Python clients have no such requests. The command works with Apache Kafka too, and quota keys have Kafka's names.
 """
 
 from __future__ import annotations

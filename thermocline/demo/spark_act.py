@@ -82,7 +82,7 @@ def _archived(root: Path, process: subprocess.Popen[str], expected: list[Sums], 
 
 
 def query(root: Path) -> list[tuple[int, ...]]:
-    """By partition: rows, first and last offset, distinct offsets, sum of md5 numbers; read by DuckDB."""
+    """Rows, first and last offset, distinct offsets and sum of md5 numbers of each partition, read by DuckDB."""
     import duckdb
 
     from thermocline.pipeline.jobs.iceberg_catalog import catalog_config, open_catalog

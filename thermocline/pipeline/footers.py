@@ -56,8 +56,8 @@ def _read_footer(store: ArrowStore, key: SegmentKey, segment: RemoteSegment, who
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """An index over log bytes `[0, log_bytes)`, whose batches end at `end_offset`. `why` is empty, or why it ends
-    there.
+    """An index over log bytes `[0, log_bytes)`. The batches in these bytes end at `end_offset`. `why`: the reason why
+    the index ends before the log; empty if it does not.
     """
 
     index: OffsetIndex

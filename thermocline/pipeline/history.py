@@ -146,7 +146,7 @@ class History:
         return found
 
     def partition(self, topic: str, partition: int) -> PartitionHistory:
-        """The partition as its manifest says now; a conditional GET when it was read before.
+        """The partition by its present manifest. A manifest that was read already is fetched by a conditional GET.
 
         Raises InvalidRequest for an unknown partition, Corrupt, NewerFormat, StoreError, AccessRefused; DataLoss when
         the manifest is gone.

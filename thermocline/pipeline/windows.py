@@ -2,7 +2,7 @@
 
 A window begins at a batch that the offset index names, and ends where the next window begins. Its end offset comes from
 the header of the next batch (61 bytes, fetched with the window) or from the segment's end. The last window of a piece
-may be shortened to end with a batch that the index names, whose header gives the position of its end.
+may be shortened to end with a batch that the index names, because that batch's header gives the position of its end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _GUESS: Final = 1.25  # times the average batch size: guess for the last batch; 
 class OpenPiece:
     """A piece whose object is the one that the manifest names.
 
-    `log_bytes` and `end_offset`: where the segment, or its sound prefix, ends. `aborted`: (producer id, first offset,
-    marker's offset) of aborted transactions. `whole`: all bytes of an object small enough for one request.
-    `batch_bytes`: average size of a batch, 0 if unknown.
+    `log_bytes` and `end_offset`: position and offset at which the segment, or its sound prefix, ends. `aborted`:
+    (producer id, first offset, marker's offset) of aborted transactions. `whole`: all bytes of an object small enough
+    for one request. `batch_bytes`: average size of a batch, 0 if unknown.
     """
 
     piece: SplitPart

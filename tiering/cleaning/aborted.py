@@ -21,7 +21,7 @@ pass makes progress."""
 
 
 class Aborted(NamedTuple):
-    """`transactions`: (producer id, first offset, marker's offset). `end`: the pass may read up to there."""
+    """`transactions`: (producer id, first offset, marker's offset). `end`: the pass may read up to this offset."""
 
     transactions: tuple[tuple[int, int, int], ...]
     end: int

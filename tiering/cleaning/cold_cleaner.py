@@ -49,7 +49,8 @@ COMMIT_OBJECTS: Final = 8
 
 @dataclass(slots=True)
 class _Pass:
-    """`end`: the pass reads up to there; `map_end`: the map knows all keys of the bucket in [first dirty, map_end)."""
+    """`end`: the pass reads up to this offset. `map_end`: the map knows all keys of the bucket in [first dirty,
+    map_end)."""
 
     config: TierConfig
     entries: Sequence[RemoteSegment]

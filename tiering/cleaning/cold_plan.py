@@ -26,7 +26,8 @@ STALE_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ColdDirt:
-    """`end`: a pass may read up to there. Bytes of log in the bucket; `is_due`: a pass should begin."""
+    """Log bytes in the bucket, clean and dirty. `end`: a pass may read up to this offset. `is_due`: a pass should
+    begin."""
 
     first_dirty: int
     end: int

@@ -151,7 +151,7 @@ def _first_of(transaction: DecidedTransaction) -> int:
 
 
 def _pieces(file: File, size: int) -> Iterator[memoryview]:
-    """Through one buffer: a piece is valid until the next one is asked for."""
+    """The file's bytes in order, in one buffer: a piece is valid until the next one is requested."""
     buffer = memoryview(bytearray(min(PIECE_BYTES, size)))
     at = 0
     while at < size:

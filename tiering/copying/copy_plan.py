@@ -50,7 +50,7 @@ def next_copy(
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """Segments that are sealed and not copied. `age_ms`: since the first append of the oldest such segment."""
+    """Segments that are sealed and not copied. `age_ms`: time since the first append to the oldest such segment."""
 
     bytes: int
     segments: int

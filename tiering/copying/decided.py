@@ -20,7 +20,7 @@ EPOCH_UNKNOWN: Final = -1
 
 
 def open_in(producers: ProducerState) -> dict[int, int]:
-    """By producer id: the first offset of the transaction that is open at the range's end."""
+    """First offsets of the transactions that are open at the range's end, by producer id."""
     return {
         of.producer_id: of.current_txn_first_offset for of in producers.producers if of.current_txn_first_offset >= 0
     }

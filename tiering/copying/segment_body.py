@@ -63,7 +63,7 @@ class SegmentSource:
         return SegmentScanner(self.start_offset, self.log_bytes, lineage=self.lineage)
 
     def pieces(self) -> Iterator[memoryview]:
-        """The bytes in order, through one buffer: a piece is valid until the next one is asked for."""
+        """The bytes in order, in one buffer: a piece is valid until the next one is requested."""
         lengths = [r.length for r in self.ranges]
         buffer = memoryview(bytearray(min(PIECE_BYTES, max(lengths))))
         for number, length in enumerate(lengths):

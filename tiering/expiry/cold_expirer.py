@@ -99,7 +99,7 @@ class ColdExpirer:
 
     async def move_start(self, offset: int, due_by: TierConfig | None = None) -> None:
         """Make offsets below `offset` unreadable. `due_by`: the configs of a retention. Raises as `commit`; EditRefused
-        for an internal topic without a snapshot up to there."""
+        for an internal topic without a snapshot up to `offset`."""
         partition = self._partition
         internal = partition.config.internal
         await partition.move_start(

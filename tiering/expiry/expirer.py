@@ -60,13 +60,14 @@ class Expirer:
         if refused is not None:
             raise refused
         now_s = partition.world.clock.monotonic_s()
-        again_s = self._next_check_s()  # last: appends during this run belong to the next
+        again_s = self._next_check_s()  # computed last, so that the next run handles appends during this one
         looks_s = [max(when - now_s, 0.0) for when in self.cold.due_s]
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 
     def _next_check_s(self) -> float | None:
-        """Seconds until the next check, apart from graces: one interval after an append or if due segments were kept.
-        Otherwise only time makes segments due, and a check is late by at most a tenth of the limit."""
+        """Seconds until the next check of the log, one interval after an append or if due segments were kept. Otherwise
+        only time makes segments due, and a check is late by at most a tenth of the limit. The cold side's graces are
+        not included."""
         partition = self._partition
         local, config, end = partition.log, partition.config, partition.log.log_end_offset
         interval_s = partition.limits.retention_check_interval_ms / 1000
@@ -216,8 +217,8 @@ class Expirer:
         return first_local_offset(self._partition.log) > start
 
     async def _start_at(self, offset: int, due_by: TierConfig) -> None:
-        """Move the root's start first if others may lead next or it names objects. A root without objects follows at
-        the next check (cold_expirer), so a store outage does not fill the disk."""
+        """Move the root's start first if another broker may lead next, or if the root names objects. Otherwise the
+        root's start follows at the next check (cold_expirer), so a store outage does not fill the disk."""
         partition = self._partition
         manifest = partition.manifest
         if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):

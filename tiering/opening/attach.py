@@ -84,7 +84,8 @@ class AttachedTiers:
         """The log to lead, opened. The bucket is read only if another topic's log has the directory, if the topic is no
         longer tiered and only the bucket held its first segments, or if no broker holds the log.
 
-        Raises Retryable (the bucket is needed and away), Fenced, Corrupt (ForeignLog, DamagedLog), OSError."""
+        Raises Retryable (the bucket is needed but does not answer), Fenced, Corrupt (ForeignLog, DamagedLog),
+        OSError."""
         logs = self._logs
         try:
             if lead.new or not lead.holds_alone or lead.unclean_after is not None:
@@ -112,8 +113,9 @@ class AttachedTiers:
     async def _open_as_of(
         self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> OpenLog | None:
-        """Open a log whose files begin above its start, if the root's start is not lower either, or if objects hold the
-        records between. Raises `missing` otherwise, because those records are lost.
+        """Open a log whose files begin above its start offset, at `missing.first`. It needs no record below that offset
+        if the root's log start is there or above. Otherwise objects must hold those records; if they do not, the
+        records are lost, and it raises `missing`.
         """
         if manifest.log_start_offset >= missing.first:
             self._logs.raise_log_start(place, missing.first)
@@ -138,8 +140,9 @@ class AttachedTiers:
             await self._logs.move_stray(place, before)
 
     async def _begin_at(self, missing: MissingSegments, place: TopicPartition, topic_id: UUID, lead: Lead) -> Manifest:
-        """The root of a log whose first segments only the bucket holds, because its topic was tiered until the last
-        process ended or until it got replicas. Raises `missing` if the bucket does not hold them: they are lost."""
+        """Claim the root of a log whose first segments are only in the bucket, and return it. That happens if the topic
+        was tiered until the last process ended, or until it got replicas. Raises `missing` if the bucket does not hold
+        these segments, because they are lost then."""
         first, manifests = missing.first, self._manifests_of((topic_id, place.partition), lead)
         try:
             manifest = await manifests.claim(lead.leader_epoch, lead.tier.topic, dict(lead.tier.configs))
@@ -148,12 +151,13 @@ class AttachedTiers:
         if manifest.bucket_end_offset < first:
             raise missing
         if manifest.log_start_offset < first and not is_held_below(first, manifest):
-            manifest = await manifests.commit(lambda m: m.set_log_start(first))  # a snapshot has the state below
+            # No object holds the records below `first`, but the bucket's snapshot holds their state.
+            manifest = await manifests.commit(lambda m: m.set_log_start(first))
         return manifest
 
     async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """Create a lost log that no other broker holds, at the bucket's end according to the claim. `attach` handles a
-        missing root."""
+        """Create a log again that this broker lost and no other broker holds. It begins at the end offset of the
+        claimed root. Without a root it begins empty, and `attach` handles that."""
         key = topic_id, place.partition
         if (read := self._ahead.take(key)) is not None:
             self._manifests.setdefault(key, (lead.leader_epoch, read))
@@ -169,7 +173,7 @@ class AttachedTiers:
         return await self._logs.create(place, topic_id, config, begin)
 
     async def _claim_to_make(self, key: Key, manifests: ManifestStore, lead: Lead) -> Manifest:
-        """The claim of a log that is created again. It reserves offsets once in an epoch."""
+        """Claim the root of a log that is created again. The claim reserves offsets once in an epoch."""
         is_done = self._holes.get(key, (-1, 0))[0] == lead.leader_epoch
         block = 0 if is_done else self._limits.reservation_offsets
         topic, configs = lead.tier.topic, dict(lead.tier.configs)
@@ -190,8 +194,8 @@ class AttachedTiers:
     async def attach(self, lease: Lease, lead: Lead) -> PartitionTier:
         """The log's tier for the leader that holds `lease`.
 
-        Raises Retryable (the bucket is needed and away; try again), Fenced, Corrupt (damage: a person decides),
-        StorageFailed, OSError; then the log has to be closed and opened again."""
+        Raises Retryable (the bucket is needed but does not answer; try again), Fenced, Corrupt (damage: a person
+        decides), StorageFailed, OSError; then the log has to be closed and opened again."""
         opened = lease.opened
         key = opened.topic_id, opened.log.partition
         assert key not in self._tiers, f"{lease}: the tier of the epoch before is still attached"
@@ -244,7 +248,7 @@ class AttachedTiers:
         return tier
 
     def _hole_end(self, key: Key, opened: OpenLog, lead: Lead) -> int | None:
-        """The reserved end before the claim from which this log was created."""
+        """If this log was created from a claim in this epoch: the root's reserved end before that claim."""
         epoch, hole_end = self._holes.get(key, (lead.leader_epoch, None))
         return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
 
@@ -253,7 +257,7 @@ class AttachedTiers:
         return (topic_id, partition) in self._led
 
     def note_reported_end(self, topic_id: UUID, partition: int, end: ReportedEnd) -> None:
-        """The reserved end in the leader's last report, while the log was copied here."""
+        """Store the reserved end that the leader reported last to this follower."""
         self._reported[topic_id, partition] = end
 
     def _reported_in(self, key: Key, lead: Lead) -> ReportedEnd | None:
@@ -263,8 +267,8 @@ class AttachedTiers:
         return reported if is_of_session else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
-        """Reserve offsets for a log without reserved offsets (a clean stop returned them). It serves reads at once, and
-        appends afterwards."""
+        """Reserve offsets for a log that has none, because a clean stop returned them. The log serves reads even if the
+        bucket does not answer, and accepts appends once offsets are reserved."""
         try:
             await partition.reserve()
         except Retryable as unanswered:
@@ -275,9 +279,9 @@ class AttachedTiers:
             log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
 
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
-        """Epochs and producers of a log that continues at `offset`, from the object below (empty if there is none), and
-        the bytes in the bucket from `since` on. Reads the root again (D35). Raises Retryable, ObjectMissing,
-        Corrupt."""
+        """Epochs and producers of a log that continues at `offset`, and the bytes in the bucket from `since` on. The
+        epochs and producers come from the object that holds `offset` − 1; without such an object they are empty. Reads
+        the root again (D35). Raises Retryable, ObjectMissing, Corrupt."""
         manifests, deadline_s = self.manifests_to_read(topic_id, index), self._limits.store_timeout_s
         await manifests.load()
         return await state_at(self._store, manifests, (topic_id, index), offset, deadline_s, since)

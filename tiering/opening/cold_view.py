@@ -1,8 +1,8 @@
 """Cold reads of a partition that another broker leads.
 
-The root is read at the first cold read, and when the known manifest lacks an offset. It only reads, and neither claims
-nor verifies (R6). Reads with an old manifest are correct, because objects are immutable and hold only committed
-records.
+The root is read at the first cold read, and when the known manifest lacks an offset. The view neither claims the root
+nor verifies objects (R6). Reads with an old manifest are correct, because objects are immutable and hold only
+committed records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from tiering.reading.cold_reader import ColdReader
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColdView:
-    """The cold view of one partition. `end`: exclusive end of the offsets known to be in the bucket but not in the
-    local log."""
+    """The cold view of one partition. `end` returns the exclusive end of the offsets known to be in the bucket."""
 
     topic_id: UUID
     partition: int
@@ -34,12 +33,12 @@ class ColdView:
 
     @property
     def enabled(self) -> bool:
-        """Whether tier status is reported: the leader does that."""
+        """Whether this broker reports the partition's tier status. Never, because the leader reports it."""
         return False
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Greatest timestamp in the bucket as last read; −1 before."""
+        """Greatest timestamp in the manifest that was read last; −1 before the first read."""
         manifest = self.manifests.manifest
         return -1 if manifest is None else manifest.max_timestamp_ms
 

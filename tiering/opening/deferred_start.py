@@ -26,7 +26,7 @@ class DeferredStart:
 
     @contextmanager
     def while_opening(self, *, is_start: bool = False) -> Iterator[None]:
-        """Defer starts until the last of these contexts ends; `is_start`: without a time limit."""
+        """Defer starts until the last of these contexts ends, with `is_start` without a time limit."""
         self._opening += 1
         self._starting += is_start
         try:

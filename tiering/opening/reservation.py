@@ -38,7 +38,8 @@ class ReportedEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalReservation:
-    """The broker's copy. `flush_sync`: every acknowledged record below was flushed; `boot_id`: of the machine run."""
+    """The broker's copy. `flush_sync`: every acknowledged record below `reserved_end` was flushed. `boot_id`: the boot
+    id of the machine when it was written."""
 
     topic_id: UUID
     partition: int

@@ -60,10 +60,10 @@ class TailRecovery:
     """One open log in one leader epoch; one use.
 
     - `was_clean`: the last process closed every log cleanly.
-    - `followed`: it was in sync with the leader before, so other brokers may hold the log too.
-    - `led_before`: the epoch it was led in before it resigned; another broker may have led since.
-    - `reported`: the end reported in this session by the previous leader, or by this broker as leader, with no loss
-      since.
+    - `followed`: it was in sync with an earlier leader, so other brokers may hold the log too.
+    - `led_before`: the last epoch in which this process led the log; another broker may have led after it.
+    - `reported`: the end reported in this session by the previous leader, or by this broker as leader. No record was
+      lost after that report.
     - `hole_end`: the earlier reserved end, if the claim reserved anew already.
     - `lost`: the declared gap, [first, end).
     - `is_own`: as far as the disk shows, only this broker led the log since it got the log's records.
@@ -87,8 +87,8 @@ class TailRecovery:
         self._opened, self._log = lease.opened, lease.log
 
     async def secure(self) -> None:
-        """Give the log a `reserved_end` for appends. Raises Retryable (the store is needed and away; call it again),
-        Fenced, Corrupt, StorageFailed, OSError (open the log again first)."""
+        """Give the log a `reserved_end` for appends. Raises Retryable (the store is needed but does not answer; call it
+        again), Fenced, Corrupt, StorageFailed, OSError (open the log again first)."""
         reported = self.reported
         if reported is not None and not self.new and reported.reserved_end >= self._log.log_end_offset:
             self._lease.reserve(reported.reserved_end)
@@ -134,7 +134,7 @@ class TailRecovery:
     # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _serve_whole(self, reservation: LocalReservation) -> None:
         local = self._log
-        known = self.partition.manifest  # only if the opening read the root, or this broker led before
+        known = self.partition.manifest  # None unless the opening read the root, or this process has led the log
         is_behind = known is not None and (
             known.bucket_end_offset > local.log_end_offset
             or (self._may_another_have_led and known.reserved_end_offset > reservation.reserved_end)
@@ -167,9 +167,9 @@ class TailRecovery:
 
     @property
     def _may_another_have_led(self) -> bool:
-        """Whether another broker may have led since. In the directly following leader epoch no other broker has, and
-        the root's reservation is ours even if the last epoch's commit was interrupted before the local copy was
-        written."""
+        """Whether another broker may have led after this one led last. If the present leader epoch directly follows
+        that one, no other broker has. Then the root's reservation is ours, even if the commit in that epoch was
+        interrupted before the local copy was written."""
         return self.led_before is not None and self.partition.epoch > self.led_before + 1
 
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
@@ -215,8 +215,8 @@ class TailRecovery:
             self._lease.move_high_watermark(max(self._opened.high_watermark, manifest.bucket_end_offset))
 
     async def _cut_to_kept(self, served_epoch: int) -> None:
-        """Truncate records that may have been overwritten since; then enter the epoch, which records the truncation
-        (D72)."""
+        """Truncate records that a later leader may have overwritten. Then enter the epoch, because that records the
+        truncation (D72)."""
         opened, local = self._opened, self._log
         keep = kept_end(opened.seen_epoch, opened.high_watermark, local.log_end_offset, served_epoch)
         keep = min(keep, local.sound_end_offset)

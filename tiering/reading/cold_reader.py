@@ -67,7 +67,7 @@ class ColdReader:
         await self._cache.start()
 
     async def close(self) -> None:
-        """Close the cache's files. The owner of the tasks closes them before."""
+        """Close the cache's files. The owner of the reading tasks must have closed the tasks already."""
         self._cache.close()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -100,8 +100,8 @@ class ColdReader:
         return found.found
 
     def find(self, manifests: ManifestView, topic_id: UUID, partition: int, offset: int) -> asyncio.Future[None]:
-        """Without a manifest: a future that is done when it was loaded and the batch that holds `offset` too. Raises as
-        `read`."""
+        """For a partition without a loaded manifest: a future that is done when the manifest and the batch that holds
+        `offset` are loaded. Raises as `read`."""
         self.misses += 1
         return self._loader.want_place(manifests, (topic_id.int, partition, offset))
 

@@ -13,8 +13,9 @@ RANGE_BYTES_MAX: Final = 4 * MIB  # of one GET; a chunk is one
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """`hold_bytes`: of chunks assumed to stay in the page cache (kernel memory); `unread_bytes_max`: of prefetched
-    chunks, a share of that and of the chunk cache; `pin_s`: time for which a chunk is kept for a notified reader."""
+    """`hold_bytes`: bytes of chunks that are assumed to stay in the page cache (kernel memory); `unread_bytes_max`:
+    bytes of prefetched chunks, a share of `hold_bytes` and of the chunk cache; `pin_s`: time for which a chunk is kept
+    for a notified reader."""
 
     queue_max: int = 100
     concurrency: int = 10

@@ -1,7 +1,7 @@
 """Decides configs of topics and brokers. Pure.
 
-All overrides are written, with the rows that change because of them. A change without effect writes nothing. `change`
-validates the values.
+A decision writes all overrides of the topic or broker, not only the changed ones, and the partition rows that change
+because of them. A change without effect writes nothing. `change` validates the values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def set_on_topic(
 def set_on_brokers(
     image: ClusterImage, node_id: int | None, change: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Decision[Mapping[str, str]]:
-    """Replace the configs of a node (None: of every broker) by the result of `change`, which is the answer."""
+    """Replace the configs of a node (None: of every broker) by the result of `change`. Returns the new configs."""
     existing = image.cluster_configs if node_id is None else image.node_configs.get(node_id, {})
     configs = dict(change(existing))
     if configs == existing:

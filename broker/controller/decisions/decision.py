@@ -56,7 +56,7 @@ class MetadataWriter(Protocol):
 
 
 def check_room(image_bytes: int) -> None:
-    """Called before topics or configs are added. `image_bytes`: of the committed image."""
+    """Called before topics or configs are added. `image_bytes`: the size of the committed image."""
     if image_bytes > IMAGE_BYTES_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,

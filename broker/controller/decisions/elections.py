@@ -44,7 +44,7 @@ _NOT_AVAILABLE = {
 
 
 def leaderless(image: ClusterImage, wanted: Iterable[tuple[str, int]]) -> list[LogPlace]:
-    """The leaderless partitions among these; their replicas are asked before an unclean election."""
+    """The leaderless partitions of `wanted`. Their replicas are asked before an unclean election."""
     topics = {topic.name: topic for topic in image.topics.values()}
     return [
         (topic.topic_id, index)

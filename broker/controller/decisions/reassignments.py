@@ -88,8 +88,8 @@ def _found(topics: dict[str, Topic], move: Move) -> Topic:
 
 
 def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[None]:
-    """Complete moves without a proposal, where the last awaited replica has a session or is fit again. 30 000 rows
-    without moves take 1 ms.
+    """Complete the moves that waited only for a replica's session or for a log to be fit again. Other moves complete
+    when the leader proposes an in-sync set. 30 000 rows without moves take 1 ms.
     """
     said_of = judge(told)
     rows = {

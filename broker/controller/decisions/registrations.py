@@ -142,7 +142,7 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
 def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> Decision[None]:
     """All logs on the node count as lost; its directory can return only as an empty one. A node without partitions
     leaves the cluster. `broker_epoch`: of its last session as the operator saw it, or NO_EPOCH. Errors as `unregister`,
-    except for assignments; STALE_BROKER_EPOCH if the node had another session since."""
+    except for assignments; STALE_BROKER_EPOCH if the node had another session after that."""
     node = _gone(image, node_id)
     if broker_epoch not in (NO_EPOCH, node.broker_epoch):
         raise ApiError(

@@ -179,7 +179,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
             return ErrorCode.UNKNOWN_MEMBER_ID  # a consumer outside group management, while the group has members
         error = self._check_identity(event.member_id, event.instance_id, event.generation)
         if error is ErrorCode.NONE and self.state is COMPLETING and not event.is_transactional:
-            # It knows the new generation but has no assignment in it yet.
+            # The member knows the new generation but has no assignment in it yet.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 

@@ -136,8 +136,8 @@ class JoiningGroup(RebalancingGroup):
         self._pending.discard(member_id)
         self.members.add(member)
         self.members.park_join(member, event.token)
-        # Not the session timeout: it cannot send heartbeats while its join is parked, and a dead connection is not
-        # reported. A live member simply joins again.
+        # The session timeout does not apply yet, because the member cannot send heartbeats while its join is parked. A
+        # dead connection is not reported, so a join timeout applies. A live member joins again.
         self._start_session(member, self._config.new_member_join_timeout_ms)
         self._rebalance_or_complete()
 

@@ -134,7 +134,7 @@ class RebalancingGroup:
             if member.join_token is None and member.instance_id is None:
                 self._remove(member.member_id)
         if len(self.members) > 0 and not self.members.elect_joined_leader():
-            # Only static members, all silent: wait until one joins, or their sessions end.
+            # All members are static and none has joined: wait until one joins, or until their sessions end.
             self._effect(StartTimer(JOIN_TIMER, self.members.rebalance_timeout_ms()))
             return
         self._effect(StopTimer(JOIN_TIMER))

@@ -27,8 +27,8 @@ from seams.loop.turns import Turns, next_turn
 
 _SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets: acknowledged records count
 _WAIT_MIN_S: Final = 1.0
-"""A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so a client that does
-not wait sees the deletion. It must see it here, too."""
+"""A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so even a client with a
+time-out of 0 sees its deletion. This wait gives clients of this broker the same."""
 _AT_ONCE_MAX: Final = 16  # partitions of one request whose roots are written at the same time
 _HIGH_WATERMARK: Final = -1
 

@@ -68,7 +68,7 @@ class Fetch:
         self.request = request
         self._peer = call.peer
         self._access = call.access if call.access.is_enforced else None
-        self._unknown_count = -1  # in the first attempt; a partition that disappears later ends the wait
+        self._unknown_count = -1  # count in the first attempt; if a partition disappears later, the wait ends
         self._watched: list[Readable] = []
         self._context = context
         self._version = call.version

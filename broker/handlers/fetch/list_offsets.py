@@ -215,8 +215,8 @@ async def _by_time(
 async def handle_offset_for_leader_epoch(
     context: Context, request: wire.OffsetForLeaderEpochRequest, call: Call
 ) -> wire.OffsetForLeaderEpochResponse:
-    """The end offset of each epoch, including epochs with records only in the bucket. To the controller: the logs of
-    candidates for an unclean election.
+    """The end offset of each epoch, including epochs with records only in the bucket. A request of the controller about
+    candidates for an unclean election is answered with the state of their logs.
     """
     if request.of_candidates:
         return unclean_candidates.answer(context.registry, request)

@@ -36,7 +36,7 @@ _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 async def handle_offset_commit(
     coordinator: GroupCoordinator, request: wire.OffsetCommitRequest, version: int, client: ClientInfo
 ) -> wire.OffsetCommitResponse:
-    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND from v9 on, ILLEGAL_GENERATION before."""
+    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND; in versions below 9 ILLEGAL_GENERATION."""
     by_id = version >= _TOPIC_IDS_SINCE
     strangers: set[int] = set()  # indexes in request.topics of unknown ids
     rows: list[CommitRow] = []
@@ -48,8 +48,8 @@ async def handle_offset_commit(
             rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-    # One write per turn. As in Kafka every row has its own error. Unlike in Kafka, the first rows of such a large
-    # commit may be durable when later ones are not.
+    # One write per turn. As in Kafka every row has its own error. Unlike in Kafka, the first rows of a commit in
+    # several writes may be durable when later ones are not.
     answered: list[ErrorCode] = []
     until_s = coordinator.deadline()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
@@ -249,8 +249,8 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetch
 def _identified(
     topic: FetchedOffset, asked: _GroupQuery, topic_id_of: Callable[[str], UUID]
 ) -> wire.OffsetFetchResponseGroupTopic:
-    """The rows whose offsets belong to the requested id, because a topic of the name may have been created again.
-    Without a requested id, the id of the first offset counts; an unstable row has none."""
+    """A topic's rows by its id. A topic may have been created again under the name, so an offset of another topic id
+    counts as none. If the request named no topics, the id of the first offset counts; an unstable row has none."""
     topic_id = asked.ids.get(topic.topic)
     if topic_id is None:
         held = (value.topic_id for _, value in topic.partitions if value is not UNSTABLE)

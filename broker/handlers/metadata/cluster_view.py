@@ -1,7 +1,7 @@
 """View of the cluster for clients of one listener: brokers, partition leaders, replicas.
 
-* A broker is named only while it has a session and such a listener.
-* A partition that this broker should lead has a leader once it serves.
+* A broker is named only while it has a session and a listener of this name.
+* A partition that this broker should lead is shown with a leader only once this broker serves it.
 * A replica is shown in sync only while its session lasts. (The in-sync set keeps members that died, so that it never
   shrinks below min.insync.replicas.)
 

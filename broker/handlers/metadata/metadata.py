@@ -229,7 +229,7 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
         missing.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return missing
     if not creates:
-        # In the image but not shown: its partitions are still being opened.
+        # The topic may be in the image, but it is not shown while its partitions are being opened.
         missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return missing
     try:

@@ -1,8 +1,8 @@
 """Recompresses produced batches to their topic's codec (`compression.type`), before their append.
 
-Workers do the work, for the leader epoch in which it began. If that epoch ends before the append, the batch is refused
-and never written. A request's batches are recompressed in pieces and appended piece by piece; meanwhile no later
-request of its connection is dispatched, so batches keep their order.
+Workers recompress. A job belongs to the leader epoch in which it began. If that epoch ends before the append, the batch
+is refused and never written. A request's batches are recompressed in pieces and appended piece by piece. Meanwhile no
+later request of its connection is dispatched, so batches keep their order.
 
 Memory: `BATCHES_MAX` batches of all requests together are in work or wait for their append, each at most
 max.message.bytes; each of the two workers holds the decompressed records of one batch, at most `RECORDS_BYTES_MAX` or

@@ -50,7 +50,7 @@ class _Form:
     def __init__(self, version: int) -> None:
         self.flexible = is_flexible(ApiKey.PRODUCE, version)
         tags = _NO_TAGS if self.flexible else b""
-        self.before = tags  # of the header
+        self.before = tags  # the header's tag section
         self.after = _NO_THROTTLE + tags
         self.topic_end = tags
         self.says_start = version >= _LOG_START_SINCE

@@ -1,10 +1,10 @@
 """Asks the coordinator before the first batch of a transaction is appended (TX4, KIP-890).
 
-From Produce 12 on the partition is added to the transaction; before, the client added it and it is only verified. A
-batch of a transaction that is open here needs no question. The answer is valid for an append in the same turn of the
-event loop; the partition's guard shows whether a marker was written meanwhile. While markers of the previous
-transaction are in flight, the coordinator is asked again for a while, because a client would wait for its
-`retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
+From Produce 12 on the broker adds the partition to the transaction. In earlier versions the client added it, and the
+broker only verifies that. The coordinator is not asked about a transaction that is open here. The answer is valid for
+an append in the same turn of the event loop; the partition's guard shows whether a marker was written meanwhile. While
+markers of the previous transaction are in flight, the coordinator is asked again for a while, because a client would
+wait for its `retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
 
 from __future__ import annotations
 

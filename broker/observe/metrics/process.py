@@ -51,7 +51,7 @@ class LoopLag:
         self._longest_s = max(self._longest_s, lag_s)
 
     def take_longest(self) -> float:
-        """Seconds; resets it."""
+        """The longest lag in seconds since the last call."""
         longest, self._longest_s = self._longest_s, 0.0
         return longest
 

@@ -110,7 +110,7 @@ class PartitionFigures:
 
 
 def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionFigures:
-    """The figures, collected at once; for few partitions. `reads`: of followed partitions."""
+    """The figures, collected at once; for few partitions. `reads`: consumers' fetches from followed partitions."""
     seen = PartitionFigures()
     for partition in partitions:
         seen.add(partition)

@@ -88,7 +88,7 @@ class FollowerFetch(Watchable):
         """Does nothing: a follower does not wait."""
 
     def lacks(self, offset: int) -> bool:
-        """Whether the leader reported `offset` committed before it arrived here."""
+        """Whether the leader reported the records below `offset` as committed, but this log lacks some of them."""
         return offset > self.log.log_end_offset and self.follower.knows_committed(offset)
 
     def epoch_end(self, epoch: int) -> EpochEnd:

@@ -69,7 +69,7 @@ class FollowerRole:
         self.followed: FollowerReplica | None = None  # once its log is open
         self.is_over = False
         self._roles = roles
-        self._keeps_reservation = False  # of an earlier leadership, which the next start as leader uses
+        self._keeps_reservation = False  # whether the next start as leader may use that of an earlier leadership
         self._has_asked = False  # an end was reported in this epoch
         self._pause_s = _AGAIN_S  # before its log is opened again
         self._lease: Lease | None = None
@@ -185,7 +185,7 @@ class FollowerRole:
     async def _begin(self) -> None:
         roles = self._roles
         if self._lease is not None:
-            await self._lease.returned()  # of the previous attempt
+            await self._lease.returned()  # the calls of the previous attempt must end first
         async with roles.to_follow:
             opened = await self._open(is_new=not self._has_asked)
             if opened is None:
@@ -261,7 +261,8 @@ class FollowerRole:
 
     async def _remove_reservation(self, lease: Lease) -> None:
         """Delete the reservation of an earlier leadership, because later leaders may have assigned its offsets (R21).
-        Not needed without a leader if this broker is the only holder."""
+        It stays if this broker is the only assigned replica, or if there is no leader and this broker is the only
+        holder."""
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
         self._keeps_reservation = is_ours and not lease.opened.is_bare

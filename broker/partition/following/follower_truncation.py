@@ -32,8 +32,9 @@ _AGAIN_S: Final = (1.0, 30.0)  # first and longest pause between requests to the
 
 @dataclass(eq=False, repr=False)
 class FollowerTruncation:
-    """`ended` is set when the role ends. Each method gives the follower's machine the new log end; if the bucket does
-    not answer, the old one after a pause. Raises ThermoclineError and OSError."""
+    """`ended` is set when the role ends. Each method gives the follower's machine the new log end. If the bucket does
+    not answer, the log stays as it is, and the machine gets its present end after a pause. Raises ThermoclineError and
+    OSError."""
 
     _lease: Lease
     _follower: Follower
@@ -113,7 +114,8 @@ class FollowerTruncation:
         except (Corrupt, ObjectMissing) as passing:
             self._was_unusable, self._follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
-        except AccessRefused as refused:  # expired credentials may be renewed, and no new role would try again then
+        except AccessRefused as refused:
+            # Somebody may renew expired credentials. No new follower role begins then, so this one must try again.
             raise Retryable(str(refused)) from refused
 
 

@@ -58,7 +58,7 @@ class IsrProposals:
                     log.info("in-sync set of %s-%d was refused: %s", *proposal.place, code.name)
 
     def due_proposals(self, now_ms: int) -> list[PartitionProposal]:
-        """The proposals to send now. They count from now on."""
+        """The proposals to send now. Each leader counts the proposed members from now on."""
         for gone in [partition for partition in self._behind if not partition.leading]:
             self._forget(gone)
         # Each leader proposes a set of itself alone. When that set becomes the row, its unclean start is complete and

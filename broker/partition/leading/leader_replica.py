@@ -58,7 +58,8 @@ def _told_nobody(_: TransactionMarker, __: int) -> None: ...
 
 
 class LeaderReplica(Watchable):
-    """`leading` in `leader_epoch`, or resigned since. Every method runs on the loop."""
+    """The replica of a leader. While `leading` it leads in `leader_epoch`; afterwards it has resigned. Every method
+    runs on the loop."""
 
     __slots__ = (
         "_isr_pending",
@@ -457,8 +458,8 @@ class LeaderReplica(Watchable):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: also when only replicas may read
-        it."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
+        read more."""
         self.waiters.watch(watcher, at_tail=at_tail)
         self.flusher.hurry()
 

@@ -41,8 +41,8 @@ BACKOFF_S_MAX: Final = 10.0  # between attempts after any other failure
 
 
 class LeaderRole:
-    """`before`: the previous leadership here, if its log stayed open since. `fenced` is called when the partition's
-    root names a higher epoch while the partition serves."""
+    """`before`: the previous leadership on this broker, if the log has stayed open after it. `fenced` is called when
+    the partition's root names a higher epoch while the partition serves."""
 
     __slots__ = (
         "_asks_again",
@@ -241,7 +241,7 @@ class LeaderRole:
         opened = await self._open_log(lead)  # queued per place: a log that is being closed is reopened
         before = self._before if self._before is not None and self._before.opened is opened else None
         if self._lease is not None:
-            await self._lease.returned()  # of the previous attempt
+            await self._lease.returned()  # the calls of the previous attempt must end first
         lease = self._lease = roles.logs.lend(opened, f"leader epoch {lead.leader_epoch}")
         try:
             tier = await roles.tiers.attach(lease, lead)

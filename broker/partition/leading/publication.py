@@ -67,7 +67,8 @@ class Publication:
             self.over.set()
 
     def _log_lost(self, lost: Mapping[int, tuple[int, int]]) -> None:
-        """Log one line per topic with the offsets that may be lost. Only the lost disk had the number of records."""
+        """Log one line per topic with the offsets that may be lost. The number of lost records is unknown, because only
+        the lost disk had it."""
         if not lost:
             return
         shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])

@@ -1,6 +1,6 @@
 """Stray logs: on this disk, but not assigned to this broker.
 
-They are moved before their directories are needed, and deleted after a week.
+Stray logs are moved before other logs need their directories, and deleted after a week.
 
 - Only an image with this broker's session counts (D43).
 - A log of a deleted topic is no stray: the deletion proves that it may be removed (R24).
@@ -70,8 +70,8 @@ class StrayLogs:
         self._report = report
 
     async def move_all(self, image: ClusterImage) -> None:
-        """Move the strays by `image`, which holds this broker's session, before any log is opened. A log that cannot be
-        read stays and is reported; the others do not wait for it."""
+        """Move all logs that `image` does not assign to this broker, before any log is opened. `image` holds this
+        broker's session. A log that cannot be read stays and is reported; the others do not wait for it."""
         found = await self._logs.directories.topic_ids_found(assigned(image, self._node_id))
         for place, failure in found.refused.items():
             self._report(f"read the topic id of {place}", failure)
@@ -79,8 +79,8 @@ class StrayLogs:
             await self._move(place, topic_id)
 
     async def move_if_stray(self, place: TopicPartition) -> None:
-        """Move a log of another topic out of `place`: its topic was deleted, and this one created, while this broker
-        was away."""
+        """Move a log of an earlier topic out of `place`. That topic was deleted, and one of the same name created,
+        while this broker did not run."""
         topic_id = await self._logs.topic_id_at(place)
         if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
             await self._move(place, topic_id)

@@ -87,7 +87,7 @@ class TopicDeletion:
     async def _purge_files(self, topic: Topic) -> None:
         await self._closed(topic.topic_id)
         for index in range(topic.partitions):
-            # A new topic may have taken the name since: its directory carries another id (C9).
+            # A new topic may have the name now. Its directory carries another id (C9).
             await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
         await self._logs.directories.delete_set_aside()
 

@@ -48,7 +48,7 @@ class Unrestricted:
 
 
 class Access(Unrestricted):
-    """Allows what the authorizer allows to `principal` at `address`, as `Peer.address`."""
+    """Allows what the authorizer allows to `principal` at `address` (host and port, as in `Peer.address`)."""
 
     is_enforced = True
 

@@ -1,6 +1,7 @@
 """Filters of ACLs (Kafka's AclBindingFilter): which bindings they match, and when they are invalid. Pure.
 
-`MATCH` matches every pattern that names a resource of the filter's name: the literal one, `*`, and prefixes of it.
+A filter with `MATCH` matches every pattern that applies to the resource that the filter names: its name as a literal,
+`*`, and prefixes of its name.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from broker.security.rules.verdict import (
 from broker.wire import messages as wire
 
 _TRANSACTIONAL: Final = 1 << 4
-_ATTRIBUTES: Final = 21  # of a batch header, its low byte is the second
+_ATTRIBUTES: Final = 21  # position of the attributes in a batch header: two bytes, the low one last
 
 
 def produce_at_once(access: Unrestricted, request: wire.ProduceRequest) -> Verdict:

@@ -242,7 +242,7 @@ async def find_coordinator(
     if request.key_type == _OF_TRANSACTION:
         kind, code = ResourceType.TRANSACTIONAL_ID, TRANSACTION
     elif request.key_type != 0:
-        return ALLOWED  # of a coordinator type that is not served
+        return ALLOWED  # the handler refuses this type of coordinator
     if version < _COORDINATORS_SINCE:
         if access.allows(Operation.DESCRIBE, kind, request.key):
             return ALLOWED

@@ -48,7 +48,8 @@ end."""
 
 
 class Session(NamedTuple):
-    """The principal and mechanism of a login. `lifetime_ms`: from the login on; None: no end."""
+    """The principal and mechanism of a login. `lifetime_ms`: length of the session from the login on; None: it does not
+    end."""
 
     principal: str
     mechanism: str

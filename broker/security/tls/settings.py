@@ -33,7 +33,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """`where`: the listener, for messages. `keys` None: no certificate of its own, only for clients."""
+    """`where`: the listener's name, for messages. `keys` None: there is no own certificate; only a client may do
+    without one."""
 
     where: str
     keys: Store | None

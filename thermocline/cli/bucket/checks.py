@@ -83,7 +83,8 @@ def _print_finding(located: Located, *, as_json: bool) -> None:
 
 
 def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
-    """Print orphans and the action for each; `only_copies`: also those that may be the only copies of records."""
+    """Print orphans and the action for each. `only_copies`: delete also orphans that may be the only copies of
+    records."""
     if only_copies and not delete:
         raise CommandFailed("--delete-only-copies goes with --delete", Exit.USAGE)
 

@@ -1,6 +1,7 @@
 """`bucket ls`, `bucket manifest`, `bucket dump`: print a bucket's content.
 
-The JSON names of `ls` are a contract. `dump --log` writes only the log's bytes, and checks each chunk before.
+The JSON names of `ls` are a contract. `dump --log` writes only the log's bytes, and checks each chunk before it writes
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`thermocline cluster forget`: gives up a node that does not come back.
 
 Prints what happens to each partition of the node first. Partitions without another complete replica come first, because
-they continue without the records that only this node may hold. A node that had a session since is not given up.
+they continue without the records that only this node may hold. If the node had another session after the listing, it is
+not given up.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A partition without the node. `is_emptied`: no other in-sync replica, so it begins without the records that
-    only the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies (None:
-    unknown, no leader). `cold_bytes`: in the bucket (None: unknown).
+    """A partition without the node. `is_emptied`: no other in-sync replica, so it begins without the records that only
+    the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies (None: unknown, no
+    leader). `cold_bytes`: bytes in the bucket (None: unknown).
     """
 
     topic: str

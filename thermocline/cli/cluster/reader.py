@@ -33,8 +33,8 @@ _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One broker's response. `silent`: the reason why there is none; `http`: the broker's HTTP address; `own`: its
-    status from there; `hidden`: this user may not know that address.
+    """One broker's response. `silent`: the reason why there is none; `http`: the broker's HTTP address; `own`: the
+    status that this address returned; `hidden`: this user may not know the address.
     """
 
     node: int
@@ -65,7 +65,7 @@ class View:
 
 
 class ClusterReader:
-    """Reads one cluster repeatedly. Brokers of an earlier read are asked when those of `bootstrap` are away."""
+    """Reads one cluster repeatedly. If the brokers of `bootstrap` do not answer, those of an earlier read are asked."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -223,7 +223,7 @@ def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[
 
 
 def _with_own(seen: ClusterState, answers: list[_Answer]) -> ClusterState:
-    """Mark read-only brokers. They have no controller, even if Metadata names one."""
+    """Mark read-only brokers. A cluster of read-only brokers has no controller, even if Metadata names one."""
     own = {one.node: one.own for one in answers if one.own is not None}
     read_only = {node: status.read_only for node, status in own.items() if status.read_only is not None}
     if not read_only:

@@ -27,8 +27,8 @@ STORE_AWAY: Final = "store_unreachable"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Epoch and version None: unknown. `controller_for_ms`: since the controller's claim, or since a broker first
-    saw it.
+    """Epoch and version None: unknown. `controller_for_ms`: time since the controller's claim, or since a broker first
+    saw this controller.
     """
 
     cluster_id: str | None

@@ -197,7 +197,8 @@ def _reader_left(out: BinaryIO) -> bool:
 
 
 def _unread(consumer: Consumer, ended: set[int], partitions: set[int] | _Given) -> set[int] | None:
-    """Partitions not read to their end. In a group: of this member's share; None before it has one."""
+    """Partitions not read to their end. In a group only the partitions assigned to this member count; None if it has no
+    assignment yet."""
     if isinstance(partitions, _Given):
         if not partitions.once:
             return None

@@ -43,7 +43,7 @@ class _Broker:
     running: bool = False
     stopping: bool = False
     ready_s: float | None = None  # since when this process serves
-    was_ready: bool = False  # in any of its processes
+    was_ready: bool = False  # an earlier or the present process was ready
     delay_s: float = BACKOFF_S_MIN
     due_s: float | None = None  # time of its restart
 

@@ -69,7 +69,7 @@ class BatchDecoder:
         *,
         way: type[Way] | None = None,
     ) -> None:
-        """`target_bytes`: of one batch of rows; only a single larger record exceeds it."""
+        """`target_bytes`: size of one batch of rows; only a single larger record exceeds it."""
         self.schema = schema_of(columns)
         if way is None:
             from thermocline.pipeline.decode.kernel_way import KernelWay  # numba's import takes a second

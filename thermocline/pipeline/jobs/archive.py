@@ -114,10 +114,10 @@ def archive(
     """Archive the offsets of `topic` that the bucket holds and `table` (`namespace.table`) lacks. Run it again for new
     data.
 
-    `bucket`: a URL (`coldstore.url`). `catalog`: from `iceberg.catalog_config`, or pyiceberg's own. `values`: decode
-    values into columns, with bad rows in `<table>_dead_letters`; an existing table gets the columns it lacks, if
-    `values` names all of its columns. One commit covers at most `bytes_max` of log; `commits_max` ends the run early.
-    Without `spark` this process does the work, one file after the other.
+    `bucket`: a URL (`coldstore.url`). `catalog`: a result of `iceberg.catalog_config`, or pyiceberg's own catalog.
+    `values`: decode values into columns, with bad rows in `<table>_dead_letters`; an existing table gets the columns it
+    lacks, if `values` names all of its columns. One commit covers at most `bytes_max` of log; `commits_max` ends the
+    run early. Without `spark` this process does the work, one file after the other.
 
     Raises InvalidRequest, Corrupt, StoreError, DataLoss (offsets that expired before they were archived, or damage;
     `fail_on_data_loss=False` skips and reports them), TasksFailed, StaleTable, CatalogUnavailable.

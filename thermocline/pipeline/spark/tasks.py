@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Of rows: half a near window. Spark copies a batch several times; this size stays in the CPU cache, and its memory is
-# reused. 8 MiB cause three times the page faults.
+# Bytes of rows in a batch, about half a near window. Spark copies a batch several times. A batch of this size stays in
+# the CPU cache, and its memory is reused. 8 MiB cause three times the page faults.
 BATCH_BYTES: Final = 9 * 128 * 1024
 
 

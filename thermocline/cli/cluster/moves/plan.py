@@ -27,8 +27,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A partition. `target`: replicas after the reassignment in progress, if any; `has_leader`: it can be copied.
-    Bytes None: unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: in the bucket.
+    """A partition. `target`: replicas after the reassignment in progress, if any; `has_leader`: it can be copied. Bytes
+    None: unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: bytes in the bucket.
     """
 
     topic: str
@@ -51,8 +51,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition's new replicas. `hot_bytes`: of all its copies; `cold_bytes`: not copied. Both are 0 if only the
-    order changes.
+    """A partition's new replicas. `hot_bytes`: bytes that all its new replicas copy; `cold_bytes`: bytes that need no
+    copy, because they are in the bucket. Both are 0 if only the order changes.
     """
 
     topic: str

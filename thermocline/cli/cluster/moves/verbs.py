@@ -22,7 +22,7 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import note
 
 _REBALANCE: Final = CommandTexts("thermocline cluster rebalance", "thermocline cluster rebalance --cancel")
-_ROUNDS_MAX: Final = 5  # topics created meanwhile may have replicas there
+_ROUNDS_MAX: Final = 5  # a topic created during a drain may have replicas on this broker
 
 
 def run_drain(arguments: argparse.Namespace) -> int:

@@ -203,7 +203,7 @@ class RestoreRun:
 
     async def _step(self, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> Step:
         factor = await self._brokers.default_factor(addresses)
-        # A broker that answered since may have acknowledged records.
+        # A broker that answers now may have acknowledged records after the plan was made.
         self._may_give_up = {(node, epoch) for node, epoch in self._may_give_up if node not in addresses}
         return next_step(
             snapshot.brokers, snapshot.partitions, self._damaged, may_give_up=self._may_give_up, default_factor=factor

@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
     """A partition in the bucket, by its manifest. A restored log continues at `end`, or at `reserved_end`.
-    `cold_bytes`: of log. `damage`: why the manifest cannot be read; then the rest is meaningless.
+    `cold_bytes`: bytes of log. `damage`: why the manifest cannot be read; then the rest is meaningless.
     """
 
     log_start: int = 0
@@ -173,8 +173,8 @@ def next_step(
 
 
 def moves_held_up(brokers: Sequence[BrokerRow], partitions: Sequence[PartitionRow]) -> dict[Partition, Replicas]:
-    """Partitions that were moving to brokers that are away and not given up, with those brokers. The operator starts
-    them or cancels the move; nothing is lost meanwhile.
+    """Partitions that were moving to brokers that do not run and are not given up, with those brokers. The operator
+    starts the brokers or cancels the move; nothing is lost until then.
     """
     away = {one.node for one in brokers if not one.active and not one.given_up}
     found = {(one.topic, one.partition): tuple(sorted(away.intersection(one.target or ()))) for one in partitions}
@@ -189,7 +189,7 @@ def _assigned(one: PartitionRow) -> set[int]:
 def _to_give_up(
     brokers: Sequence[BrokerRow], partitions: Sequence[PartitionRow], lost: set[Partition], alive: set[int]
 ) -> dict[int, int]:
-    """Nodes that are away and that a partition without in-sync replica waits for, with their partition counts."""
+    """Nodes that do not run and that a partition without in-sync replica waits for, with their partition counts."""
     known = {one.node for one in brokers if not one.given_up} - alive
     waited = {node for one in partitions if (one.topic, one.partition) in lost for node in _assigned(one)}
     return {node: sum(node in _assigned(one) for one in partitions) for node in sorted(known & waited)}

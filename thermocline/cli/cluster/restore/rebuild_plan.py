@@ -66,7 +66,8 @@ class TopicRebuilt:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """`unnamed`: topics that need a name. `twice`: names of several topics. `epoch`: where all epochs continue."""
+    """`unnamed`: topics that need a name. `twice`: names of several topics. `epoch`: the number from which all epochs
+    continue."""
 
     topics: Sequence[TopicRebuilt]
     unnamed: Sequence[UUID]

@@ -67,7 +67,7 @@ class Journal:
             self._read.add(noted.key)
 
     def left_of(self, task: ScrubTask) -> ScrubTask | None:
-        """The task without objects read before; None when nothing is left."""
+        """The task without the objects that an earlier run has read; None when nothing is left."""
         assert task.topic_id is not None or not task.segments
         segments = tuple(
             segment
