@@ -179,8 +179,12 @@ class RootCache:
             root = KnownRoot(partition, manifests, self._cold)
         else:
             await root.manifests.reload_if_changed()
-        if root.manifest.leader_epoch > partition.leader_epoch:
-            await self._newer_image()  # clients would take an epoch unknown from Metadata for that of another log
+        # Clients would take an epoch unknown from Metadata for that of another log. A cold read may read a later root
+        # meanwhile. An image that was read after the root counts even without the epoch, as in a copy of a bucket.
+        awaited = partition.leader_epoch
+        while root.manifest.leader_epoch > max(awaited, partition.leader_epoch):
+            awaited = root.manifest.leader_epoch
+            await self._newer_image()
         self.failure = ""
         if self.log_failures.pop(partition, None) is not None:
             log.info("%s can be read again", partition)

@@ -6,15 +6,19 @@
 - It fetches only from its flushed end, so a fetch is its durable acknowledgement.
 - The high watermark is min(leader's, own end) and never falls within an epoch. Nothing below it is truncated, unless
   the row names an unclean start that this replica has not seen.
+- The bucket's end moves while a log restarts there. So after a restart the replica copies from its leader until it has
+  every committed record. If producers are faster, it falls behind, and is sent to the bucket again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
+
+_LAG_GROWTH_MAX: Final = 2  # above 1, because the lag of a replica that catches up varies
 
 
 class Phase(Enum):
@@ -27,8 +31,8 @@ class Phase(Enum):
 class FetchPosition(NamedTuple):
     """A follower's position for a fetch. `last_fetched_epoch`: the epoch of the last record before `offset`; −1: there
     is none. `log_start_offset`: this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the
-    leader sends all its records, because the bucket's data is unusable there or the replica has just restarted at its
-    end."""
+    leader sends all its records, because the bucket's data is unusable there or the replica catches up after a
+    restart."""
 
     offset: int
     last_fetched_epoch: int
@@ -61,7 +65,8 @@ class Follower:
         self.seen_epoch = seen_epoch
         self.log_start_offset = 0
         self.copies_on = False
-        self._has_no_record = False  # since it restarted at the bucket's end
+        self._catches_up = False  # since it restarted at the bucket's end
+        self._lag_max: int | None = None  # in offsets, while it catches up; None before its first record
         self.phase = Phase.RECONCILING
         self._leader_epoch = UNDEFINED_EPOCH
         self._unclean_epoch = UNDEFINED_EPOCH
@@ -80,10 +85,17 @@ class Follower:
         """The next fetch; None while the log has to be truncated, or is offline."""
         if self._asks_nothing:
             return None
-        # A replica that restarted and still has no record copies from the leader, because the bucket's end moves faster
-        # than the replica can restart at that end.
-        copies_on = self.copies_on or self._has_no_record
+        copies_on = self.copies_on or (self._catches_up and not self._falls_behind)
         return FetchPosition(self.end, self._last_epoch, self._leader_epoch, self.log_start_offset, copies_on)
+
+    @property
+    def _lag(self) -> int:
+        return self._leader_high_watermark - self.end
+
+    @property
+    def _falls_behind(self) -> bool:
+        """Whether it lacks twice what it lacked after its restart, so copying is slower than producers are."""
+        return self._lag_max is not None and self._lag > self._lag_max
 
     def is_at(self, asked: FetchPosition) -> bool:
         """Whether the response to `asked` fits the replica's current position."""
@@ -122,6 +134,8 @@ class Follower:
         self.phase = Phase.FOLLOWING
         self.seen_epoch = self._leader_epoch
         self._leader_high_watermark = max(self._leader_high_watermark, leader_high_watermark)
+        if self._lag <= 0:
+            self._catches_up = False
         self._advance()
 
     @property
@@ -160,7 +174,7 @@ class Follower:
     def began_at(self, lineage: LeaderEpochs, end: int) -> None:
         """The log restarted at `end`. Everything below is committed, and verified in the bucket or expired."""
         self.high_watermark = max(self.high_watermark, end)
-        self._has_no_record = True
+        self._catches_up, self._lag_max = True, None
         self.cut(lineage, end)
 
     def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
@@ -168,13 +182,14 @@ class Follower:
         response's high watermark counts, because a leader sends it once.
         """
         self.cut(lineage, end)
-        self._has_no_record = False
         self._agrees(leader_high_watermark)
 
     def flushed(self, lineage: LeaderEpochs, end: int) -> None:
         """The records are durable: the next fetch reports them."""
         assert self.phase is Phase.FOLLOWING and end >= self.end, (self.phase, end, self.end)
-        self.lineage, self.end, self._has_no_record = lineage, end, False
+        if self._catches_up and self._lag_max is None:
+            self._lag_max = _LAG_GROWTH_MAX * self._lag
+        self.lineage, self.end = lineage, end
         self._advance()
 
     def starts_at(self, offset: int) -> None:

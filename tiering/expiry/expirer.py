@@ -24,6 +24,7 @@ from tiering.tier_config import TierConfig
 log = logging.getLogger(__name__)
 
 IDLE_CHECK_S_MAX: Final = 3600.0
+_VERIFY_AGAIN_S: Final = 30.0  # a failed verification lasts up to a store time-out of 10 s, and replicas wait for it
 
 
 class Expirer:
@@ -47,6 +48,7 @@ class Expirer:
         """Bytes to free from this log; set from outside, used by the next run."""
         self._is_asked = False  # `verify_for_replica` asked for a verification
         self._asked_end = 0  # remote end of the last such verification, even a failed one
+        self._ask_again_s = float("-inf")  # after a failed one: replicas copy from the leader until then
 
     async def run(self) -> float | None:
         """Run due retention; returns seconds until the next check. Raises Retryable, AccessRefused, Fenced, OSError."""
@@ -83,11 +85,14 @@ class Expirer:
     def verify_for_replica(self) -> bool:
         """Whether the next run has to verify objects for a replica that lacks them.
 
-        Only once for each remote end, so that an outage or damage does not make replicas wait."""
+        Only once for each remote end, and once in `_VERIFY_AGAIN_S` if one failed, so that an outage or damage does
+        not make replicas wait, even if each copy moves the remote end."""
         partition = self._partition
         if not partition.claimed:
             return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed
         if max(self._asked_end, partition.sure_end_offset) >= partition.remote_end_offset:
+            return False
+        if not self._is_asked and partition.world.clock.monotonic_s() < self._ask_again_s:
             return False
         self._is_asked = True
         return True
@@ -177,6 +182,8 @@ class Expirer:
         covered, refused = await self._verified_end(first, end)
         if refused is not None:
             log.info("%s: replicas copy offsets from %d on: %s", partition.name, covered, refused)
+        if covered < end:
+            self._ask_again_s = partition.world.clock.monotonic_s() + _VERIFY_AGAIN_S
         self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:

@@ -90,6 +90,16 @@ class Cluster:
             )
         return found
 
+    def topic_id(self, topic: str) -> UUID | None:
+        """The topic's id; None if it does not exist. Raises InvalidRequest, Retryable."""
+        answers = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_TIMEOUT_S)
+        try:
+            return _uuid(answers[topic].result(ASK_TIMEOUT_S).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self._unreachable(f"topic {topic}", error.args[0]) from None
+
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition, in any tier."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), "first offsets")  # type: ignore[no-untyped-call]

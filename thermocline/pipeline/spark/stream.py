@@ -62,6 +62,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         no_later = self._options.no_later_record_is_latest
         starts = ranges.starts(self._starting, extents, found, no_later, lost)
         fail_or_log(lost, self._options.fail_on_data_loss)
+        if any(start > states[tp].extent.end for tp, start in starts.items()):
+            self._watched().refresh()  # otherwise `latestOffset` would see an end below the start
         return Progress(starts, _ids(states)).to_json()
 
     @without_traceback()

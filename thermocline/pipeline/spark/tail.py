@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -116,11 +117,13 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TailPart:
-    """One task's share of a partition's tail: the offsets of `rows`, read from the cluster."""
+    """One task's share of a partition's tail: the offsets of `rows`, read from the cluster. `topic_id` None: brokers
+    without ids."""
 
     topic: str
     partition: int
     rows: RowFilter
+    topic_id: UUID | None = None
 
     @property
     def offsets(self) -> int:

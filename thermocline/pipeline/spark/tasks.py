@@ -67,7 +67,7 @@ def freeze_imports() -> None:
 
 
 def read_task(job: ReadJob, task: Task | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a task; none for None (the task of an empty read). Errors: `scan`, `read_tail`."""
+    """The rows of a task; none for None (the task of an empty read). Errors: `scan`, `read_planned_tail`."""
     enable_info_log()
     with without_traceback():
         for part in task or ():
@@ -91,10 +91,10 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
             target_bytes=BATCH_BYTES,
         )
     else:
-        from thermocline.pipeline.spark.tail import read_tail
+        from thermocline.pipeline.spark.planned_tail import read_planned_tail
 
         assert job.connection is not None
-        rows = read_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
+        rows = read_planned_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
     yield from shaped(rows, job.target)
     if loss.gaps and not isinstance(part, Split):  # `scan` logs the gaps of a split itself
         offsets = sum(end - first for _, _, first, end in loss.gaps)  # markers of transactions, most often

@@ -12,6 +12,7 @@ from broker.error_codes import ErrorCode
 from broker.membership.session_start import Refused
 from broker.net.dispatch import CloseConnection
 from broker.read_only import cluster_poller
+from broker.read_only.archived_partition import ArchivedPartition
 from broker.read_only.root_cache import FRESH_S
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -37,6 +38,7 @@ from broker.wire.messages import (
     OffsetForLeaderEpochRequestTopic,
 )
 from coldstore.keys import manifest_key
+from coldstore.manifest.manifest import Manifest
 from coldstore.stores.operations import Operation
 from logformat.values import NewerFormat
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, produce_request
@@ -486,5 +488,53 @@ async def test_a_cold_read_shows_no_epoch_that_metadata_does_not_name(monkeypatc
     await asking
     await until(lambda: partition.high_watermark == 35)
     assert reader.context.metadata.topic("log").rows[0].leader_epoch == owner.partition("log").leader_epoch
+    await reader.stop()
+    await owner.stop()
+
+
+async def test_an_epoch_that_begins_while_the_image_is_read_waits_for_the_next_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The owner restarted twice. The awaited image was read before the second restart; the root was read after it, by a
+    cold read that missed an object."""
+    monkeypatch.setattr(cluster_poller, "POLL_S", 1e6)
+    place = Place()
+    owner = await owner_with(place)
+    reader = await reader_of(place)
+    assert await offset(reader, -1) == (0, 30)
+    partition = reader.context.registry.readable["log", 0]
+    assert isinstance(partition, ArchivedPartition)
+    roots = partition._roots
+    newer, shown = roots._newer_image, list[tuple[int, int]]()
+
+    async def restart(begin: int) -> Life:
+        again = await place.start("node.id=1")
+        await until(lambda: ("log", 0) in again.context.registry.partitions)
+        await write(again, 5, begin=begin)
+        return again
+
+    async def late() -> None:
+        nonlocal owner
+        await newer()
+        monkeypatch.setattr(roots, "_newer_image", newer)
+        await owner.crash()
+        owner = await restart(35)
+        assert await roots.of(partition).reload_if_changed()
+
+    look = partition.read
+
+    def read(manifest: Manifest) -> None:
+        look(manifest)
+        epoch = reader.context.metadata.topic("log").rows[0].leader_epoch
+        shown.append((manifest.leader_epoch, epoch))
+
+    monkeypatch.setattr(ArchivedPartition, "read", lambda _, manifest: read(manifest))
+    await owner.crash()
+    owner = await restart(30)
+    monkeypatch.setattr(roots, "_newer_image", late)
+    await asyncio.sleep(2 * FRESH_S)
+    await offset(reader, -1)
+    await until(lambda: partition.high_watermark == 40)
+    assert shown and all(of_root <= of_image for of_root, of_image in shown), shown
     await reader.stop()
     await owner.stop()

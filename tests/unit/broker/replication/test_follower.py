@@ -121,4 +121,7 @@ def test_a_log_that_restarts_at_the_buckets_end_copies_a_record_before_it_is_sen
     asked = follower.next_fetch()
     assert asked is not None and follower.answered(asked, None, 60) == Take()
     follower.flushed(lineage((1, 0), (2, 50)), 60)
-    assert follower.next_fetch() == FetchPosition(60, 2, 2)
+    asked = follower.next_fetch()
+    assert asked == FetchPosition(60, 2, 2, copies_on=True)
+    assert follower.answered(asked, None, 60) == Take()
+    assert follower.next_fetch() == FetchPosition(60, 2, 2), "it has every committed record"

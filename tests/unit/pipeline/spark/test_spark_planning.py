@@ -41,11 +41,11 @@ def test_packing_keeps_every_part_in_order(sizes: list[int]) -> None:
 def test_the_tail_is_covered_once(ranges: dict[int, tuple[int, int]], least: int, records_max: int | None) -> None:
     """Parts of a partition follow each other from its start to its end; none is too large."""
     hot = {TopicPartition("t", p): RowFilter(start, start + size, 5, None) for p, (start, size) in ranges.items()}
-    parts = _tail_parts(hot, least, records_max)
+    parts = _tail_parts(hot, dict.fromkeys(hot, OLD), least, records_max)
     for tp, rows in hot.items():
         at = rows.start_offset
         for part in (part for part in parts if part.partition == tp.partition):
-            assert part.rows.start_offset == at and part.rows.min_timestamp_ms == 5
+            assert part.rows.start_offset == at and part.rows.min_timestamp_ms == 5 and part.topic_id == OLD
             at = part.rows.end_offset
         assert at == rows.end_offset
     if records_max is not None:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from logformat.values import TopicPartition
 from tests.support.pipeline.history_bucket import HistoryBucket
+from thermocline.pipeline.spark.batch import BatchReader
 from thermocline.pipeline.spark.cluster import ClusterTopic
 from thermocline.pipeline.spark.options import parse_options
 from thermocline.pipeline.spark.projection import full_schema
@@ -148,3 +149,57 @@ def test_a_batch_of_the_bucket_alone_asks_nobody_again(tmp_path: Path, monkeypat
     assert spans(reader, first, reader.latestOffset(first, ReadAllAvailable())) == [("cold", 0, 100)]
     assert cluster.discoveries == 1
     reader.stop()
+
+
+class GrowingCluster(ScriptedCluster):
+    """Records arrive between the question for the ends and the one for the first record of a time."""
+
+    first = 0
+
+    def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        self.end = max(self.end, self.first + 1)
+        return dict.fromkeys(times, self.first)
+
+
+LATER = str(1 << 50)  # above every timestamp in the bucket
+
+
+def test_a_stream_from_a_time_starts_at_a_record_that_has_just_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offset 130 is the first of that time, and the log ended at 120 a moment ago: nothing is lost, and nothing older
+    is read."""
+    bucket = HistoryBucket(tmp_path)
+    cluster = GrowingCluster(bucket.topic("t", 1), 120)
+    cluster.first = 130
+    bucket.fill("t", 0, [[100]])
+    monkeypatch.setattr(Tiers, "_cluster", lambda self: cluster)
+    given = {"bucket": bucket.url, "subscribe": "t", "startingTimestamp": LATER}
+    options = parse_options({**given, "kafka.bootstrap.servers": "127.0.0.1:1"})
+    reader = StreamReader(options, full_schema(False))
+    reader._watch = Watch(Tiers(options), SetClock())
+    first = reader.initialOffset()
+    at = reader.latestOffset(first, ReadAllAvailable())
+    assert spans(reader, first, at) == [("hot", 130, 131)]
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("side", "expected"), [("startingTimestamp", []), ("endingTimestamp", [("cold", 0, 100), ("hot", 100, 120)])]
+)
+def test_a_batch_by_time_ends_where_the_log_ended_when_it_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, expected: list[tuple[str, int, int]]
+) -> None:
+    """The first record of that time arrived after the ends were read: that is no loss."""
+    bucket = HistoryBucket(tmp_path)
+    cluster = GrowingCluster(bucket.topic("t", 1), 120)
+    cluster.first = 130
+    bucket.fill("t", 0, [[100]])
+    monkeypatch.setattr(Tiers, "_cluster", lambda self: cluster)
+    given = {"bucket": bucket.url, "subscribe": "t", side: LATER, "kafka.bootstrap.servers": "127.0.0.1:1"}
+    tasks, _ = BatchReader(parse_options(given), full_schema(False))._planned()
+    found = [part for task in tasks for part in task or ()]
+    assert [
+        ("hot" if isinstance(part, TailPart) else "cold", part.rows.start_offset, part.rows.end_offset)
+        for part in found
+    ] == expected

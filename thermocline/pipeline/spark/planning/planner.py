@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from logformat.values import TopicPartition
 from thermocline.pipeline.spark.options import Options
@@ -61,7 +62,8 @@ def plan_tasks(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, opt
         loss=loss,
         parts={tp: part for tp, state in states.items() if tp in cold and (part := state.cold) is not None},
     )
-    tail = _tail_parts(hot, wished - len(splits), options.max_records_per_partition)
+    ids = {tp: states[tp].topic_id for tp in hot}
+    tail = _tail_parts(hot, ids, wished - len(splits), options.max_records_per_partition)
     _report(tiers.history.store.url, splits, tail, hot_offsets, loss.damage)
     exact = options.min_partitions is not None or options.max_records_per_partition is not None
     parts: list[Part] = [*splits, *tail]
@@ -98,7 +100,12 @@ def split_range(start: int, end: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def _tail_parts(hot: Mapping[TopicPartition, RowFilter], parts_min: int, records_max: int | None) -> list[TailPart]:
+def _tail_parts(
+    hot: Mapping[TopicPartition, RowFilter],
+    ids: Mapping[TopicPartition, UUID | None],
+    parts_min: int,
+    records_max: int | None,
+) -> list[TailPart]:
     """One part a partition, more if records_max or parts_min require it."""
     if not hot:
         return []  # without an import of the client library
@@ -111,7 +118,7 @@ def _tail_parts(hot: Mapping[TopicPartition, RowFilter], parts_min: int, records
         parts = max(-(-size * parts_min // total), -(-size // records_max) if records_max else 1)
         for start, end in split_range(rows.start_offset, rows.end_offset, parts):
             wanted = RowFilter(start, end, rows.min_timestamp_ms, rows.max_timestamp_ms)
-            found.append(TailPart(tp.topic, tp.partition, wanted))
+            found.append(TailPart(tp.topic, tp.partition, wanted, ids[tp]))
     return found
 
 

@@ -41,7 +41,8 @@ def times_to_find(position: Position, partitions: Iterable[TopicPartition]) -> d
 def starts(
     position: Position, extents: Extents, found: Found, no_later_is_latest: bool, lost: list[str]
 ) -> dict[TopicPartition, int]:
-    """Start of each partition. Raises InvalidRequest when a time is later than every record (strategy `error`)."""
+    """Start of each partition, above its end if the first record of a time arrived after the end was read. Raises
+    InvalidRequest when a time is later than every record (strategy `error`)."""
     result = {}
     for tp, wanted in _wanted(position, extents, found).items():
         if wanted is None:
@@ -52,7 +53,8 @@ def starts(
                     "startingOffsetsByTimestampStrategy=latest to start at the end"
                 )
             wanted = extents[tp].end
-        result[tp] = inside(tp, wanted, extents[tp], "start", lost)
+        arrived = _arrived_since(position, wanted, extents[tp])
+        result[tp] = wanted if arrived else inside(tp, wanted, extents[tp], "start", lost)
     return result
 
 
@@ -61,8 +63,16 @@ def ends(position: Position, extents: Extents, found: Found, lost: list[str]) ->
     result = {}
     for tp, wanted in _wanted(position, extents, found).items():
         extent = extents[tp]
-        result[tp] = extent.end if wanted is None else inside(tp, wanted, extent, "end", lost)
+        if wanted is None or _arrived_since(position, wanted, extent):
+            result[tp] = extent.end
+        else:
+            result[tp] = inside(tp, wanted, extent, "end", lost)
     return result
+
+
+def _arrived_since(position: Position, offset: int, extent: Extent) -> bool:
+    """Whether `offset` is of a record that arrived after the end was read: the look-up of a time comes later."""
+    return isinstance(position, ByTimestamp) and offset > extent.end
 
 
 def inside(tp: TopicPartition, wanted: int, extent: Extent, what: str, lost: list[str]) -> int:
