@@ -242,7 +242,7 @@ class Session:
                 await self._controller_term.claim_controller(seen, self._heartbeats)
             self._answered()
         except NewerFormat as newer:
-            self.gate.shut(f"a newer program wrote it: {newer}")
+            self.gate.shut(f"a newer program wrote cluster.json or lease.json: {newer}")
         except (RootVanished, Corrupt) as failure:
             self._unreachable(failure)
             await self._show_that_it_lives()

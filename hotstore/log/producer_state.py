@@ -317,8 +317,9 @@ def _check_sequence(
         is_old = len(batches) == BATCHES_MAX and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF
         if is_old:
             raise DuplicateSequence(
-                f"producer {producer_id} resent sequences {first}..{last}, remembered are only "
-                f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is no longer known"
+                f"producer {producer_id} resent sequences {first}..{last}, and only "
+                f"{batches[0].first_sequence}..{newest} are remembered: the batch is in the log, but its offset "
+                "is no longer known"
             )
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"

@@ -118,7 +118,7 @@ def new_authority(arguments: argparse.Namespace) -> int:
     secured = SecuredDirectory(Path(arguments.data_dir))
     if not secured.is_new:
         raise CommandFailed(
-            f"{secured.authority_file} is there: brokers of other directories trust it; move {arguments.data_dir}"
+            f"{secured.authority_file} exists, and brokers of other directories trust it; move {arguments.data_dir}"
             "/security away first, if it is really lost",
             Exit.USAGE,
         )

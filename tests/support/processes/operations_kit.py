@@ -221,7 +221,7 @@ def cache_full(directory: Path, server: S3Server) -> Seen:
         assert "cache_reduced" not in status
         with open(disk / "somebody-elses", "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 88 * MIB)  # beside the ballast and what the cache holds
-        wait_until(lambda: lines_with(broker.log(), "chunk cache gives disk back"), "yields", 30)
+        wait_until(lambda: lines_with(broker.log(), "chunk cache was reduced to"), "yields", 30)
         replay(broker)
         metrics = metrics_of(broker)
         status += status_of(broker)

@@ -70,7 +70,10 @@ def _add_values(parser: Parser) -> None:
         "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
     )
     values.add_argument(
-        "--columns", metavar="LIST", default="", help="json: 'user string, amount double, at timestamp from created_at'"
+        "--columns",
+        metavar="LIST",
+        default="",
+        help="columns of --value json, such as 'user string, amount double, at timestamp from created_at'",
     )
     values.add_argument("--keep-value", action="store_true", help="keep the undecoded value as a column as well")
 

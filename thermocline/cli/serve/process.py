@@ -300,7 +300,7 @@ def _input(stop: asyncio.Event) -> None:
         return
     asyncio.get_running_loop().remove_reader(_INPUT)
     if not stop.is_set():
-        log.info("the supervisor says stop, or is gone: stopping")
+        log.info("stopping: the supervisor asked for it, or has ended")
         stop.set()
 
 
