@@ -294,8 +294,9 @@ class SessionStart:
         return StartedSession(identity, at, session.broker_epoch, admission.verdict, asked, self._claimed_s)
 
     def _wait(self, what: str) -> None:
-        self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
+        shown = f"waiting for {what}" if not what.startswith("watching") else what
+        self._waits_for(shown)
         kind, now = re.sub(r"\d+", "", what), self._world.clock.monotonic_s()
         if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # changed numbers alone are not logged
             self._told = kind, now
-            log.info("not ready: %s", what)
+            log.info("not ready: %s", shown)

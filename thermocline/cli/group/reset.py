@@ -40,7 +40,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     )
     reset.add_argument("group", metavar="G")
     to = reset.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-offset", type=natural, metavar="N", help="this offset, or the nearest there is")
+    to.add_argument("--to-offset", type=natural, metavar="N", help="this offset, or the nearest one in the log")
     to.add_argument(
         "--to-datetime",
         type=checked(_datetime),
@@ -60,9 +60,9 @@ def register(verbs: Subparsers[Parser]) -> None:
         action="append",
         default=[],
         metavar="T[:P,P…]",
-        help="of this topic only, or these partitions; may be given again; default: all it committed",
+        help="only this topic, or these partitions of it; repeatable; default: all that the group committed",
     )
-    reset.add_argument("--execute", action="store_true", help="do it; without this the plan is shown")
+    reset.add_argument("--execute", action="store_true", help="change the positions; without it only the plan is shown")
     add_json(reset)
     add_bootstrap(reset)
     reset.set_defaults(run=reset_group)

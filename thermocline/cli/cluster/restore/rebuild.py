@@ -203,8 +203,8 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     held = [one for one in snapshot.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
     if held:
         raise CommandFailed(
-            f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: `thermocline "
-            "cluster restore` first; what cannot be restored is deleted with its topic"
+            f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: run "
+            f"`thermocline cluster restore` first; where a partition cannot be restored, delete its topic"
         )
     await asyncio.to_thread(there.check, snapshot)
     addresses = await there.answering(snapshot)
