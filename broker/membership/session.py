@@ -263,8 +263,8 @@ class Session:
         # damaged root: no other controller took over.
         if self.outage.failed(failure):
             log.warning(
-                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "
-                "copied; check the network and the bucket's service",
+                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads continue, "
+                "nothing is copied; check the network and the bucket's service",
                 self.outage,
             )
 

@@ -209,7 +209,8 @@ class Producers:
         known = self._coordinator_epochs.get(producer_id, -1)
         if coordinator_epoch < known:
             raise CoordinatorFenced(
-                f"a marker of producer {producer_id} with coordinator epoch {coordinator_epoch}; {known} was here"
+                f"a marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, and this "
+                f"partition has one of epoch {known} already"
             )
 
     def knows_marker(self, marker: TransactionMarker) -> bool:

@@ -53,7 +53,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     to.add_argument("--to-earliest", action="store_true", help="the beginning of the log, in both tiers")
     to.add_argument("--to-latest", action="store_true", help="the end of the log")
     to.add_argument("--to-current", action="store_true", help="its present position; the end where it has none")
-    to.add_argument("--shift-by", type=checked(int), metavar="N", help="so many offsets forward; -N: backward")
+    to.add_argument("--shift-by", type=checked(int), metavar="N", help="N offsets forward; -N: N offsets backward")
     reset.add_argument(
         "--topic",
         type=checked(_topic),

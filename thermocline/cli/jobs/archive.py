@@ -56,7 +56,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         type=key_value,
         action="append",
         default=[],
-        help="of pyiceberg; repeatable",
+        help="a property of the pyiceberg catalog; repeatable",
     )
     _add_values(parser)
     _add_run(parser)
@@ -96,7 +96,9 @@ def _add_run(parser: Parser) -> None:
     run_options.add_argument(
         "--allow-data-loss", action="store_true", help="skip expired or damaged records, and report them"
     )
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be archived; starts no Spark")
+    run_options.add_argument(
+        "--dry-run", action="store_true", help="print what would be archived, without starting Spark"
+    )
 
 
 def _size(text: str) -> int:

@@ -159,7 +159,7 @@ def test_a_restore_that_is_refused_for_ever_says_why() -> None:
     """Nothing waited, so it said `0 partitions do not serve yet:` and no more."""
     cluster = Cluster(refuses=repeat(CommandFailed("broker 3 was not given up: it has a session")))
     cluster.row, cluster.given_up = SERVED, {1, 2, 3}
-    said = "broker 3 is to leave the cluster; refused: broker 3 was not given up: it has a session; .*run this command again"
+    said = "broker 3 is to leave the cluster; refused: broker 3 was not given up: it has a session; .*command again"
     with pytest.raises(CommandFailed, match=said):
         run(cluster)
 

@@ -45,7 +45,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         metavar="ID",
         help="the cluster.id in meta.properties of any broker's directory (default: that of lease.json)",
     )
-    rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
+    rebuild.add_argument("--yes", action="store_true", help="rebuild without asking")
     rebuild.add_argument("--done", action="store_true", help="everything is back: pending deletions may continue")
     rebuild.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT", help="with --done: a broker of the cluster")
     add_client_config(rebuild)
