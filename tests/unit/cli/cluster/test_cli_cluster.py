@@ -111,7 +111,7 @@ def test_who_decides_and_who_does_not_answer() -> None:
     seen = ClusterState(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, conditions={3: (held,)})
     found = findings(seen)
     assert [one.name for one in found] == ["no_controller", "broker_away", "broker_silent", "store_unreachable"]
-    assert found[0].what.startswith("broker 1, which has no session, is the controller")
+    assert found[0].what.startswith("the controller, broker 1, has no session")
     assert found[2].what == "broker 2 has a session and does not answer here: no answer from 127.0.0.1:9093"
     assert found[3].what == "broker 3: store_unreachable: the bucket does not answer"
     assert findings(ClusterState(Cluster("c", None), BROKERS, []))[0].what.startswith("no broker is the controller")
