@@ -258,9 +258,9 @@ class PartitionJobs:
             async with asyncio.timeout(self._limits.store_timeout_s):
                 await self._copier.collect_garbage()
         except (Retryable, TimeoutError) as away:  # the outage is logged elsewhere, once
-            log.debug("%s: objects of failed copies stay for now: %s", self._partition.name, away)
+            log.debug("%s: objects of failed copies are not deleted yet: %s", self._partition.name, away)
         except AccessRefused as refused:
-            log.warning("%s: objects of failed copies stay for now: %s", self._partition.name, refused)
+            log.warning("%s: objects of failed copies are not deleted yet: %s", self._partition.name, refused)
 
     async def _flush(self) -> None:
         partition = self._partition

@@ -308,7 +308,7 @@ class TieredPartition:
         self.check_not_fenced()
         self.lease.check()
         if not self._is_fresh() or not self.is_complete():
-            raise Retryable(f"{self.name}: its current leader or topics are unknown here; nothing is released")
+            raise Retryable(f"{self.name}: this broker does not know its current leader or topics; nothing is released")
 
     async def _reconcile(self, manifest: Manifest) -> None:
         """Compare the root, at its first read in this epoch, with the local log that is already serving."""

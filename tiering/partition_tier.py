@@ -188,7 +188,7 @@ class PartitionTier:
             await self.partition_state.give_back()
         except (ThermoclineError, OSError) as kept:
             # This is still safe: the next append raises it again, and a loss of the disk before costs a declared gap.
-            log.warning("%s may keep its reservation: %s", self.name, kept)
+            log.warning("%s: its reserved offsets may not be given back: %s", self.name, kept)
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:
         """Check retention now; `pressure_bytes`: bytes that the disk needs back."""

@@ -174,7 +174,7 @@ class TierService:
 
         def may_send() -> bool:
             if not self._is_fresh():
-                raise Retryable(f"whether topic id {topic_id} is still deleted is not known here; its objects stay")
+                raise Retryable(f"this broker cannot tell if topic id {topic_id} is still deleted; its objects stay")
             return may_delete()
 
         for partition in range(partitions):

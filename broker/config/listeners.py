@@ -213,7 +213,8 @@ def _advertised(texts: Iterable[str], served: Sequence[Address], controllers: se
         )
     if told and (missing := [name for name in names if name not in found]):
         raise InvalidConfig(
-            f"advertised.listeners has no entry for listener {missing[0]}: its clients would be told of no broker"
+            f"advertised.listeners has no entry for listener {missing[0]}: clients of that listener would get "
+            "no address"
         )
     for address in told:
         if address.every_interface:

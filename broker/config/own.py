@@ -30,9 +30,19 @@ OWN: tuple[Definition, ...] = (
         "PEM file with private key and certificate chain, or PKCS12: the HTTP port then speaks TLS. Read again when it "
         "changes.",
     ),
-    _own("http.ssl.keystore.password", ConfigType.PASSWORD, None, "", "Password of that file, if it is PKCS12."),
     _own(
-        "http.ssl.key.password", ConfigType.PASSWORD, None, "", "Password of the private key, if it is encrypted PEM."
+        "http.ssl.keystore.password",
+        ConfigType.PASSWORD,
+        None,
+        "",
+        "Password of thermocline.http.ssl.keystore.location, if it is PKCS12.",
+    ),
+    _own(
+        "http.ssl.key.password",
+        ConfigType.PASSWORD,
+        None,
+        "",
+        "Password of the private key of the HTTP port, if it is encrypted PEM.",
     ),
     _own(
         "http.token.file",

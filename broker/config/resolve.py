@@ -68,7 +68,7 @@ def _check_read_only(values: Explicit, launch: Launch) -> None:
     if launch.read_only and not values.text("thermocline.bucket"):
         raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
     if launch.read_only and launch.take_over:
-        raise ConfigError("--read-only takes nothing over: leave out --take-over")
+        raise ConfigError("--take-over cannot be used with --read-only, which never takes a bucket over: leave it out")
 
 
 def _build(values: Explicit, launch: Launch) -> BrokerConfig:

@@ -152,7 +152,8 @@ class ClusterControl:
         if asked.wants_bump:
             self._bump()
             raise ApiError(
-                ErrorCode.NOT_CONTROLLER, f"its lease is bumped; broker {asked.node_id} may join once it reads that"
+                ErrorCode.NOT_CONTROLLER,
+                f"the lease is bumped now; broker {asked.node_id} may join once it has read that in lease.json",
             )
         ours, read = self._lease_counter, asked.lease_counter
         if read != NOT_READ and read < ours - _BUMPS_BEHIND_MAX:
@@ -278,7 +279,11 @@ class ClusterControl:
             await asyncio.sleep(_REFUSED_S)
         else:
             if ended:
-                log.warning("silent, so its session ended and others lead its partitions: broker %s", _nodes(ended))
+                log.warning(
+                    "brokers that sent no heartbeat: %s; their sessions ended, and other replicas lead "
+                    "their partitions",
+                    _nodes(ended),
+                )
 
     async def _end(self, sessions: tuple[SessionId, ...]) -> None:
         await self._commit_queue.decide(lambda image: registrations.end(image, sessions))

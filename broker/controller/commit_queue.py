@@ -103,7 +103,7 @@ class CommitQueue:
         if not self._is_controller:
             raise not_controller()
         if len(self._queue) >= QUEUE_MAX:
-            raise Retryable(f"{QUEUE_MAX} changes of the cluster wait already; ask again")
+            raise Retryable(f"{QUEUE_MAX} changes of the cluster are queued already; try again")
         asked = _Asked(decider)
         self._queue.append(asked)
         self._asked.set()
@@ -112,7 +112,7 @@ class CommitQueue:
             if asked.is_begun and not asked.outcome.done():
                 await asyncio.wait([asked.outcome], timeout=_OUTCOME_S)
             if not asked.outcome.done():
-                raise Retryable(f"changes of the cluster still wait for the bucket after {_TURN_S:.0f} s; ask again")
+                raise Retryable(f"changes of the cluster have waited for the bucket for {_TURN_S:.0f} s; try again")
             return cast(T, asked.outcome.result())
         finally:
             asked.outcome.cancel()
@@ -155,7 +155,7 @@ class CommitQueue:
         try:
             at = await self._root.settle()
         except (ThermoclineError, OSError) as unanswered:
-            log.warning("a change of the cluster is still in doubt: %s", unanswered)
+            log.warning("it is not known yet whether the last change of the cluster was committed: %s", unanswered)
             why = self._refusal(unanswered, epoch)
             for asked in self._taken():
                 asked.refuse(why)
@@ -163,7 +163,10 @@ class CommitQueue:
         self._doubtful = None
         self._feed.take(at)
         came_true = at.image.with_records(doubtful) == at.image
-        log.warning("a change of the cluster that was in doubt %s true", "came" if came_true else "did not come")
+        log.warning(
+            "the last change of the cluster, whose outcome was unknown, was %s",
+            "committed" if came_true else "not committed",
+        )
         return True
 
     async def _commit_next(self) -> None:

@@ -84,7 +84,7 @@ class RemoteTopicCreator:
         key = ApiKey.CREATE_TOPICS
         answer = await self._forward.ask(key, APIS[key].version_max, request)
         if answer is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER, "the controller cannot be asked now; ask again")
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "the controller cannot be reached; try again")
         assert isinstance(answer, CreateTopicsResponse)
         for topic in answer.topics:
             if topic.error_code != ErrorCode.NONE:

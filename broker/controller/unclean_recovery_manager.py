@@ -80,9 +80,9 @@ class UncleanRecoveryManager:
             try:
                 count = await self._commit_queue.decide(lambda image, chosen=chosen: begin(image, chosen))  # type: ignore[misc]
             except (ThermoclineError, OSError) as refused:
-                log.warning("%d partitions wait to begin uncleanly: %s", len(chosen), refused)
+                log.warning("%d partitions wait for an unclean election: %s", len(chosen), refused)
             else:
-                log.warning("%d partitions begin uncleanly: no replica has all acknowledged records", count)
+                log.warning("unclean election of %d partitions: no replica has all acknowledged records", count)
 
     async def ask(self, image: ClusterImage, places: Iterable[LogPlace]) -> CandidatesByQuestion:
         """The current answers of replicas with a session about these partitions; replicas without an answer in time are

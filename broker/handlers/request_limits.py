@@ -34,12 +34,12 @@ async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
     When the wait ends, the controller drops the change if it has not begun it.
     """
     if until_s <= asyncio.get_running_loop().time():
-        raise TimeoutError("not begun within the request's time")
+        raise TimeoutError("the request timed out before it was begun; nothing was changed")
     try:
         async with asyncio.timeout_at(until_s):
             return await change()
     except TimeoutError:
-        raise TimeoutError("not done within the request's time; check whether it was done later") from None
+        raise TimeoutError("the request timed out while it was carried out; check whether it took effect") from None
 
 
 def refuse_flood(items: Sized) -> None:

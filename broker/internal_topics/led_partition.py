@@ -50,7 +50,9 @@ class LedPartition:
             last_offset = self._append(batch)
         except ReservationExhausted as short:
             if not may_wait:
-                raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
+                raise Retryable(
+                    f"{self.name}: offsets are used up, and new ones are reserved only when the bucket answers: {short}"
+                ) from short
             # `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end: wait as producers
             # do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
@@ -74,7 +76,9 @@ class LedPartition:
         try:
             return self._append(batch)
         except ReservationExhausted as short:
-            raise Retryable(f"{self.name}: no offsets before the bucket answers: {short}") from short
+            raise Retryable(
+                f"{self.name}: offsets are used up, and new ones are reserved only when the bucket answers: {short}"
+            ) from short
 
     def resign(self) -> None:
         self._is_resigned = True

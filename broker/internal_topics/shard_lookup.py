@@ -47,7 +47,7 @@ class ShardLookup(Generic[S]):
         try:
             await self._topic.ensure_created()
         except (ThermoclineError, OSError) as failure:
-            log.warning("%s is not there: %s", self._name, failure)
+            log.warning("%s could not be created: %s", self._name, failure)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if self._shards.ready(index) is not None and not self._in_session():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE  # another broker may know a newer coordinator

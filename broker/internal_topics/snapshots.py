@@ -66,7 +66,8 @@ class Snapshots:
         name, failure = next(iter(failures.items()))
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
         log.warning(
-            "no snapshot of %s%s: %s; until there is one, the loss of the disk loses later records",
+            "a snapshot of %s%s could not be written: %s; until one is, a lost disk loses the records since the "
+            "last one",
             name,
             more,
             failure,

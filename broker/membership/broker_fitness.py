@@ -33,7 +33,7 @@ class BrokerFitness:
     def why(self) -> str:
         """The reason to lead only partitions that no other broker can lead; empty while it is fit."""
         if self.is_stopping:
-            return "it stops"
+            return "it is stopping"
         if self.is_cut_off:
             return "the bucket does not answer this broker, but answers others"
         return "its disk is full" if self._is_disk_full() else ""

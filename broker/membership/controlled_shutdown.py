@@ -35,7 +35,8 @@ async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> 
                 await heartbeats.hand_over()
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "leaderships not handed over: %s; others lead once this broker left", str(failure) or "no answer in time"
+            "leaderships were not handed over: %s; other brokers lead when this one has stopped",
+            str(failure) or "no answer in time",
         )
 
 
@@ -62,6 +63,6 @@ async def leave(
             await controller_lease.release(cluster.epoch)
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "left without ending the session: %s; others wait until this broker's session or lease is over",
+            "stopped without ending the session: %s; other brokers lead when this broker's session or lease is over",
             str(failure) or "no answer in time",
         )

@@ -102,9 +102,9 @@ def _formatted(
     if served_from == directory.directory_id:
         return Admittance(Verdict.RESUME, "same directory as before")
     if served_from == FORGOTTEN:  # the node is in no in-sync set: its logs are compared with those of others
-        return Admittance(Verdict.RESUME, "the node was given up and is back, as one that lost everything")
+        return Admittance(Verdict.RESUME, "the node was given up and is back: the logs in its directory count as lost")
     if served_from is None and bucket.is_rebuilt:
-        return Admittance(Verdict.RESUME, "the cluster was rebuilt, and gets a report of the logs here")
+        return Admittance(Verdict.RESUME, "the cluster was rebuilt: this broker reports its logs to the controller")
     if served_from is None:
         return _refuse(
             "this node was removed from the cluster, and the logs in its data directory are outdated; start with an "

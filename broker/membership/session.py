@@ -242,7 +242,7 @@ class Session:
                 await self._controller_term.claim_controller(seen, self._heartbeats)
             self._answered()
         except NewerFormat as newer:
-            self.gate.shut(f"a newer program wrote it: {newer}")
+            self.gate.shut(f"a newer program wrote cluster.json or lease.json: {newer}")
         except (RootVanished, Corrupt) as failure:
             self._unreachable(failure)
             await self._show_that_it_lives()
@@ -263,8 +263,8 @@ class Session:
         # damaged root: no other controller took over.
         if self.outage.failed(failure):
             log.warning(
-                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads go on, nothing is "
-                "copied; check the network and the bucket's service",
+                "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads continue, "
+                "nothing is copied; check the network and the bucket's service",
                 self.outage,
             )
 

@@ -155,8 +155,8 @@ class SessionStart:
             case Verdict.WAIT:
                 still_s, moving_s = self._controller_lease.left_s()
                 self._wait(
-                    f"{admission.reason}: taken over in {still_s:.0f} s if it stands still, refused in "
-                    f"{moving_s:.0f} s if it goes on to move"
+                    f"{admission.reason}: this broker takes over in {still_s:.0f} s if the lease stands still, "
+                    f"and refuses to start in {moving_s:.0f} s if it still moves"
                 )
                 return None
         rng = self._world.rng
@@ -224,13 +224,15 @@ class SessionStart:
         if node is None or node.node_id == asked.node_id:
             if sight is LeaseSight.MOVING:
                 raise Refused(
-                    f"node {asked.node_id} is the controller, and lives: its lease still moves. Give this one another "
+                    f"node {asked.node_id} runs already and is the controller: its lease still moves. Give this "
+                    "one another "
                     "--node-id, or stop that process first; --take-over only if you know that it is dead"
                 )
             still_s, moving_s = self._controller_lease.left_s()
             self._wait(
-                f"the lease of node {asked.node_id}'s last process, which was the controller: over in {still_s:.0f} s "
-                f"if it stands still, refused in {moving_s:.0f} s if it goes on to move"
+                "the lease of this node's last process, which was the controller, to end: this one takes over "
+                f"in {still_s:.0f} s if the lease stands still, and refuses to start in {moving_s:.0f} s if it "
+                "still moves"
             )
             return None
         self._gate.begin()
@@ -293,8 +295,9 @@ class SessionStart:
         return StartedSession(identity, at, session.broker_epoch, admission.verdict, asked, self._claimed_s)
 
     def _wait(self, what: str) -> None:
-        self._waits_for(f"waiting for {what}" if not what.startswith("watching") else what)
+        shown = f"waiting for {what}" if not what.startswith("watching") else what
+        self._waits_for(shown)
         kind, now = re.sub(r"\d+", "", what), self._world.clock.monotonic_s()
         if kind != self._told[0] or now - self._told[1] >= _TELL_S:  # changed numbers alone are not logged
             self._told = kind, now
-            log.info("not ready: %s", what)
+            log.info("not ready: %s", shown)

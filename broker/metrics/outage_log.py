@@ -13,7 +13,7 @@ from broker.config.units import show_duration
 LOG_AGAIN_S: Final = 10.0
 LOG_AGAIN_MAX_S: Final = 300.0
 WHAT_TO_DO: Final = (
-    "check the URL, the credentials and the network; it keeps trying and serves as soon as the bucket answers"
+    "check the URL, the credentials and the network; the broker keeps trying, and serves as soon as the bucket answers"
 )
 
 

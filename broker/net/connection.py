@@ -136,10 +136,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Read no more frames; close when the responses in flight have left."""
-        self._life.end(CloseReason.DRAINED, "the broker stops")
+        self._life.end(CloseReason.DRAINED, "the broker is stopping")
 
     def stop(self) -> None:
-        self._life.abort(CloseReason.STOPPED, "the broker stops, and answers did not leave in time")
+        self._life.abort(CloseReason.STOPPED, "the broker is stopping, and responses were not sent in time")
 
     # -- TLS below ------------------------------------------------------------------------------------------------
 

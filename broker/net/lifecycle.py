@@ -183,7 +183,7 @@ class Lifecycle:
         if late is Overdue.TAKING:
             self.abort(CloseReason.SLOW_READER, "it does not read its responses")
         elif late is Overdue.ANSWER:
-            self.abort(self._reason, "answers in flight did not come")
+            self.abort(self._reason, "its requests in flight were not answered in time")
         elif late is not None:
             self.end(CloseReason.FRAME_DEADLINE if late is Overdue.FRAME else CloseReason.IDLE, "deadline passed")
         return next_tick

@@ -124,9 +124,9 @@ def misplaced_leaders(partitions: Iterable[PartitionRow], brokers: Iterable[Brok
     ]
     if moved:
         yield (
-            f"{_named(moved)}: not led by the first replica, which could; the controller corrects it every "
-            "leader.imbalance.check.interval.seconds, unless auto.leader.rebalance.enable is false; at once by "
-            "kafka-leader-election.sh --election-type preferred --all-topic-partitions"
+            f"{_named(moved)}: not led by the first replica, which could lead; the controller elects it within "
+            "leader.imbalance.check.interval.seconds, unless auto.leader.rebalance.enable is false; to elect "
+            "it now: kafka-leader-election.sh --election-type preferred --all-topic-partitions"
         )
 
 
@@ -141,10 +141,12 @@ def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Ite
         by_reason.setdefault(_reason(one, active), []).append(one)
     reasons = sorted(by_reason.items(), key=lambda each: -len(each[1]))
     for (why, do), partitions in reasons[:_REASONS_MAX]:
-        yield Finding(NO_LEADER, f"{_named(partitions)}: neither written nor read, without a leader: {why}", do)
+        yield Finding(NO_LEADER, f"{_named(partitions)}: no leader, so neither written nor read: {why}", do)
     if rest := [one for _, partitions in reasons[_REASONS_MAX:] for one in partitions]:
         yield Finding(
-            NO_LEADER, f"{_named(rest)}: without a leader, for similar reasons", "do that first; --json has all"
+            NO_LEADER,
+            f"{_named(rest)}: no leader, for similar reasons",
+            "mend the partitions above first; --json names all",
         )
 
 
@@ -152,7 +154,7 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
     """The reason why the partition has no leader, and the remedy."""
     if UNKNOWN_REPLICA in partition.replicas:
         return (
-            "its replicas are unknown, since cluster.json was rebuilt",
+            "its replicas are unknown, because cluster.json was rebuilt",
             "start every broker that has its directory, then: thermocline cluster restore",
         )
     if not partition.in_sync:
@@ -160,8 +162,8 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
         do = f"start {named_brokers(away)} again" if away else "wait for half a minute"
         return (
             "every replica with all acknowledged records lost its log",
-            f"{do}: when all replicas have reported, the one with most records leads; "
-            "a replica that never returns is waited for until thermocline cluster forget",
+            f"{do}: when all replicas have reported, the one with most records leads; if a broker never "
+            "returns, give it up: thermocline cluster forget NODE",
         )
     away = sorted(set(partition.in_sync) - set(active))
     if away:

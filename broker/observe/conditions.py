@@ -127,7 +127,8 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
         )
     if facts.unfit_because:
         said[Condition.UNFIT] = (
-            f"{facts.unfit_because}: other brokers lead its partitions where they can, until that is over"
+            f"unfit to lead, because {facts.unfit_because}: other in-sync replicas lead its partitions until "
+            "that is over"
         )
     if facts.copies_stopped:
         said[Condition.COPY_STOPPED] = (
@@ -136,18 +137,19 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
         )
     if facts.uncleanable:
         said[Condition.UNCLEANABLE] = (
-            f"{_named(facts.uncleanable)}: not compacted, so it grows; it is served, and tried again every five "
-            "minutes; mend what its reason names"
+            f"{_named(facts.uncleanable)}: the log is not compacted and grows; it is served as before, and the "
+            "cleaner tries again every five minutes; remove the cause that is named"
         )
     if facts.bucket_uncleaned:
         said[Condition.BUCKET_UNCLEANABLE] = (
-            f"{_named(facts.bucket_uncleaned)}: its part in the bucket is not compacted, so it grows; it is served, "
-            "and tried again every five minutes; restore the object from a copy or version"
+            f"{_named(facts.bucket_uncleaned)}: the part in the bucket is not compacted and grows; it is served "
+            "as before, and the cleaner tries again every five minutes; restore the object from a copy or version"
         )
     if facts.overdue_transactions:
         said[Condition.TRANSACTION_OVERDUE] = (
-            f"{_named(facts.overdue_transactions)}: read_committed consumers wait behind it, and nothing above it is "
-            "copied; see `thermocline txn describe`; one that only a producer id names: `thermocline txn abort`"
+            f"{_named(facts.overdue_transactions)}: read_committed consumers wait behind it, and nothing above "
+            "it is copied; see `thermocline txn describe`; if only a producer id is given, end it with "
+            "`thermocline txn abort`"
         )
     return said
 
@@ -193,7 +195,7 @@ def _of_bucket(facts: Facts) -> dict[Condition, str]:
         served = "cached data is served" if facts.is_read_only else "produce and hot reads work, nothing is copied"
         said[Condition.STORE_UNREACHABLE] = (
             f"the bucket does not answer ({facts.store_failure}): "
-            f"{'it is waited for' if facts.not_ready else served}; "
+            f"{'the start waits for it' if facts.not_ready else served}; "
             "check network, credentials and the bucket's service"
         )
     elif facts.store_refusals:

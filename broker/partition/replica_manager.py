@@ -152,7 +152,7 @@ class ReplicaManager:
         for publication in tuple(self._publications.get(topic_id, ())):
             await publication.over.wait()
             if publication.was_given_up and (topic := self._topics.get(topic_id)) is not None:
-                raise Retryable(f"the broker stops before topic {topic.name!r} is open")
+                raise Retryable(f"the broker is stopping: topic {topic.name!r} is not opened any more")
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Stop leading or following these partitions. Pending acknowledgements fail at once with

@@ -96,7 +96,9 @@ class Forward:
         """Forwards a frame and returns the response's, both without length prefix; None as `pass_on`."""
         if len(frame) > FORWARDED_BYTES_MAX:
             log.warning(
-                "a request of %d bytes is not sent to the controller: at most %d", len(frame), FORWARDED_BYTES_MAX
+                "a request of %d bytes is not forwarded to the controller, which accepts at most %d",
+                len(frame),
+                FORWARDED_BYTES_MAX,
             )
             return None
         principal = None if peer is self._own else peer.principal.encode()

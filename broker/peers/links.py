@@ -52,7 +52,7 @@ class Links:
     def to(self, node: Node, purpose: str) -> PeerConnection:
         """The connection to this session of a node. Raises NoWayThere."""
         if self._is_closed:
-            raise NoWayThere(f"broker {node.node_id} gets no more requests: this broker stops")
+            raise NoWayThere(f"broker {node.node_id} gets no more requests: this broker is stopping")
         known = self._open.get((node.node_id, purpose))
         if known is not None and known[0] is node:  # unchanged in the image
             return known[1]

@@ -79,7 +79,7 @@ class PeerStream(asyncio.BufferedProtocol):
         frame = b"".join(request_frame(key, version, self._correlation_id, self._client_id, body))  # type: ignore[arg-type]
         if len(self._in_flight) >= IN_FLIGHT_MAX or self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX:
             waiting = f"{len(self._in_flight)} requests of {self._in_flight_bytes} bytes"
-            raise PeerBusy(f"{waiting} wait for {self._who} already; ask again")
+            raise PeerBusy(f"{waiting} are waiting for {self._who}, no more are sent; try again")
         asked = _PendingRequest(
             key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future()
         )

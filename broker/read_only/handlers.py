@@ -25,8 +25,8 @@ from broker.wire.apis import ApiKey
 from broker.wire.message import Encoded, Message
 
 WHY: Final = (
-    "this broker only reads the bucket of another cluster (serve --read-only): send what writes to the brokers of that "
-    "cluster"
+    "this broker only reads the bucket of another cluster (serve --read-only): send requests that write to the "
+    "brokers of that cluster"
 )
 OF_TOPICS: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 OF_CLUSTER: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

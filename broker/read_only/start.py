@@ -100,7 +100,10 @@ class ReadOnlyStart:
         self.components.data_dir = data_dir = await workers.run(DataDir.open, self.world.disk, self.config.data_dir)
         logs = await workers.run(data_dir.partitions)
         if data_dir.meta is not None or logs:
-            raise Refused(f"{data_dir.path} is a broker's: give a read-only one a --data-dir of its own, for its cache")
+            raise Refused(
+                f"{data_dir.path} is the data directory of a broker that writes: give the read-only "
+                "broker a --data-dir of its own"
+            )
 
     async def serve(self) -> ReadOnlySources:
         """The rest of the start, until clients are accepted. May be cancelled: `components` has the objects to stop."""

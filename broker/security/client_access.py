@@ -46,5 +46,5 @@ class ClientAccess:
 
     def note_plays_broker(self, peer: Peer, api_key: int) -> None:
         """Write an audit line for a client that sent a request of brokers."""
-        why = "only brokers may ask this: on their listener, and with ClusterAction on the cluster"
+        why = "only brokers may send this request: on the brokers' listener, and with ClusterAction on the cluster"
         self.audit.note(AuditEvent.DENIED, peer.principal, peer.address, f"request {ApiKey(api_key).name}", why)

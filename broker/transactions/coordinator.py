@@ -412,7 +412,7 @@ class TransactionCoordinator:
                 self._completion_s += self._clock.monotonic_s() - entry.began_s
             elif shard.is_ready:
                 # Every partition has its marker already: only the record is missing.
-                log.warning("%r is not complete yet: %s", entry.transactional_id, failure)
+                log.warning("the transaction of %r is not complete yet: %s", entry.transactional_id, failure)
                 asyncio.get_running_loop().call_later(_AGAIN_S, self._complete_again, ending)
 
         self._write(shard, entry, change, then)

@@ -62,7 +62,7 @@ def decode(data: bytes, path: str) -> KeyFile:
     except msgspec.MsgspecError:
         # The library's message may repeat what it read, which may be a key.
         raise KeyFileRefused(
-            f"key file {path} is not readable: it is JSON as `thermocline key create` writes it"
+            f"key file {path} is not valid; it has to be JSON as `thermocline key create` writes it"
         ) from None
     if file.format > FORMAT:
         raise NewerFormat(f"key file {path} has format {file.format}, this program knows {FORMAT}; upgrade")

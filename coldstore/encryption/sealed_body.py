@@ -84,8 +84,8 @@ class SealedBody:
             yield out[:filled]
         if plain_crc != (announced := self._body.checksum()):
             raise ChecksumRefused(
-                f"PUT {self._name}: bytes with CRC32C {plain_crc:08x} came, the source says {announced:08x}; "
-                "read it again"
+                f"PUT {self._name}: the bytes sent have CRC32C {plain_crc:08x}, the source announced "
+                f"{announced:08x}; read it again"
             )
         trailer = make_trailer(self._name, self._secret, self._wrapping, self._nonce, size, stored_crc, plain_crc)
         self._stored_crc = crc32c(trailer, stored_crc)
@@ -120,6 +120,6 @@ class SealedBody:
                 yield view[at : at + CHUNK_BYTES]
             carry += view[whole:]
         if left:
-            raise ChecksumRefused(f"PUT {self._name}: {size - left} bytes came, {size} were announced")
+            raise ChecksumRefused(f"PUT {self._name}: the source gave {size - left} of {size} bytes")
         if carry or not size:
             yield carry

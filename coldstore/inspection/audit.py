@@ -69,7 +69,7 @@ class Finding:
 
 
 CLUSTER_GONE: Final = Finding(
-    FindingKind.MISSING, CLUSTER_KEY, None, "nothing says which topics there are: no broker serves what is here"
+    FindingKind.MISSING, CLUSTER_KEY, None, "the object that lists all topics is missing: no broker serves this bucket"
 )
 """The finding for a bucket with our objects but no `cluster.json`, which is created before any topic and never
 deleted."""

@@ -253,7 +253,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if self.deletion_cursor <= page.first_offset and page.end_offset <= cursor:
                 inside = [s for s in fresh if page.first_offset <= s.base_offset < page.end_offset]
                 if totals_of(inside) != totals_of_pages([page]):
-                    raise EditRefused(f"{self._name}: what is expired is not what page {page.uuid} holds")
+                    raise EditRefused(f"{self._name}: the expired entries are not those of page {page.uuid}")
 
     def reserve(self, end: int) -> Manifest:
         """Offsets below `end` may be assigned. A lower end changes nothing."""

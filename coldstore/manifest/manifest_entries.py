@@ -195,7 +195,7 @@ def check_segment(segment: RemoteSegment) -> None:
 def check_replaced(replaced: Sequence[ReplacedObject], name: str) -> None:
     """Raises Corrupt unless the list of replaced objects is a possible one."""
     if len(replaced) > REPLACED_MAX or len({each.uuid for each in replaced}) != len(replaced):
-        raise Corrupt(f"{name}: {len(replaced)} replaced objects, or one comes twice")
+        raise Corrupt(f"{name}: {len(replaced)} replaced objects are too many, or one is listed twice")
     for each in replaced:
         numbers = (each.base_offset, each.object_bytes, each.since_ms)
         if not all(0 <= number <= INT64_MAX for number in numbers) or not 0 <= each.leader_epoch <= INT32_MAX:

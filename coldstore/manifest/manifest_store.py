@@ -232,7 +232,7 @@ class ManifestStore:
         page = await self._reader.segments(leaf)
         table = await self._reader.blocking(table_with, page, old, new)
         if table is None:
-            raise EditRefused(f"{self._root.key}: page {leaf.uuid} does not hold what is to be replaced")
+            raise EditRefused(f"{self._root.key}: page {leaf.uuid} does not hold the entries that are to be replaced")
         place = (self._topic_id, self._partition)
         after = await self._put_page(lambda: table, 0, epoch)
         written = [str(after.key(*place))]

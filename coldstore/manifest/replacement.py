@@ -97,9 +97,9 @@ def _check(
 ) -> None:
     name = _name(manifest)
     if not old or not new or not _is_chain(old) or not _is_chain(new):
-        raise EditRefused(f"{name}: what is to be replaced, or what replaces it, is not consecutive")
+        raise EditRefused(f"{name}: the entries to be replaced, or their replacements, are not consecutive")
     if (old[0].base_offset, old[-1].end_offset) != (new[0].base_offset, new[-1].end_offset):
-        raise EditRefused(f"{name}: {new[0].base_offset}…{new[-1].end_offset} is not the range of what it replaces")
+        raise EditRefused(f"{name}: {new[0].base_offset}…{new[-1].end_offset} is not the range of the old entries")
     if any(segment.uuid in known for segment in (*old, *new)) or {s.uuid for s in old} & {s.uuid for s in new}:
         raise EditRefused(f"{name}: an object is to be replaced twice, or comes back")
     if old[0].end_offset <= manifest.log_start_offset or old[0].base_offset < manifest.deletion_cursor:
@@ -123,7 +123,9 @@ def _tail_with(
 ) -> tuple[RemoteSegment, ...]:
     at = manifest.tail_index(old[0].base_offset)
     if manifest.tail[at : at + len(old)] != tuple(old):
-        raise EditRefused(f"{_name(manifest)}: the tail does not hold what is to be replaced at {old[0].base_offset}")
+        raise EditRefused(
+            f"{_name(manifest)}: the tail does not hold the entries to be replaced at {old[0].base_offset}"
+        )
     return (*manifest.tail[:at], *new, *manifest.tail[at + len(old) :])
 
 

@@ -131,7 +131,11 @@ class DirectoryStore:
                 try:
                     await self._run(self._files.forget_writer, lane=Lane.STORE)
                 except StoreUnavailable as away:
-                    log.warning("%s: the writer's file is left to the next writer: %s", self.url, away)
+                    log.warning(
+                        "%s: the file of this writer's lock is not removed, the next writer removes it: %s",
+                        self.url,
+                        away,
+                    )
 
     async def _prepare(self) -> None:
         if not self._prepared:

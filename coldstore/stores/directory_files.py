@@ -223,7 +223,7 @@ class DirectoryFiles:
             if not create:
                 self._disk.rename(temporary, f"{self.root}/{key}")
             elif not self._link(temporary, key):
-                raise PreconditionFailed(f"PUT {key}: somebody created it without its lock")
+                raise PreconditionFailed(f"PUT {key}: another program created the object without taking its lock")
             self._sync_names(key, all_parents=create)
         finally:
             self._drop(temporary)
@@ -385,8 +385,8 @@ def _fill(file: File, key: str, body: Upload) -> None:
         if position > body.size:
             break
     if position != body.size:
-        raise ChecksumRefused(f"PUT {key}: {position} bytes came, {body.size} were announced; read the source again")
+        raise ChecksumRefused(f"PUT {key}: the source gave {position} of {body.size} bytes; read it again")
     if checksum != (announced := body.checksum()):
         raise ChecksumRefused(
-            f"PUT {key}: bytes with CRC32C {checksum:08x} came, the source says {announced:08x}; read it again"
+            f"PUT {key}: the bytes sent have CRC32C {checksum:08x}, the source announced {announced:08x}; read it again"
         )

@@ -190,7 +190,7 @@ class S3Store:
             raise InvalidRequest(f"GET {key}: {size} bytes at once, at most {GET_BYTES_MAX}; read it in ranges")
         data = await _body(answer, key, size)
         if _is_error(data):
-            raise StoreUnavailable(f"GET {key}: an error inside a success: {data[:200]!r}")
+            raise StoreUnavailable(f"GET {key}: the store answered 200 with an error as the body: {data[:200]!r}")
         return Got(data, _etag(answer, key), size)
 
     async def _get_range(self, key: str, target: dict[str, str], start: int, length: int | None) -> Got:
@@ -222,9 +222,7 @@ class S3Store:
             parameters["ContinuationToken"] = token
         answer = await (await self._open_reader()).list_objects_v2(**parameters)
         if not _OF_A_LISTING & answer.keys():
-            raise StoreUnavailable(
-                f"LIST {prefix}: a success without a listing; it does not mean that nothing is there"
-            )
+            raise StoreUnavailable(f"LIST {prefix}: the store answered 200 without a listing; there may be objects")
         page = [
             ObjectInfo(entry["Key"][len(self._prefix) :], int(entry["Size"]), str(entry.get("ETag", "")))
             for entry in answer.get("Contents", ())
@@ -370,5 +368,5 @@ async def _body(answer: dict[str, Any], key: str, size: int) -> bytes:
         async for chunk in stream.iter_chunks(_BODY_CHUNK):
             parts.append(chunk)
     if (got := sum(map(len, parts))) != size:
-        raise StoreUnavailable(f"GET {key}: {got} of {size} bytes came")
+        raise StoreUnavailable(f"GET {key}: only {got} of {size} bytes arrived")
     return parts[0] if len(parts) == 1 else b"".join(parts)

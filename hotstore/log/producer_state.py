@@ -209,7 +209,8 @@ class Producers:
         known = self._coordinator_epochs.get(producer_id, -1)
         if coordinator_epoch < known:
             raise CoordinatorFenced(
-                f"a marker of producer {producer_id} with coordinator epoch {coordinator_epoch}; {known} was here"
+                f"a marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, and this "
+                f"partition has one of epoch {known} already"
             )
 
     def knows_marker(self, marker: TransactionMarker) -> bool:
@@ -317,8 +318,9 @@ def _check_sequence(
         is_old = len(batches) == BATCHES_MAX and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF
         if is_old:
             raise DuplicateSequence(
-                f"producer {producer_id} resent sequences {first}..{last}, remembered are only "
-                f"{batches[0].first_sequence}..{newest}: it is in the log, its offset is no longer known"
+                f"producer {producer_id} resent sequences {first}..{last}, and only "
+                f"{batches[0].first_sequence}..{newest} are remembered: the batch is in the log, but its offset "
+                "is no longer known"
             )
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"

@@ -35,7 +35,7 @@ class CutOff(OSError):
     """A sync that began and got no result, so the durable bytes are unknown. `__cause__` is the interruption."""
 
     def __init__(self, by: BaseException) -> None:
-        super().__init__(errno.EIO, f"a sync was cut off, what is durable is unknown: {by!r}")
+        super().__init__(errno.EIO, f"a sync was cut off, so it is unknown which bytes are durable: {by!r}")
         self.__cause__ = by
 
 

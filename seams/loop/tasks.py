@@ -81,7 +81,9 @@ def tell(told: Callable[[Exception | None], None], failure: Exception | None, wh
     try:
         told(failure)
     except Exception as bug:  # noqa: BLE001 - reported, not carried
-        asyncio.get_running_loop().call_exception_handler({"message": f"{whom} could not be told", "exception": bug})
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"the callback of {whom} failed", "exception": bug}
+        )
 
 
 def failure_of_task(task: asyncio.Future[Any]) -> BaseException | None:

@@ -27,11 +27,13 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline certificate list --data-dir /var/lib/thermocline",
     ).add_subparsers(metavar="VERB", required=True)
     listing = verbs.add_parser(
-        "list", help="hosts and ends", example="thermocline certificate list --data-dir /var/lib/thermocline --json"
+        "list",
+        help="hosts and expiry dates of certificates",
+        example="thermocline certificate list --data-dir /var/lib/thermocline --json",
     )
     renew = verbs.add_parser(
         "renew",
-        help="make new ones for the same hosts",
+        help="make new certificates for the same hosts",
         description="Needs security/ca-key.pem. A running broker uses the new certificate within ten seconds; "
         "connections that are open stay.",
         example="thermocline certificate renew --data-dir /var/lib/thermocline",
@@ -118,7 +120,7 @@ def new_authority(arguments: argparse.Namespace) -> int:
     secured = SecuredDirectory(Path(arguments.data_dir))
     if not secured.is_new:
         raise CommandFailed(
-            f"{secured.authority_file} is there: brokers of other directories trust it; move {arguments.data_dir}"
+            f"{secured.authority_file} exists, and brokers of other directories trust it; move {arguments.data_dir}"
             "/security away first, if it is really lost",
             Exit.USAGE,
         )

@@ -196,6 +196,6 @@ def _write(path: str, file: KeyFile, *, replace: bool = True) -> None:
     try:
         write_private(path, encode(file), replace=replace)
     except FileExistsError as there:
-        raise CommandFailed(f"{path} is there: `thermocline key rotate` adds a key to it") from there
+        raise CommandFailed(f"{path} exists: `thermocline key rotate` adds a key to it") from there
     except OSError as failed:
         raise CommandFailed(plain_words(failed)) from failed

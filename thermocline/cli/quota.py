@@ -84,7 +84,7 @@ def _entity(arguments: argparse.Namespace) -> Entity:
 def _needed_entity(arguments: argparse.Namespace) -> Entity:
     entity = _entity(arguments)
     if not entity:
-        raise CommandFailed("whose quota? give --user, --client, --ip or one of their defaults", Exit.USAGE)
+        raise CommandFailed("no entity: give --user, --client, --ip or one of their defaults", Exit.USAGE)
     return entity
 
 

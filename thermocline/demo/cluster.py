@@ -78,7 +78,7 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
         sums = [0] * Bulk.PARTITIONS
         read_s = replay(cluster.bootstrap, history, history.count, lambda: picture.tick(lambda: "reading"), sums)
         if sums != history.sums():
-            raise Failed("the sums of the partitions differ")
+            raise Failed("the checksums of the partitions differ from those before the restore")
         steady.check(cluster.bootstrap)
         picture.act("every byte read and compared")
         picture.say("every byte as it was written, partition by partition: " + " ".join(f"{one:08x}" for one in sums))

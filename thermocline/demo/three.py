@@ -121,4 +121,4 @@ class DemoCluster:
                 return json.loads(get(self.brokers[node].http, "/cluster"))
             except HttpRefused:  # dead, or not serving yet
                 continue
-        raise Failed("no broker says how the cluster is")
+        raise Failed("no broker answered a request for the state of the cluster")

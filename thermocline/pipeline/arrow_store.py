@@ -186,7 +186,7 @@ class ArrowStore:
             self.bytes_read += came
         if came != length:
             self.forget(key)
-            raise StoreUnavailable(f"GET {key}: {came} of {length} bytes from {start} on came; try again")
+            raise StoreUnavailable(f"GET {key}: only {came} of {length} bytes from position {start} arrived; try again")
 
     def _listed(self, prefix: str, *, recursive: bool) -> Sequence[fs.FileInfo]:
         folder = prefix.rpartition("/")[0]

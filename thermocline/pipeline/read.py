@@ -83,7 +83,7 @@ def read(
     if threads is None:
         threads = len(os.sched_getaffinity(0)) * (FETCHERS_PER_CORE if far else 1)
     if threads < 1:
-        raise InvalidRequest(f"threads={threads}: at least one has to read")
+        raise InvalidRequest(f"threads={threads}: give at least 1")
     history = History.open(bucket)
     try:
         found = history.topic(topic)

@@ -150,8 +150,8 @@ def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
             continue
         if topic.name in named:
             raise InvalidRequest(
-                f"topic {topic.name} was deleted and created again, and no cluster.json tells which one lives: "
-                f"{named[topic.name].topic_id} or {topic.topic_id}"
+                f"topic {topic.name} was deleted and created again, and without cluster.json it is unknown "
+                f"which topic id is the present one: {named[topic.name].topic_id} or {topic.topic_id}"
             )
         named[topic.name] = TopicHistory(topic.name, topic.topic_id, topic.partitions)
     return named

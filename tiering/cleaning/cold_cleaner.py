@@ -230,7 +230,10 @@ class ColdCleaner:
             assert manifest is not None
             if room_for_replaced(manifest) < len(work.old) + len(group):
                 await self._commit(shared, work, is_last=False)
-                log.info("%s: a pass over the bucket ends early: replaced objects wait", partition.name)
+                log.info(
+                    "%s: a pass over the bucket ends early: too many replaced objects wait for the end of their grace",
+                    partition.name,
+                )
                 return
             body = await self._clean(shared, work, objects, group)
             is_next = not work.old or work.old[-1].end_offset == group[0].base_offset

@@ -96,4 +96,4 @@ class PassObjects:
             named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
-            raise PolicyChanged(f"object {entry.uuid} is no longer named")
+            raise PolicyChanged(f"the manifest no longer names object {entry.uuid}")

@@ -113,7 +113,10 @@ def source_of(
         # Recovery writes one for every roll point, so the file was removed. Copying the records matters more than
         # detecting resent batches.
         log.warning(
-            "%s at %d: no producer state, resends will not be known after a lost disk", local.path, wanted.end_offset
+            "%s: the producer snapshot of offset %d is missing, so after a lost disk a batch that is resent may "
+            "be appended twice",
+            local.path,
+            wanted.end_offset,
         )
         producers = ProducerState(wanted.end_offset, ())
     transactions = decided(aborted, producers, local.markers_of(open_in(producers), wanted.end_offset))

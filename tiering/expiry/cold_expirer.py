@@ -78,7 +78,7 @@ class ColdExpirer:
         except (Retryable, AccessRefused) as refused:
             return refused
         except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: objects that compaction replaced stay: %s", self._partition.name, damaged)
+            log.error("%s: objects that compaction replaced are not deleted: %s", self._partition.name, damaged)
         return None
 
     # ── the log start ────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +176,7 @@ class ColdExpirer:
 
         def withdrawn(newest: Manifest) -> Manifest:
             if partition.config.enabled or not partition.is_alone:  # changed while the pages were read
-                raise EditRefused("it is tiered again, or others are to hold it")
+                raise EditRefused("the partition is tiered again, or gets more replicas")
             return newest.withdraw(live)
 
         partition.verified.forget_all()  # a new replica must not begin above objects that may be deleted

@@ -99,7 +99,7 @@ class DiskWatch:
                 path,
             )
         elif was_short and not ballast.is_short:
-            log.info("there is space again below %s (%d MB): appends go on", path, space.free >> 20)
+            log.info("there is space again below %s (%d MB): appends resume", path, space.free >> 20)
         return space
 
     def _local_bytes(self) -> int:
@@ -124,12 +124,12 @@ class DiskWatch:
         try:
             await self._cold.resize_cache(room)
         except OSError as refused:
-            log.warning("the chunk cache gives nothing back: %s", refused)
+            log.warning("the chunk cache could not be made smaller: %s", refused)
         given_back = held - self._cold.cached_bytes
         if given_back > 0 and not self._cache_yields:
             self._cache_yields = True
             log.warning(
-                "the chunk cache gives disk back: %d of its %d MB are left, the file system is %d %% full; cold reads "
+                "the chunk cache was reduced to %d of its %d MB: the file system is %d %% full; cold reads "
                 "go to the bucket more often; free disk space below %s",
                 room >> 20,
                 configured >> 20,

@@ -166,7 +166,7 @@ class Expirer:
                     partition.blocks.pop(Block.DAMAGED, None)
                 covered = segment.end_offset
         except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: local bytes stay: %s", partition.name, damaged)
+            log.error("%s: local segments are not deleted: %s", partition.name, damaged)
         except ReplacedMeanwhile:
             return covered, None  # the next run verifies the replacement
         except (Retryable, AccessRefused) as refused:
@@ -181,7 +181,12 @@ class Expirer:
         first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
         covered, refused = await self._verified_end(first, end)
         if refused is not None:
-            log.info("%s: replicas copy offsets from %d on: %s", partition.name, covered, refused)
+            log.info(
+                "%s: the bucket is verified up to offset %d, so followers copy later records from this broker: %s",
+                partition.name,
+                covered,
+                refused,
+            )
         if covered < end:
             self._ask_again_s = partition.world.clock.monotonic_s() + _VERIFY_AGAIN_S
         self._asked_end, self._is_asked = end, False

@@ -334,7 +334,7 @@ class AttachedTiers:
                 await partition.give_back()
         except (ThermoclineError, OSError) as kept:  # damaged roots and full disks, too; TimeoutError is an OSError
             # No record is lost: the next start continues below the reserved end, or declares the rest a gap.
-            log.warning("%s keeps its reservation: %s", partition.name, kept)
+            log.warning("%s: its reserved offsets are not given back: %s", partition.name, kept)
             # Thousands of partitions must not each wait for a bucket that does not answer.
             self._store_away |= isinstance(kept, Retryable | AccessRefused | TimeoutError)
 

@@ -164,7 +164,7 @@ class Loader:
         if held is None and self._table.segments.get(opened.entry.uuid.int) is None:
             raise Moved(f"{opened.key} was replaced; fetch again")
         if held is None:
-            raise Retryable(f"chunk {index} of {opened.key} was pushed out at once; fetch again")
+            raise Retryable(f"chunk {index} of {opened.key} was evicted before it was read; fetch again")
         return held
 
     # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +192,7 @@ class Loader:
                 raise
             opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
-            raise Retryable(f"segment {entry.uuid} was pushed out at once; fetch again")
+            raise Retryable(f"segment {entry.uuid} was evicted before it was read; fetch again")
         return opened
 
     # ── the loads themselves ─────────────────────────────────────────────────────────────────────────────────────

@@ -139,14 +139,16 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Time between two checks of the controller; see auto.leader.rebalance.enable."
     ),
     "replication.quota.window.num": H("Number of windows over which follower.replication.throttled.rate is measured."),
-    "replication.quota.window.size.seconds": H("How long each of them is."),
+    "replication.quota.window.size.seconds": H("Length of a window of replication.quota.window.num."),
     # client quotas
     "quota.window.num": H("Number of windows over which the quotas of clients are measured."),
-    "quota.window.size.seconds": H("How long each of them is; the longest throttle time of a quota on request time."),
+    "quota.window.size.seconds": H(
+        "Length of a window of quota.window.num, and the longest throttle time of a quota on request time."
+    ),
     "controller.quota.window.num": H(
         "How many windows' worth of changes a client may make at once under a quota on controller mutations."
     ),
-    "controller.quota.window.size.seconds": H("How long each of them is."),
+    "controller.quota.window.size.seconds": H("Length of a window of controller.quota.window.num."),
     # network limits
     "socket.request.max.bytes": H("A larger request frame closes its connection, before anything is allocated."),
     "queued.max.request.bytes": H(
@@ -171,7 +173,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
     "max.connections.per.ip.overrides": H(
-        "The same for single addresses: address:count,… (Kafka takes host names too)."
+        "Open connections from single addresses, instead of max.connections.per.ip: address:count,… (Kafka "
+        "takes host names too)."
     ),
     "max.connection.creation.rate": D(
         "Connections accepted a second; above it accepting waits, none is closed. Of one listener: "
@@ -202,7 +205,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Memory for the keys of all logs that are cleaned at the same time, in bytes; at least 1 MiB for each. A log "
         "with more keys is cleaned in several passes."
     ),
-    "log.cleaner.io.buffer.size": D("Memory for their reads and writes, in bytes."),
+    "log.cleaner.io.buffer.size": D("Memory for the reads and writes of the log cleaner, in bytes."),
     "log.cleaner.io.buffer.load.factor": D(
         "Share of its part of log.cleaner.dedupe.buffer.size that a pass fills with keys; above 0, at most 1."
     ),
@@ -235,7 +238,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Longest time between two tries to add a partition while the producer's previous transaction still lacks "
         "markers."
     ),
-    "add.partitions.to.txn.retry.backoff.max.ms": H("How long a produce request is held for these tries."),
+    "add.partitions.to.txn.retry.backoff.max.ms": H(
+        "How long a produce request waits while adding its partition to the transaction is tried again."
+    ),
     "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),
     "transaction.state.log.replication.factor": H(
         "Replicas of each partition of __transaction_state, when it is created; as many as brokers are there, if fewer."
@@ -255,7 +260,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "remote.log.manager.task.retry.backoff.ms": H("First wait after a failed copy."),
     "remote.log.manager.task.retry.backoff.max.ms": H("Longest wait after repeated failures of a copy."),
-    "remote.log.manager.task.retry.jitter": H("Share by which such a wait is varied."),
+    "remote.log.manager.task.retry.jitter": H(
+        "Share by which the wait before the next try of a copy is varied at random."
+    ),
     "remote.log.manager.copier.thread.pool.size": H("Partitions copied to the bucket at the same time."),
     "remote.log.reader.threads": H("Cold reads running at the same time."),
     "remote.log.reader.max.pending.tasks": H(
@@ -321,9 +328,13 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "connections.max.reauth.ms": H("A client logs in again within this time, or is disconnected; 0: never (KIP-368)."),
     "connection.failed.authentication.delay.ms": H("A failed login is answered, and disconnected, after this time."),
     "sasl.oauthbearer.jwks.endpoint.url": H("URL of the keys that sign OAUTHBEARER tokens: https://… or file:///…"),
-    "sasl.oauthbearer.jwks.endpoint.refresh.ms": H("How often these keys are read again."),
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": H("First wait after they could not be read."),
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": H("Longest wait after they could not be read."),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": H(
+        "Time between two reads of the keys at sasl.oauthbearer.jwks.endpoint.url."
+    ),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": H("First wait after the keys of OAUTHBEARER could not be read."),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": H(
+        "Longest wait after the keys of OAUTHBEARER could not be read."
+    ),
     "sasl.oauthbearer.expected.audience": H("Accepted audiences of a token (aud); empty: any."),
     "sasl.oauthbearer.expected.issuer": H("Accepted issuer of a token (iss); not set: any."),
     "sasl.oauthbearer.scope.claim.name": H("The claim with a token's scope."),

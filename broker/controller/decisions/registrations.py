@@ -147,7 +147,8 @@ def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> D
     if broker_epoch not in (NO_EPOCH, node.broker_epoch):
         raise ApiError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"broker {node_id} had a session since, of broker epoch {node.broker_epoch}: check again what it holds",
+            f"broker {node_id} had a session since its partitions were listed (broker epoch "
+            f"{node.broker_epoch}): list them again",
         )
     if not _assigned(image, node_id):
         return unregister(image, node_id)

@@ -82,5 +82,5 @@ async def handle_unregister_broker(
 
 def _controller(context: Context) -> BrokerRpc:
     if context.brokers is None:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, "this broker does not decide for others")
+        raise ApiError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller of a cluster")
     return context.brokers

@@ -89,7 +89,9 @@ class ProduceFlow:
         try:
             recompressed = await self._recompressor.run(jobs, until_s)
         except TimeoutError:
-            late = TimeoutError("not recompressed within the request's time; nothing of it is written, send it again")
+            late = TimeoutError(
+                "the batch was not recompressed within the request's timeout, and nothing is written; send it again"
+            )
             return append(
                 {id(job.data): recompression.Recompressed(job.partition, job.leader_epoch, late) for job in jobs}
             )

@@ -14,12 +14,18 @@ from tiering.cleaning.scratch import ColdCleaning
 def cold_cleaning_metrics(cleaning: ColdCleaning) -> Iterator[Metric]:
     """Figures of the bucket's compaction since the start."""
     counters = cleaning.counters
-    yield counter("cold_cleaner_passes", "passes over a partition's part in the bucket", counters.passes)
-    yield counter("cold_cleaner_failed_passes", "passes that failed: bucket_uncleanable", counters.failed_passes)
-    yield counter("cold_cleaner_read_bytes", "bytes that passes read from the bucket", counters.read_bytes)
-    yield counter("cold_cleaner_written_bytes", "bytes that passes wrote to the bucket", counters.written_bytes)
+    yield counter(
+        "cold_cleaner_passes", "passes that compacted a partition's part in the bucket, or tried to", counters.passes
+    )
+    yield counter(
+        "cold_cleaner_failed_passes", "passes over the bucket that failed: bucket_uncleanable", counters.failed_passes
+    )
+    yield counter("cold_cleaner_read_bytes", "bytes that the bucket's compaction read", counters.read_bytes)
+    yield counter("cold_cleaner_written_bytes", "bytes that the bucket's compaction wrote", counters.written_bytes)
     yield counter("cold_cleaner_freed_bytes", "bytes by which the bucket shrinks after the grace", counters.freed_bytes)
-    yield counter("cold_cleaner_replaced_objects", "objects that others replaced", counters.replaced_objects)
+    yield counter(
+        "cold_cleaner_replaced_objects", "objects that the bucket's compaction replaced", counters.replaced_objects
+    )
     yield gauge(
         "bucket_uncleanable_partitions",
         "partitions whose part in the bucket the last pass could not compact: bucket_uncleanable",
@@ -30,10 +36,12 @@ def cold_cleaning_metrics(cleaning: ColdCleaning) -> Iterator[Metric]:
 def cleaning_metrics(cleaner: LogCleaner) -> Iterator[Metric]:
     """Figures of the log cleaner since the start."""
     counters = cleaner.counters
-    yield counter("cleaner_passes", "passes that cleaned a log", counters.passes)
-    yield counter("cleaner_failed_passes", "passes that failed: uncleanable", counters.failed_passes)
-    yield counter("cleaner_read_bytes", "bytes of the segments that passes rewrote", counters.read_bytes)
-    yield counter("cleaner_written_bytes", "bytes of the segments that replaced them", counters.written_bytes)
+    yield counter("cleaner_passes", "passes of the log cleaner that cleaned a log", counters.passes)
+    yield counter("cleaner_failed_passes", "passes of the log cleaner that failed: uncleanable", counters.failed_passes)
+    yield counter("cleaner_read_bytes", "bytes of the segments that the log cleaner read", counters.read_bytes)
+    yield counter(
+        "cleaner_written_bytes", "bytes of the segments that the log cleaner wrote instead", counters.written_bytes
+    )
     yield gauge(
         "uncleanable_partitions",
         "compacted logs that the cleaner gave up (Kafka's uncleanable-partitions-count): uncleanable",

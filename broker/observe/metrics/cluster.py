@@ -74,7 +74,7 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
 def _turnover(turnover: Turnover) -> Iterator[Metric]:
     yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
                   turnover.elections)  # fmt: skip
-    yield counter("unclean_elections", "of those, the unclean ones (UncleanLeaderElectionsPerSec)",
+    yield counter("unclean_elections", "unclean elections of this broker (UncleanLeaderElectionsPerSec)",
                   turnover.unclean_elections)  # fmt: skip
     yield counter("isr_shrinks", "in-sync sets of partitions led here that lost a member (IsrShrinksPerSec)",
                   turnover.shrinks)  # fmt: skip
@@ -87,12 +87,13 @@ def _lag(late: list[LateReplica]) -> Iterator[Metric]:
                 "second ago", len(late))  # fmt: skip
     yield gauge(
         "replica_lag_max_records",
-        "records that the slowest of them lacks (MaxLag, by its leader)",
+        "records that the slowest replica of partitions led here lacks (MaxLag, by its leader)",
         max((one.records for one in late if one.records is not None), default=0),
     )
     yield gauge(
         "replica_lag_max_seconds",
-        "time since which it lacks records; above replica.lag.time.max.ms it leaves the in-sync set: under_replicated",
+        "for how long the slowest replica of partitions led here has lagged; above replica.lag.time.max.ms it "
+        "leaves the in-sync set: under_replicated",
         max((one.ms for one in late), default=0) / 1000,
     )
 

@@ -203,7 +203,7 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         "acls", "ACLs by which requests are allowed; 0 without an authorizer", len(authorizer.acls) if authorizer else 0
     )
     yield gauge("fetch_sessions", "fetch sessions kept (KIP-227), one a consumer", len(sessions))
-    yield gauge("fetch_session_partitions", "partitions in them", sessions.partitions)
+    yield gauge("fetch_session_partitions", "partitions in fetch sessions", sessions.partitions)
     yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
     yield counter(
         "fetch_sessions_evicted",

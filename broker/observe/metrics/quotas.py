@@ -20,7 +20,8 @@ def quota_metrics(quotas: QuotaManagers, delayed: int) -> Iterator[Metric]:
     )
     yield counters(
         "quota_throttle_seconds",
-        "throttle times of these responses; divided by their number it is how far above their quotas clients are",
+        "throttle times of all throttled responses, added up; divided by quota_throttles: how far clients are "
+        "above their quotas",
         ["kind"],
         {(kind.value,): throttle_ms / 1000 for kind, throttle_ms in quotas.throttled_ms.items()},
     )

@@ -45,7 +45,7 @@ _GAUGES: Final = {
     "local_bytes": "log bytes on local disk",
     "cold_bytes": "log bytes in the bucket",
     "declared_gaps": "ranges of offsets lost with a disk, or reserved and never assigned; tier status lists them",
-    "declared_gap_offsets": "offsets in them; consumers skip them, because they have no records",
+    "declared_gap_offsets": "offsets in declared gaps; consumers skip them, because they have no records",
 }
 _OFFSETS: Final = {
     "log_start_offset": "first readable offset, in either tier",

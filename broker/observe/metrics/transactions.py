@@ -15,14 +15,15 @@ def transaction_metrics(found: Metrics) -> Iterator[Metric]:
     yield gauge("transactions_open", "ongoing transactions that this broker coordinates", found.ongoing)
     yield gauge(
         "transaction_oldest_seconds",
-        "age of the oldest ongoing one; it is aborted at its own time-out",
+        "age of the oldest ongoing transaction that this broker coordinates; it is aborted at its own time-out",
         found.oldest_ms / 1000,
     )
     yield gauge("transactions_ending", "decided transactions of which some marker is not written", found.ending)
     yield gauge("transaction_markers_waiting", "partitions that wait for a marker", found.markers_waiting)
     yield gauge(
         "transaction_oldest_ending_seconds",
-        "since the oldest of those was decided; seconds while leaders move, else see the condition transaction_overdue",
+        "time since the oldest transaction that still lacks a marker was decided; seconds while leaders move, "
+        "else see the condition transaction_overdue",
         found.oldest_ending_ms / 1000,
     )
     yield counter("transactions_completed", "transactions committed or aborted in every partition", found.completed)
@@ -32,4 +33,6 @@ def transaction_metrics(found: Metrics) -> Iterator[Metric]:
         found.completion_s,
     )
     yield counter("transaction_marker_requests", "WriteTxnMarkers requests sent", found.marker_requests)
-    yield counter("transaction_marker_failures", "of those, the ones without an answer", found.marker_failures)
+    yield counter(
+        "transaction_marker_failures", "WriteTxnMarkers requests that were not answered", found.marker_failures
+    )

@@ -302,9 +302,9 @@ class LeaderRole:
             try:
                 opened = await roles.logs.open_sound(place, topic_id, config, damaged.offset)
             except DamagedLog as worse:
-                log.error("%s begins without the log here, which is damaged: %s", place, worse)
+                log.error("%s: the leader starts without its local log, which is damaged: %s", place, worse)
             else:
-                log.error("%s begins with the intact part of the log here: %s", place, damaged)
+                log.error("%s: the leader starts with the undamaged part of its local log: %s", place, damaged)
                 return opened
         await roles.logs.move_stray(place, topic_id, then=lambda: log_failures.over(of))
         return await roles.tiers.open_log(place, topic_id, config, lead)

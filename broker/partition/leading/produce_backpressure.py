@@ -123,7 +123,7 @@ class ProduceBackpressure:
         for kind, last_s in tuple(self._refused_at_s.items()):
             if now_s - last_s >= REFUSALS_OVER_S:
                 del self._refused_at_s[kind]
-                log.info("produces are taken again: none was refused (%s) for %d s", kind.value, now_s - last_s)
+                log.info("produces are accepted again: none was refused (%s) for %d s", kind.value, now_s - last_s)
 
     def wait(self, request: ProduceRequest) -> Awaitable[object] | None:
         """None if every log of the request has room, else an awaitable to await once. It fails with StorageFailed when

@@ -73,8 +73,8 @@ class Publication:
             return
         shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])
         log.warning(
-            "%s: records that %d partition%s got after the bucket's end, if any, are lost; offsets that clients may "
-            "have seen are declared gaps: %s%s; `thermocline tier status --topic %s` names each",
+            "%s: records above the bucket's end, if there were any, are lost in %d partition%s; declared gaps: "
+            "%s%s; `thermocline tier status --topic %s` has them all",
             self._topic,
             len(lost),
             "s" * (len(lost) > 1),

@@ -84,7 +84,7 @@ class ClientLogin:
         mechanism = self.mechanism
         server = scram.read_server_first(answer)
         if not server.nonce.startswith(self._nonce) or len(server.nonce) == len(self._nonce):
-            raise LoginFailed(f"login by {mechanism}: the server answers another login")
+            raise LoginFailed(f"login by {mechanism}: the server's answer belongs to another login")
         salted = self._salted.of(self._login, server.salt, server.iterations)
         without_proof = f"c={b64encode(b'n,,').decode()},r={server.nonce}"
         bare = self._first.removeprefix(b"n,,")

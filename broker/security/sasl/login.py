@@ -145,7 +145,7 @@ class ServerLogin:
     def _before_tokens(self, header: RequestHeader, body: memoryview) -> Outcome:
         if header.api_key == ApiKey.API_VERSIONS:
             if self._state is not _State.VERSIONS_OR_HANDSHAKE:
-                return self._fail(None, "ApiVersions where SaslHandshake had to come")
+                return self._fail(None, "ApiVersions instead of SaslHandshake")
             if is_served(header.api_key, header.api_version):
                 self._state = _State.HANDSHAKE
             return PassOn()  # an unknown version is answered so that the client asks again
@@ -175,7 +175,7 @@ class ServerLogin:
 
     def _authenticate(self, header: RequestHeader, body: memoryview) -> Outcome:
         if header.api_key != ApiKey.SASL_AUTHENTICATE:
-            return self._fail(_illegal_state(header), f"API {header.api_key} where SaslAuthenticate had to come")
+            return self._fail(_illegal_state(header), f"API {header.api_key} instead of SaslAuthenticate")
         if not is_served(header.api_key, header.api_version):
             return self._fail(None, f"SaslAuthenticate version {header.api_version} is not served")
         request = decode_request(header.api_key, header.api_version, body)

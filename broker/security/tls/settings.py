@@ -65,8 +65,8 @@ def read_settings(values: Explicit, where: str) -> TlsSettings:
     algorithm = values.text("ssl.endpoint.identification.algorithm").strip().lower()
     if algorithm not in ("", "https"):
         raise InvalidConfig(
-            f"Invalid value {algorithm} for configuration ssl.endpoint.identification.algorithm ({where}): https, or "
-            "nothing to accept any name"
+            f"Invalid value {algorithm} for configuration ssl.endpoint.identification.algorithm ({where}): "
+            "write https, or leave it empty to accept any name"
         )
     return TlsSettings(
         where=where,

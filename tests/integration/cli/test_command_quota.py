@@ -55,14 +55,14 @@ def test_quotas_are_set_listed_and_deleted(quota: Quota) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("set", "producer_byte_rate=1"), 2, "whose quota?"),
+        (("set", "producer_byte_rate=1"), 2, "no entity: give"),
         (("set", "--user", "a", "producer_byte_rate=fast"), 2, "is not a size"),
         (("set", "--user", "a", "request_percentage=much"), 2, "is no number"),
         (("set", "--user", "a", "--default-user", "request_percentage=1"), 2, "not allowed with"),
         (("set", "--user", "a", "nonsense=1"), 1, "Invalid configuration key nonsense"),
         (("set", "--user", "a", "--ip", "::1", "producer_byte_rate=1"), 1, "Invalid quota entity combination"),
         (("delete", "--user", "nobody"), 1, "user nobody has no quota: nothing was deleted"),
-        (("delete",), 2, "whose quota?"),
+        (("delete",), 2, "no entity: give"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(quota: Quota, words: tuple[str, ...], code: int, why: str) -> None:

@@ -100,7 +100,7 @@ def test_no_broker_outlives_its_supervisor(tmp_path: Path) -> None:
         (child,) = pids(broker, 1)
         broker.kill()
         wait_until(lambda: not lives(child), "gone")
-    assert lines_with(broker.log(), "the supervisor says stop, or is gone: stopping")
+    assert lines_with(broker.log(), "stopping: the supervisor asked for it, or has ended")
     assert (home / "broker-1" / ".kafka_cleanshutdown").exists()
 
 

@@ -148,7 +148,7 @@ def interrupted(cluster: Three) -> None:
         if process.poll() is None:
             process.kill()
     assert process.returncode == INTERRUPTED, said
-    assert "`thermocline cluster drain 4` goes on" in said and "Traceback" not in said
+    assert "`thermocline cluster drain 4` resumes" in said and "Traceback" not in said
     assert held(cluster)[4] >= 4, "no more than one moves at a time"
 
 

@@ -298,9 +298,9 @@ def test_an_error_inside_a_success_is_no_object(moto_bench: Bench) -> None:
 
     async def scenario() -> None:
         moto_bench.proxy.faults(Fault("error200", method="GET"))
-        with pytest.raises(StoreUnavailable, match="an error inside a success"):
+        with pytest.raises(StoreUnavailable, match="200 with an error as the body"):
             await moto_bench.patient.get("there")
-        with pytest.raises(StoreUnavailable, match="an error inside a success"):
+        with pytest.raises(StoreUnavailable, match="200 with an error as the body"):
             await moto_bench.patient.get_if_changed("there", None)
 
     moto_bench.run(scenario())

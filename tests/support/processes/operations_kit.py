@@ -153,7 +153,7 @@ def disk_full(directory: Path) -> Seen:
             )
             (disk / "somebody-elses").unlink()
             produce_until(broker, lambda code: code == 0, "goes on")
-            wait_until(lambda: produce(broker)[0] == 0 and "taken again" in broker.log(), "told", 30)
+            wait_until(lambda: produce(broker)[0] == 0 and "accepted again" in broker.log(), "told", 30)
             assert metrics_of(broker)["thermocline_full_partitions"] == 0
             assert broker.stop() == 0
         return Seen(status, metrics, refused, broker.log())
@@ -174,7 +174,7 @@ def upload_lags(directory: Path, server: S3Server, proxy: StoreProxy) -> Seen:
         proxy.faults()
         produce_until(broker, lambda code: code == 0, "goes on")
         wait_until(lambda: not metrics_of(broker)[f'thermocline_copy_lag_bytes{{topic="{TOPIC}"}}'], "drained", 60)
-        wait_until(lambda: produce(broker)[0] == 0 and "taken again" in broker.log(), "told", 30)
+        wait_until(lambda: produce(broker)[0] == 0 and "accepted again" in broker.log(), "told", 30)
         assert broker.stop() == 0
     return Seen(status, metrics, refused, broker.log())
 
@@ -221,7 +221,7 @@ def cache_full(directory: Path, server: S3Server) -> Seen:
         assert "cache_reduced" not in status
         with open(disk / "somebody-elses", "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 88 * MIB)  # beside the ballast and what the cache holds
-        wait_until(lambda: lines_with(broker.log(), "chunk cache gives disk back"), "yields", 30)
+        wait_until(lambda: lines_with(broker.log(), "chunk cache was reduced to"), "yields", 30)
         replay(broker)
         metrics = metrics_of(broker)
         status += status_of(broker)

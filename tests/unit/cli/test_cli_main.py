@@ -186,7 +186,7 @@ def test_a_bucket_behind_a_link_into_the_data_directory_is_refused(tmp_path: Pat
     """The comparison is of places, not of names."""
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "data")
-    with pytest.raises(Exception, match="one place"):
+    with pytest.raises(Exception, match="the same directory"):
         configure("--data-dir", str(tmp_path / "data"), "--bucket", f"file://{tmp_path}/link")
 
 

@@ -113,7 +113,7 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     resources = _resources(arguments)
     shortcut = arguments.producer or arguments.consumer
     if not resources:
-        raise CommandFailed("of what? give --topic, --group, --transactional-id or --cluster", Exit.USAGE)
+        raise CommandFailed("no resource: give --topic, --group, --transactional-id or --cluster", Exit.USAGE)
     if shortcut and arguments.operation:
         raise CommandFailed("--producer and --consumer name the operations: leave out --operation", Exit.USAGE)
     if shortcut and (arguments.deny_principal or not arguments.allow_principal):
@@ -145,7 +145,7 @@ def add_acls(arguments: argparse.Namespace) -> int:
 
     wanted = _wanted(arguments)
     if not (wanted.allowed or wanted.denied):
-        raise CommandFailed("for whom? give --allow-principal or --deny-principal, such as User:alice", Exit.USAGE)
+        raise CommandFailed("no principal: give --allow-principal or --deny-principal, such as User:alice", Exit.USAGE)
     try:
         acls = bindings(wanted)
     except ValueError as refused:

@@ -63,7 +63,8 @@ def _check(what: str, code: int, message: str | None) -> None:
         )
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise CommandFailed(
-            f"{what}: this user may not; a super user (super.users) may, and so may a user with Alter (to list: "
+            f"{what}: not allowed for this user; it is for a super user (super.users), and for a user with "
+            f"Alter (to list: "
             f"Describe) on the cluster"
         )
     raise CommandFailed(f"{what}: {message or error_name(code)}")

@@ -54,7 +54,7 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
         damage = others = 0
         partitions = await bucket.partitions(topic)
         if not partitions and (topic is not None or not await bucket.is_ours()):
-            what = f"no topic {topic}" if topic is not None else "nothing of Thermocline's"
+            what = f"no topic {topic}" if topic is not None else "no objects of Thermocline"
             raise CommandFailed(f"{bucket.store.url} holds {what}: nothing was verified")
         for finding in await bucket.verify_metadata() if topic is None else ():
             damage += finding.kind.is_damage
@@ -92,7 +92,9 @@ def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
         progress = ProgressLine()
         partitions = await bucket.inspector.partitions()
         if not partitions and not await bucket.is_ours():
-            raise CommandFailed(f"{bucket.store.url} holds nothing of Thermocline's; is it the whole URL?")
+            raise CommandFailed(
+                f"{bucket.store.url} holds no objects of Thermocline; check the bucket's name and the prefix"
+            )
         if delete:
             await _check_complete(bucket)
         plans = [await bucket.plan_metadata_gc()]

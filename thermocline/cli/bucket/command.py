@@ -74,7 +74,7 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     probe = _verb(
         verbs,
         "probe",
-        about="ask a store for every condition a log needs",
+        about="check that a store meets every condition that a log needs",
         example="thermocline bucket probe 's3://my-bucket?endpoint=http://127.0.0.1:9000' --race",
     )
     probe.add_argument("--race", action="store_true", help="let writers race as well (a bucket's first start does)")

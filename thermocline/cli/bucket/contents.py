@@ -41,7 +41,9 @@ def ls(url: str, topic: str | None, partition: int | None, *, as_json: bool) -> 
         if not as_json:
             if not rows:
                 if not await bucket.is_ours():
-                    raise CommandFailed(f"{bucket.store.url} holds nothing of Thermocline's; is it the whole URL?")
+                    raise CommandFailed(
+                        f"{bucket.store.url} holds no objects of Thermocline; check the bucket's name and the prefix"
+                    )
                 note(f"{bucket.store.url}: no manifest names a segment" + ("" if topic is None else f" of {topic}"))
             header = ("topic", "part", "base", "end", "records", "log", "key")
             print(table(header, rows, right=("part", "base", "end", "records", "log")))

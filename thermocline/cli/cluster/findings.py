@@ -85,10 +85,14 @@ def _of_controller(seen: ClusterState) -> Iterator[Finding]:
     in_session = {one.node for one in seen.brokers if one.active}
     if seen.read_only or (cluster.controller is not None and cluster.controller in in_session):
         return
-    who = "nobody" if cluster.controller is None else f"broker {cluster.controller}, which has no session,"
+    who = (
+        "no broker is the controller"
+        if cluster.controller is None
+        else f"the controller, broker {cluster.controller}, has no session"
+    )
     yield Finding(
         "no_controller",
-        f"{who} is the controller: topics cannot be changed, and nobody is elected",
+        f"{who}: topics cannot be changed, and no leaders are elected",
         "wait for half a minute: a broker that reaches the bucket takes over; when none does, check the bucket",
     )
 
@@ -110,7 +114,7 @@ def _of_brokers(seen: ClusterState) -> Iterator[Finding]:
             yield Finding(
                 "behind_cluster",
                 f"broker {node} has applied version {standing.version}, the newest is {newest}",
-                "look again; when it lasts, check its way to the controller (--internal) and to the bucket",
+                "look again; when it lasts, check its connection to the controller (--internal) and to the bucket",
             )
     held: dict[str, list[tuple[int, str]]] = {}
     for node, conditions in sorted(seen.conditions.items()):

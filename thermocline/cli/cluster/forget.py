@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if broker is None:
         raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` lists the brokers")
     if broker.active:
-        raise CommandFailed(f"broker {node} has a session: stop it first; only what is gone for good is given up")
+        raise CommandFailed(f"broker {node} has a session: stop it first, and give it up only if it never returns")
     held = [row for row in seen.partitions if node in row.replicas or node in (row.target or ())]
     losses = plan(seen, node, source.bytes_of(seen, held))
     if arguments.json:

@@ -28,7 +28,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline group list\nthermocline group list --state Empty --json",
     )
     listing.add_argument(
-        "--state", choices=_STATES, action="append", default=[], help="of this state only; may be given again"
+        "--state", choices=_STATES, action="append", default=[], help="only groups in this state; repeatable"
     )
     add_json(listing)
     add_bootstrap(listing)

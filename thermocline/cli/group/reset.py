@@ -40,7 +40,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     )
     reset.add_argument("group", metavar="G")
     to = reset.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-offset", type=natural, metavar="N", help="this offset, or the nearest there is")
+    to.add_argument("--to-offset", type=natural, metavar="N", help="this offset, or the nearest one in the log")
     to.add_argument(
         "--to-datetime",
         type=checked(_datetime),
@@ -53,16 +53,16 @@ def register(verbs: Subparsers[Parser]) -> None:
     to.add_argument("--to-earliest", action="store_true", help="the beginning of the log, in both tiers")
     to.add_argument("--to-latest", action="store_true", help="the end of the log")
     to.add_argument("--to-current", action="store_true", help="its present position; the end where it has none")
-    to.add_argument("--shift-by", type=checked(int), metavar="N", help="so many offsets forward; -N: backward")
+    to.add_argument("--shift-by", type=checked(int), metavar="N", help="N offsets forward; -N: N offsets backward")
     reset.add_argument(
         "--topic",
         type=checked(_topic),
         action="append",
         default=[],
         metavar="T[:P,P…]",
-        help="of this topic only, or these partitions; may be given again; default: all it committed",
+        help="only this topic, or these partitions of it; repeatable; default: all that the group committed",
     )
-    reset.add_argument("--execute", action="store_true", help="do it; without this the plan is shown")
+    reset.add_argument("--execute", action="store_true", help="change the positions; without it only the plan is shown")
     add_json(reset)
     add_bootstrap(reset)
     reset.set_defaults(run=reset_group)

@@ -56,7 +56,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         type=key_value,
         action="append",
         default=[],
-        help="of pyiceberg; repeatable",
+        help="a property of the pyiceberg catalog; repeatable",
     )
     _add_values(parser)
     _add_run(parser)
@@ -70,7 +70,10 @@ def _add_values(parser: Parser) -> None:
         "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
     )
     values.add_argument(
-        "--columns", metavar="LIST", default="", help="json: 'user string, amount double, at timestamp from created_at'"
+        "--columns",
+        metavar="LIST",
+        default="",
+        help="columns of --value json, such as 'user string, amount double, at timestamp from created_at'",
     )
     values.add_argument("--keep-value", action="store_true", help="keep the undecoded value as a column as well")
 
@@ -93,7 +96,9 @@ def _add_run(parser: Parser) -> None:
     run_options.add_argument(
         "--allow-data-loss", action="store_true", help="skip expired or damaged records, and report them"
     )
-    run_options.add_argument("--dry-run", action="store_true", help="say what would be archived; starts no Spark")
+    run_options.add_argument(
+        "--dry-run", action="store_true", help="print what would be archived, without starting Spark"
+    )
 
 
 def _size(text: str) -> int:

@@ -27,12 +27,16 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline scrub s3://my-bucket/log\n"
         "thermocline scrub s3://my-bucket/log --topic orders --master spark://host:7077 --json",
     )
-    parser.add_argument("url", metavar="URL", help="of the bucket")
+    parser.add_argument("url", metavar="URL", help="URL of the bucket")
     parser.add_argument("--topic", metavar="T", help="this topic only, by name or id")
     add_spark(parser)
-    parser.add_argument("--journal", metavar="FILE", help="remember what was read: a killed scrub goes on from there")
     parser.add_argument(
-        "--dry-run", action="store_true", help="roots, pages and listing only, and how much there is to read"
+        "--journal", metavar="FILE", help="file that notes what was read: a scrub that was killed resumes from it"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="read only roots, pages and the listing, and print how much a scrub would read",
     )
     add_json(parser)
     parser.set_defaults(run=run)

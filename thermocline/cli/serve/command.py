@@ -29,7 +29,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("--data-dir", metavar="DIR", help="the local log, and this broker's identity")
     add("--bucket", metavar="URL", help="the cold tier: file:///dir or s3://bucket/prefix (default file://DIR-bucket)")
     add("--listen", metavar="HOST:PORT", help="Kafka's address (default 127.0.0.1:9092; port 0 picks one)")
-    add("--advertise", metavar="HOST:PORT", help="the address told to clients (default: what is listened on)")
+    add("--advertise", metavar="HOST:PORT", help="the address told to clients (default: that of --listen)")
     http = serve.add_mutually_exclusive_group()
     http.add_argument("--http", metavar="HOST:PORT", help="/metrics, /readyz, tier seal (default 127.0.0.1:9644)")
     http.add_argument("--no-http", action="store_true", help="no HTTP port")

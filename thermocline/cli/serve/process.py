@@ -165,7 +165,10 @@ def configured(arguments: argparse.Namespace, configuration: Configuration) -> B
         except KeyFileRefused as refused:
             raise ConfigError(str(refused)) from refused
     if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
-        raise ConfigError(f"bucket {bucket.path} and data directory {config.data_dir} are one place behind a link")
+        raise ConfigError(
+            f"bucket {bucket.path} and data directory {config.data_dir} are the same directory, "
+            f"through a link; give the bucket one of its own"
+        )
     check_certificates(config)
     return config
 
@@ -300,7 +303,7 @@ def _input(stop: asyncio.Event) -> None:
         return
     asyncio.get_running_loop().remove_reader(_INPUT)
     if not stop.is_set():
-        log.info("the supervisor says stop, or is gone: stopping")
+        log.info("stopping: the supervisor asked for it, or has ended")
         stop.set()
 
 

@@ -54,7 +54,8 @@ async def _check_addresses(children: Sequence[Child]) -> None:
                 except OSError as refused:
                     raise CommandFailed(
                         f"broker {child.node_id} cannot listen on {show_address(host, port)} ({flag}): {refused}; stop "
-                        f"what uses the address, or choose another {flag}: {len(children)} ports in a row are taken",
+                        f"what uses the address, or choose another {flag}: the brokers need {len(children)} "
+                        f"ports in a row",
                         Exit.REFUSED,
                     ) from refused
     finally:

@@ -41,10 +41,13 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline txn list\nthermocline txn list --state Ongoing --longer-than 60 --json",
     )
     listing.add_argument(
-        "--state", choices=_STATES, action="append", default=[], help="of this state only; may be given again"
+        "--state", choices=_STATES, action="append", default=[], help="only transactions in this state; repeatable"
     )
     listing.add_argument(
-        "--longer-than", type=natural, metavar="SECONDS", help="only ongoing ones that began so long ago"
+        "--longer-than",
+        type=natural,
+        metavar="SECONDS",
+        help="only ongoing transactions that began at least this many seconds ago",
     )
     add_json(listing)
     add_bootstrap(listing)
@@ -302,7 +305,7 @@ def _write_abort(client: WireClient, topic: str, partition: int, found: Describe
     )
     code = answer.markers[0].topics[0].partitions[0].error_code
     if code != ErrorCode.NONE:
-        raise CommandFailed(f"the marker for {topic}-{partition}: {_name(code)}")
+        raise CommandFailed(f"the abort marker for {topic}-{partition} was not written: {_name(code)}")
 
 
 def _name(code: int) -> str:

@@ -47,7 +47,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline user delete alice",
     )
     delete.add_argument("user", type=filled, metavar="NAME")
-    delete.add_argument("--mechanism", choices=SCRAM, help="default: all that the user has")
+    delete.add_argument("--mechanism", choices=SCRAM, help="default: every mechanism that the user has")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     add_json(listing)
     for parser, run in ((add, add_user), (listing, list_users), (delete, delete_user)):

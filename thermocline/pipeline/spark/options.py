@@ -244,7 +244,9 @@ def _isolation(by_name: Mapping[str, str], consumer: dict[str, str]) -> bool:
     if of_kafka not in levels:
         raise InvalidRequest(f"option kafka.{name}: {of_kafka!r} is none of {', '.join(levels)}")
     if name in by_name and of_kafka != level:
-        raise InvalidRequest(f"options {name}={level} and kafka.{name}={of_kafka}: history and tail are read alike")
+        raise InvalidRequest(
+            f"options {name}={level} and kafka.{name}={of_kafka}: set one of them, or both to the same level"
+        )
     return of_kafka == "read_committed"
 
 
@@ -252,7 +254,7 @@ def _selection(by_name: Mapping[str, str]) -> Selection:
     chosen = [way for way in _WAYS if way in by_name]
     if len(chosen) != 1:
         raise InvalidRequest(
-            f"exactly one of {', '.join(_WAYS)} says what is read; given: {', '.join(chosen) or 'none'}"
+            f"give exactly one of the options {', '.join(_WAYS)}; given: {', '.join(chosen) or 'none'}"
         )
     text = by_name[chosen[0]].strip()
     if chosen[0] == "assign":

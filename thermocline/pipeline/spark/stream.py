@@ -189,7 +189,7 @@ def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, in
             lost.append(f"{tp}: the topic was deleted and made again; the stream was at {at} of the old one")
             at = None
         elif at is None and state.extent.start > 0:
-            what = "the partition is new to the stream, and its log starts at"
+            what = "the stream has not read this partition before, and its log starts at"
             lost.append(f"{tp}: {what} {state.extent.start} already; the offsets before it were not read (retention)")
         starts[tp] = state.extent.start if at is None else at
     return starts, lost

@@ -123,8 +123,9 @@ class Tiers:
             known = ids.get(topic.topic)
             if known is not None and topic.topic_id is not None and known != topic.topic_id:
                 raise InvalidRequest(
-                    f"topic {topic.topic} is {known} in the bucket and {topic.topic_id} on the brokers: is the bucket "
-                    "of this cluster? A topic that was just made again takes some seconds to be the new one in both"
+                    f"topic {topic.topic} has id {known} in the bucket and {topic.topic_id} on the brokers: "
+                    "check that the bucket is this cluster's. If the topic was just deleted and created again, "
+                    "try again in some seconds"
                 )
             counts[topic.topic] = max(counts.get(topic.topic, 0), topic.partitions)
             ids[topic.topic] = known or topic.topic_id

@@ -282,7 +282,7 @@ async def test_the_queue_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place()
     waiting = [asyncio.ensure_future(place.make(str(at))) for at in range(3)]
     await asyncio.sleep(0)
-    with pytest.raises(Retryable, match="ask again"):
+    with pytest.raises(Retryable, match="try again"):
         await place.make("one more")
     async with place.open():
         assert await asyncio.gather(*waiting) == ["0", "1", "2"]

@@ -378,7 +378,9 @@ async def test_snapshot_trouble_is_told_when_it_begins_and_when_it_ends(w: World
         assert await w.table(index).write(b"a", b"1") is None
     await asyncio.sleep(100)
     assert w.memory.snapshots.keys() == {1}
-    assert len(lines) == 1 and lines[0].startswith("WARNING no snapshot of memory-0 and 1 more: the store is away")
+    assert len(lines) == 1 and lines[0].startswith(
+        "WARNING a snapshot of memory-0 and 1 more could not be written: the store is away"
+    )
     w.memory.fail_snapshot = {}
     await asyncio.sleep(100)
     assert w.memory.snapshots.keys() == {0, 1, 2}

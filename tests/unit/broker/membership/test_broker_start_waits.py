@@ -113,14 +113,14 @@ def test_waiting_for_a_lease_counts_down(caplog: pytest.LogCaptureFixture) -> No
         life = place.make(directory="b")
         coming = asyncio.get_running_loop().create_task(life.start())
         await asyncio.sleep(2)
-        assert re.search(r"taken over in \d+ s if it stands still", life.broker.views.not_ready())
+        assert re.search(r"takes over in \d+ s if the lease stands still", life.broker.views.not_ready())
         await coming
         await life.stop()
 
     with caplog.at_level(logging.INFO):
         run_fast(scenario(), timeout_s=HOUR_S)
-    said = [record.getMessage() for record in caplog.records if "taken over in" in record.getMessage()]
-    left = [int(re.findall(r"taken over in (\d+) s", line)[0]) for line in said]
+    said = [record.getMessage() for record in caplog.records if "takes over in" in record.getMessage()]
+    left = [int(re.findall(r"takes over in (\d+) s", line)[0]) for line in said]
     assert len(left) >= 3
     assert left == sorted(set(left), reverse=True), said
 

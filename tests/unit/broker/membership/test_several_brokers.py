@@ -193,7 +193,7 @@ def test_an_empty_directory_under_the_node_id_of_a_living_controller_is_refused(
     async def scenario() -> None:
         place = Place()
         async with brokers(place, 1, 2):
-            with pytest.raises(Refused, match=r"node 1 is the controller, and lives: .*another --node-id"):
+            with pytest.raises(Refused, match=r"node 1 runs already and is the controller: .*another --node-id"):
                 async with asyncio.timeout(20 * LEASE_S):
                     await place.start("node.id=1", directory="other")
 

@@ -59,7 +59,7 @@ async def test_a_broker_that_waits_for_its_bucket_can_be_alerted_on() -> None:
         assert value(waiting, "thermocline_store_reachable") == 0
         assert await held(views) == ["not_ready", "store_unreachable"]
         says = {found["name"]: found["says"] for found in json.loads(await views.broker())["conditions"]}
-        assert "it is waited for" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
+        assert "the start waits for it" in says["store_unreachable"] and "produce" not in says["store_unreachable"]
         assert json.loads(await views.broker())["not_ready"] == "probing the bucket memory://bucket"
         place.store.down = False
     served = await metrics_of(views)

@@ -151,7 +151,7 @@ def test_refused_produces_are_counted_each_and_told_once(caplog: pytest.LogCaptu
         assert len(caplog.records) == 1, "another log's append right after a refusal is not the end of it"
         await asyncio.sleep(REFUSALS_OVER_S + 1)
         throttle.appended(life.partition("log"))
-        assert caplog.records[-1].getMessage() == "produces are taken again: none was refused (disk_full) for 6 s"
+        assert caplog.records[-1].getMessage() == "produces are accepted again: none was refused (disk_full) for 6 s"
         await asyncio.sleep(REFUSALS_END_S + 1)
         throttle.refuse(full)
         assert caplog.records[-1].levelname == "ERROR"

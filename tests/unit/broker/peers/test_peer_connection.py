@@ -216,7 +216,7 @@ async def test_what_is_in_flight_is_bounded(made: Trial, /, monkeypatch: pytest.
         await made.ask()
     monkeypatch.setattr(stream, "IN_FLIGHT_MAX", 256)
     monkeypatch.setattr(stream, "IN_FLIGHT_BYTES_MAX", 100)
-    with pytest.raises(PeerBusy, match="bytes wait"):
+    with pytest.raises(PeerBusy, match="bytes are waiting"):
         await made.ask()
     made.connection.close()
     for failure in await asyncio.gather(*waiting, return_exceptions=True):

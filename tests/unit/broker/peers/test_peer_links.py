@@ -63,7 +63,7 @@ async def test_a_node_without_the_brokers_listener_is_told() -> None:
     with pytest.raises(NoWayThere, match="broker 2 has no listener INNER: give all brokers the same"):
         made.to(node(listener="OTHER"), "heartbeat")
     made.close()
-    with pytest.raises(NoWayThere, match="this broker stops"):
+    with pytest.raises(NoWayThere, match="this broker is stopping"):
         made.to(node(), "heartbeat")
 
 

@@ -145,7 +145,7 @@ def test_contradictions_of_the_key_store(configs: dict[str, str], says: str) -> 
         ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen alone"),
         ({"cipher_suites": "TLS_AES_256_GCM_SHA384", "enabled_protocols": "TLSv1.2"}, "no client could connect"),
         ({"client_auth": "required"}, "needs ssl.truststore.location"),
-        ({"endpoint_identification_algorithm": "ldaps"}, "https, or nothing"),
+        ({"endpoint_identification_algorithm": "ldaps"}, "write https, or leave it empty"),
         ({"engine_factory_class": "org.example.Engine"}, "Java classes are not run here"),
         ({"principal_mapping_rules": "RULE:(/x/"}, "cannot be read"),
     ],

@@ -95,8 +95,8 @@ def test_a_listing_without_words_is_of_everything() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["add", "--allow-principal", "User:a"], "of what?"),
-        (["add", "--topic", "t"], "for whom?"),
+        (["add", "--allow-principal", "User:a"], "no resource: give"),
+        (["add", "--topic", "t"], "no principal: give"),
         (["add", "--topic", "t", "--consumer", "--allow-principal", "User:a"], "needs --topic and --group"),
         (["add", "--topic", "t", "--producer", "--deny-principal", "User:a"], "are for --allow-principal"),
         (["add", "--group", "t", "--producer", "--allow-principal", "User:a"], "needs --topic"),

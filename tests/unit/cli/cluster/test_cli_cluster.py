@@ -50,8 +50,7 @@ def test_each_thing_that_is_wrong_has_a_name_a_sentence_and_a_cure() -> None:
     found = findings(seen)
     assert [one.name for one in found] == ["no_leader", "recovering", "below_min", "under_replicated", "broker_away"]
     assert found[0].what == (
-        "log-1: neither written nor read, without a leader: "
-        "only broker 3 holds all that was acknowledged, and it is away"
+        "log-1: no leader, so neither written nor read: only broker 3 holds all that was acknowledged, and it is away"
     )
     assert found[0].do == "start broker 3 again, on the same data directory"
     assert found[2].what.startswith("log-2: fewer in-sync replicas than min.insync.replicas")
@@ -112,10 +111,10 @@ def test_who_decides_and_who_does_not_answer() -> None:
     seen = ClusterState(CLUSTER, away(1), [], {2: "no answer from 127.0.0.1:9093"}, conditions={3: (held,)})
     found = findings(seen)
     assert [one.name for one in found] == ["no_controller", "broker_away", "broker_silent", "store_unreachable"]
-    assert found[0].what.startswith("broker 1, which has no session, is the controller")
+    assert found[0].what.startswith("the controller, broker 1, has no session")
     assert found[2].what == "broker 2 has a session and does not answer here: no answer from 127.0.0.1:9093"
     assert found[3].what == "broker 3: store_unreachable: the bucket does not answer"
-    assert findings(ClusterState(Cluster("c", None), BROKERS, []))[0].what.startswith("nobody is the controller")
+    assert findings(ClusterState(Cluster("c", None), BROKERS, []))[0].what.startswith("no broker is the controller")
     assert "another takes over" in findings(ClusterState(CLUSTER, BROKERS, [], {1: "no answer"}))[0].do
 
 
@@ -182,7 +181,7 @@ def test_what_is_not_wrong_and_should_be_known_is_noted() -> None:
     (note,) = notes(ClusterState(CLUSTER, racks, [replace(LOG, replicas=(1, 2))]))
     assert note == "log-0: all replicas are on rack a, and are lost with it"
     (note,) = notes(ClusterState(CLUSTER, racks, [replace(LOG, leader=2), LOG]))
-    assert note.startswith("log-0: not led by the first replica, which could; ")
+    assert note.startswith("log-0: not led by the first replica, which could lead; ")
     assert notes(ClusterState(CLUSTER, away(1), [replace(LOG, leader=2)])) == [], "it could not"
     held = replace(WELL, throttled="a rate of all brokers, replicas of a", throttled_idle_ms=3_599_000)
     assert notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: held})) == []

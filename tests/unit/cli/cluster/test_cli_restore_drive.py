@@ -123,7 +123,7 @@ def test_what_is_refused_is_asked_for_again(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_restore_that_comes_no_further_says_what_it_waits_for() -> None:
-    with pytest.raises(CommandFailed, match=r"1 partitions do not serve yet: log-0; .*run this again"):
+    with pytest.raises(CommandFailed, match=r"1 partitions do not serve yet: log-0; .*run this command again"):
         run(Cluster(stuck=True))
 
 
@@ -159,7 +159,7 @@ def test_a_restore_that_is_refused_for_ever_says_why() -> None:
     """Nothing waited, so it said `0 partitions do not serve yet:` and no more."""
     cluster = Cluster(refuses=repeat(CommandFailed("broker 3 was not given up: it has a session")))
     cluster.row, cluster.given_up = SERVED, {1, 2, 3}
-    said = "broker 3 is to leave the cluster; refused: broker 3 was not given up: it has a session; .*run this again"
+    said = "broker 3 is to leave the cluster; refused: broker 3 was not given up: it has a session; .*command again"
     with pytest.raises(CommandFailed, match=said):
         run(cluster)
 

@@ -608,7 +608,7 @@ def test_a_close_ends_without_the_disk(
         gate.set()
 
     run(store, scenario)
-    assert "left to the next writer" in caplog.text
+    assert "the next writer removes it" in caplog.text
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])

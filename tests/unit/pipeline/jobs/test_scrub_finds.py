@@ -281,7 +281,7 @@ def test_one_topic_only_and_unknown_ones(bucket: HistoryBucket) -> None:
 
 
 def test_an_empty_directory_is_not_a_bucket_that_was_found_whole(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="nothing of Thermocline's"):
+    with pytest.raises(InvalidRequest, match="no objects of Thermocline"):
         scrub(None, f"file://{tmp_path}/nothing")
 
 

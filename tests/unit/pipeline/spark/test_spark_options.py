@@ -72,7 +72,7 @@ def test_every_known_name_is_taken(name: str) -> None:
     ],
 )
 def test_exactly_one_way_to_say_what_is_read(given: dict[str, str]) -> None:
-    with pytest.raises(InvalidRequest, match="exactly one of assign, subscribe, subscribePattern"):
+    with pytest.raises(InvalidRequest, match="exactly one of the options assign, subscribe, subscribePattern"):
         parse_options(given)
 
 

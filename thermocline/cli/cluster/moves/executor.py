@@ -138,9 +138,9 @@ class _Watch:
         if away:
             return f"broker {', '.join(map(str, away))} is away and has to copy replicas; start it"
         if orphans:
-            return f"nobody leads {_first(orphans)}; see `thermocline cluster status`"
+            return f"{_first(orphans)}: no leader; see `thermocline cluster status`"
         waiting = [move.name for move in self._conduct.running.values()]
-        return f"{_first(waiting) if waiting else 'the controller'} is waited for; see `thermocline cluster status`"
+        return f"waiting for {_first(waiting) if waiting else 'the controller'}; see `thermocline cluster status`"
 
 
 def _move_in_progress(held: Assignment) -> Move:
@@ -153,10 +153,10 @@ def _move_in_progress(held: Assignment) -> Move:
 def _left(conduct: MovePacer, words: CommandTexts) -> str:
     running, waiting = len(conduct.running), len(conduct.waiting)
     if not running:
-        return f"nothing moves; `{words.again}` goes on with {_partitions(waiting)}"
+        return f"nothing moves; `{words.again}` resumes with {_partitions(waiting)}"
     return (
-        f"{_partitions(running)} go on moving without this command, {waiting} were not begun; `{words.again}` goes on "
-        f"from here, `{words.cancel}` cancels the moves"
+        f"{_partitions(running)} still move without this command, {waiting} were not begun; `{words.again}` "
+        f"resumes, `{words.cancel}` cancels the moves"
     )
 
 

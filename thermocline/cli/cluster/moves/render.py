@@ -62,7 +62,7 @@ def moves_sentence(moves: Sequence[Move], *, verb: str = "moves") -> str:
 
 def _sizes(move: Move) -> tuple[str, str]:
     if not move.added:
-        return "nothing", "only who leads"
+        return "nothing", "leader only"
     hot = "-" if move.hot_bytes is None else show_size(move.hot_bytes)
     return hot, "-" if move.cold_bytes is None else show_size(move.cold_bytes)
 

@@ -78,7 +78,7 @@ def _unregister(source: ClusterReader, node: int) -> int:
         raise CommandFailed(
             f"broker {node} still holds {left[0].name}"
             + f" and {len(left) - 1} more" * (len(left) > 1)
-            + f": somebody else moves them; `thermocline cluster drain {node}` goes on"
+            + f": another command moves them; run `thermocline cluster drain {node}` again"
         )
     broker = view.broker(node)
     if broker is None:

@@ -88,7 +88,7 @@ class BucketState:
             raise CommandFailed(
                 f"{url} has no {CLUSTER_KEY}; {_REBUILD}"
                 if is_ours
-                else f"{url} holds nothing of Thermocline's; is it the whole URL?"
+                else f"{url} holds no objects of Thermocline; check the bucket's name and the prefix"
             )
         image = found.image
         brokers = [broker_row(node) for _, node in sorted(image.nodes.items())]

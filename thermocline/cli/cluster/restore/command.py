@@ -46,7 +46,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         help="a broker that was started on it (default: those that cluster.json names)",
     )
     add_client_config(restore)
-    restore.add_argument("--yes", action="store_true", help="do it, without asking")
+    restore.add_argument("--yes", action="store_true", help="restore without asking")
     add_json(restore)
     restore.set_defaults(run=run)
 

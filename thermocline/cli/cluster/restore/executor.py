@@ -239,9 +239,7 @@ class RestoreRun:
         return "; ".join([*words, f"refused: {self._refused}"] if self._refused else words) or "no broker answers"
 
 
-_DO: Final = (
-    "`thermocline cluster status` says what is waited for; run this again when that is mended, it goes on where it is"
-)
+_DO: Final = "`thermocline cluster status` names the cause; mend it and run this command again, which resumes"
 
 
 def _wanted(snapshot: ClusterSnapshot, damaged: Mapping[Partition, str]) -> list[Partition]:

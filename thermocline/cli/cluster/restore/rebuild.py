@@ -45,7 +45,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         metavar="ID",
         help="the cluster.id in meta.properties of any broker's directory (default: that of lease.json)",
     )
-    rebuild.add_argument("--yes", action="store_true", help="do it, without asking")
+    rebuild.add_argument("--yes", action="store_true", help="rebuild without asking")
     rebuild.add_argument("--done", action="store_true", help="everything is back: pending deletions may continue")
     rebuild.add_argument("-b", "--bootstrap-server", metavar="HOST:PORT", help="with --done: a broker of the cluster")
     add_client_config(rebuild)
@@ -71,7 +71,9 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
     lease = await read_lease(bucket)
     found, metadata_epoch = await _found(bucket)
     if not found:
-        raise CommandFailed(f"{bucket.store.url} holds no partition of Thermocline's; is it the whole URL?")
+        raise CommandFailed(
+            f"{bucket.store.url} holds no partition of Thermocline; check the bucket's name and the prefix"
+        )
     if unknown := names.keys() - {of.topic_id for of in found}:
         raise CommandFailed(f"{arguments.names}: the bucket has no topic {min(map(str, unknown))}", Exit.USAGE)
     epoch = max(metadata_epoch, 0 if lease is None else lease.content.controller_epoch)
@@ -201,8 +203,8 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
     held = [one for one in snapshot.partitions if UNKNOWN_REPLICA in (*one.replicas, *(one.target or ()))]
     if held:
         raise CommandFailed(
-            f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: `thermocline "
-            "cluster restore` first; what cannot be restored is deleted with its topic"
+            f"{len(held)} partitions do not serve yet, {held[0].topic}-{held[0].partition} among them: run "
+            f"`thermocline cluster restore` first; where a partition cannot be restored, delete its topic"
         )
     await asyncio.to_thread(there.check, snapshot)
     addresses = await there.answering(snapshot)
@@ -233,18 +235,18 @@ def _print_plan(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bo
         for what in _unknown(plan, is_new=is_new):
             print(json_line({"kind": "note", "what": what}))
         return
-    print(f"cluster {cluster_id}; epochs go on at {plan.epoch}")
+    print(f"cluster {cluster_id}; epochs continue at {plan.epoch}")
     rows = [
         (of.name, str(of.topic_id), str(of.partitions), _indexes(sorted(of.damaged)), _indexes(of.missing))
         for of in plan.topics
     ]
     print(table(("topic", "id", "partitions", "damaged", "missing"), rows, right=("partitions",)))
     for topic_id in plan.unnamed:
-        print(f"{topic_id} has no manifest that can be read: nobody knows its name")
+        print(f"{topic_id} has no manifest that can be read, so its name is unknown")
     for name, ids in plan.twice.items():
         print(f"{name} is the name of several topics, deleted ones perhaps: {', '.join(map(str, ids))}")
     for topic_id in plan.left_out:
-        print(f"{topic_id} is left out; what the bucket has of it stays there")
+        print(f"{topic_id} is left out; its objects stay in the bucket")
     for what in _unknown(plan, is_new=is_new):
         print(f"note: {what}")
 
@@ -256,7 +258,9 @@ def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
         "a topic that was being deleted is back: delete it again",
     ]
     if any(of.configs_differ for of in plan.topics):
-        found.append("configs of some topics differ between their partitions: they were being changed; look at them")
+        found.append(
+            "configs of some topics differ between their partitions, because they were being changed: check them"
+        )
     if is_new:
         found.append(
             "the id of the cluster is a new one: brokers refuse to start on directories of the old one; "

@@ -115,7 +115,7 @@ def _check_epoch(epoch: int, where: str) -> None:
         raise CommandFailed(f"{where} has epoch {epoch}, above the highest possible one, {EPOCH_MAX}; {_STRAY}")
 
 
-_STRAY: Final = "no broker wrote that? Then move it out of the bucket, and run this again"
+_STRAY: Final = "no broker writes such a name or epoch: move the object out of the bucket, and run this again"
 
 
 def epochs_in(keys: Iterable[str]) -> dict[tuple[UUID, int], int]:

@@ -113,7 +113,10 @@ def check_ours(store: ArrowStore) -> None:
         finished(store.head(CLUSTER_KEY))
     except ObjectMissing:
         if not {TOPICS_PREFIX, METADATA_PREFIX} & {f"{name}/" for name in store.children("")}:
-            raise InvalidRequest(f"{store.url} holds nothing of Thermocline's: nothing was scrubbed") from None
+            raise InvalidRequest(
+                f"{store.url} holds no objects of Thermocline: nothing was scrubbed; check the "
+                "bucket's name and the prefix"
+            ) from None
     except Corrupt:
         pass  # an encrypted one: `inspect_cluster` reports the damage
 

@@ -226,9 +226,9 @@ def check_same_dead_letters(
         those = offsets.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
         if offsets_digest(those) != one.bad_digest:
             raise Corrupt(
-                f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), decoding "
-                f"again gave {one.bad_rows}, or others: it is not the decoder of the run that died; run that one again "
-                "or roll the table of dead letters back by one"
+                f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), and "
+                f"decoding again gave {one.bad_rows}, or different ones: this is another decoder than that of "
+                f"the run that died; run again with that one, or roll {dead.name} back by one snapshot"
             )
 
 

@@ -204,8 +204,9 @@ class ArchiveTable:
             return Archived(head, None, {}, None)
         if self._table.snapshot_by_id(int(setter)) is not None:
             raise Corrupt(
-                f"table {self.name}: snapshot {setter} of the archive is no ancestor of the current one, and no "
-                "older one is left: it was rolled back; roll forward, or archive into a new table"
+                f"table {self.name}: the table was rolled back to a snapshot before snapshot {setter}, which "
+                "the archive wrote, and no older snapshot of the archive is left; roll the table forward, or "
+                "archive into a new table"
             )
         return _archived_of(stored, head)
 
