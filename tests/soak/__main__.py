@@ -15,8 +15,7 @@ from tests.soak.run import Plan, Soak, figures, judged_growth, printed
 
 KILL_EVERY_S = (60.0, 90.0)
 WARM_UP_S = 540.0
-"""Until what is bounded is full: a log remembers the ends of its last 8 192 appends (hotstore/log/locator.py): 1 MB a
-log, filled in 7 minutes by the 20 batches a second that each of the nine gets here."""
+"""Until what is bounded is full: caches, and the ends of each log's last 1 024 appends (hotstore/log/locator.py)."""
 
 
 def main() -> int:
