@@ -90,3 +90,12 @@ def test_a_bomb_is_refused_within_its_bound() -> None:
     assert check_keys(batch).keyless_count == 0
     with pytest.raises(InvalidRecord, match="more than 1000"):
         check_keys(batch, bytes_max=1000)
+
+
+def test_more_records_than_the_last_offset_delta_allows_are_refused() -> None:
+    """As `iter_records` refuses them (found by the fuzz target `records`: a header that says 0, before 7 records)."""
+    body = encode_batch([Record(n, T0, b"k", b"v") for n in range(7)])[HEADER_SIZE:]
+    assert check_keys(_batch(0, 7, 6, body)).keyless_count == 0
+    for last_delta in (0, 5):
+        with pytest.raises(InvalidRecord, match="last offset delta"):
+            check_keys(_batch(0, 7, last_delta, body))

@@ -61,7 +61,7 @@ def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
     place = Place(tmp_path)
     before = place.store.ring
     place.path.write_text("{")
-    with pytest.raises(KeyFileRefused, match="not readable"):
+    with pytest.raises(KeyFileRefused, match="is not valid"):
         place.keys.reload()
     place.write("old", old=b"x" * 32)
     with pytest.raises(KeyFileRefused, match="another key under the id old"):
