@@ -118,7 +118,7 @@ def test_a_broker_without_the_right_key_does_not_start(
         (other, 3, "under key 'one', which is not in key file"),
         (forged, 3, "another key of the id 'one'"),
         (str(open_to_all), 2, "chmod 600"),
-        (str(broken), 2, "is not readable"),
+        (str(broken), 2, "is not valid"),
         (str(tmp_path / "absent.json"), 2, "cannot be read"),
         ("", 3, "is encrypted"),
     ):
