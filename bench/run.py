@@ -64,10 +64,10 @@ BENCHMARKS: Final[dict[str, Callable[[Stage], list[Row]]]] = {
 }
 
 
-def compile_all(python: str | Path, checkout: Path) -> None:
+def compile_all(python: str, checkout: Path) -> None:
     """Write the byte code of our packages, as an installation does."""
     packages = [str(init.parent) for init in sorted(checkout.glob("*/__init__.py"))]
-    subprocess.run([str(python), "-m", "compileall", "-q", *packages], check=True)
+    subprocess.run([python, "-m", "compileall", "-q", *packages], check=True)
 
 
 def main() -> None:

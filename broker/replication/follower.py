@@ -55,8 +55,8 @@ class Take:
 
 class Follower:
     """State of one follower replica. `end`: its flushed end. `seen_epoch`: the last leader epoch with a clean response;
-    the caller makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: the
-    bucket's data is unusable."""
+    the caller makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: the bucket's
+    data is unusable."""
 
     def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
         self.lineage = lineage

@@ -167,7 +167,7 @@ def configured(arguments: argparse.Namespace, configuration: Configuration) -> B
     if isinstance(bucket, DirectoryUrl) and nested(os.path.realpath(bucket.path), os.path.realpath(config.data_dir)):
         raise ConfigError(
             f"bucket {bucket.path} and data directory {config.data_dir} are the same directory, "
-            f"through a link; give the bucket one of its own"
+            "through a link; give the bucket one of its own"
         )
     check_certificates(config)
     return config
