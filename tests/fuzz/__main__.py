@@ -40,6 +40,7 @@ RUNS_OF = {
     "producer_snapshots": 1_000_000,
     "request_header": 1_000_000,
     "identity_files": 600_000,
+    "tokens": 1_000_000,
 }
 INPUT_BYTES_MAX = 4096
 INPUT_BYTES_MAX_OF = {"manifest_page": 12_288}  # a Parquet file of five rows has 5 KB
