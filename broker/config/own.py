@@ -151,7 +151,13 @@ OWN: tuple[Definition, ...] = (
         "0..",
         "Objects that compaction replaced stay in the bucket this long: present readers finish, such as Spark jobs.",
     ),
-    _own("offsets.snapshot.interval.ms", _LONG, "10000", "1..", "Time between two snapshots of the group offsets."),
+    _own(
+        "offsets.snapshot.interval.ms",
+        _LONG,
+        "7500",
+        "1..",
+        "Time between two snapshots of the group offsets. Checked four times in this time.",
+    ),
     # reading the cold tier
     _own("cache.bytes", _LONG, "1073741824", "0..", "Disk space for chunks of cold segments read from the bucket."),
     _own("prefetch.bytes", _LONG, "16777216", "0..", "Bytes prefetched for a sequential cold reader."),

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from broker.config.addresses import parse_address, show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
+from broker.config.groups import GroupConfig
 from broker.config.listeners import ListenerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError, environment_names
+from broker.config.transactions import TransactionConfig
 from broker.config.units import parse_duration_ms, parse_size, show_duration
 from broker.config.values import InvalidConfig
 from broker.startup.limits import net_limits
@@ -316,6 +318,19 @@ def test_every_field_of_the_config_is_used_by_something() -> None:
     outside = "\n".join(path.read_text() for path in files if path.name not in ("broker_config.py", "resolve.py"))
     unused = {field.name for field in fields(BrokerConfig) if not re.search(rf"\.{field.name}\b", outside)}
     assert unused <= NOT_WIRED_YET
+
+
+def test_offsets_snapshot_interval_default_is_that_of_the_guarantee() -> None:
+    """Two defaults of one config, 7.5 and 10 s, made G10 (10 s with the next check and the write) false."""
+    resolved = config()
+    compared = 0
+    for found, plain in ((resolved.groups, GroupConfig()), (resolved.transactions, TransactionConfig())):
+        for name, hint in type(plain).__annotations__.items():
+            if hint.startswith("Annotated"):
+                assert getattr(found, name) == getattr(plain, name), name
+                compared += 1
+    assert compared > 10
+    assert resolved.groups.snapshot_interval_ms * 1.25 < 10_000
 
 
 def test_the_lease_is_as_long_as_the_kind_of_bucket_lets_it_be() -> None:
