@@ -70,7 +70,7 @@ class Context:
         return self.live.now
 
 
-@dataclass(slots=True)  # frozen costs 0.3 µs a request
+@dataclass(slots=True)  # `frozen=True` would cost 0.3 µs a request
 class Call:
     """The peer, API version and client id of one request; never changed. `access`: permissions of the peer. `refused`:
     rows of a produce response for refused topics. `time`: measured time of the request, while a quota is set."""

@@ -1,7 +1,7 @@
 """Dispatches frames to handlers: decodes, asks the authorizer, waits for the serving gate, calls the handler.
 
-A frame is decoded completely before it has any effect. A handler's failure is answered or closes that connection; it
-affects no other.
+A frame is decoded completely before it has any effect. A handler's failure is answered or closes its connection; it
+does not affect other connections.
 
 Hot path: Produce and Fetch are answered during dispatch unless they have to wait; other requests run as tasks, one at a
 time a connection, as in Kafka.
@@ -202,7 +202,7 @@ def _allowed_part(call: Call, request: ProduceRequest, verdict: Verdict) -> tupl
 
 
 async def _nothing_to_open(_: str) -> None:
-    """A refused forwarded change opens no log."""
+    """Do nothing: a refused forwarded change opens no log."""
 
 
 class BrokerDispatcher:
@@ -356,9 +356,9 @@ class BrokerDispatcher:
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
                 return await self._responder.forwarded(answer)
-            # No controller is known to have received it: each API has its own error for that. The request is not
-            # executed here, even if this broker became the controller, because the old controller may have executed it
-            # on an earlier topic of the name.
+            # It is not known whether a controller received the request. Each API has its own error for this case. This
+            # broker does not execute the request, even if it became the controller, because the old controller may have
+            # executed it on an earlier topic of the same name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
@@ -370,7 +370,7 @@ class BrokerDispatcher:
         return await self._respond(self.context, header, call, request)
 
     async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
-        """Asks the authorizer about all but Produce and Fetch, which are not handled here."""
+        """Answer or refuse a request, as the authorizer decides. Produce and Fetch are handled elsewhere."""
         if not call.access.is_enforced:
             response = await self._handlers[header.api_key](context, request, call)
             return await self._responder.in_turns(header, response)
@@ -387,7 +387,7 @@ class BrokerDispatcher:
         return await self._responder.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
-        """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""
+        """Answer UNSUPPORTED_VERSION if the response has an error field. Otherwise close the connection."""
         if header.api_key == ApiKey.API_VERSIONS:
             table = encode_response(header.api_key, 0, cluster.api_versions(0, ErrorCode.UNSUPPORTED_VERSION))
             return response_frame(0, header.correlation_id, table)

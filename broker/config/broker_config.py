@@ -20,7 +20,8 @@ from hotstore.cleaning.cleaner_config import CleanerConfig
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Times in ms, sizes in bytes; None where the comment says so. A field annotated with a config has its value."""
+    """The configuration of a broker. Times in ms, sizes in bytes. A field that is annotated with a config has that
+    config's value."""
 
     # identity and places
     node_id: int
@@ -28,7 +29,7 @@ class BrokerConfig:
     selects_by_rack: bool  # consumers are redirected to replicas in their rack (KIP-392)
     data_dir: str  # absolute
     bucket_url: str
-    bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
+    bucket_is_default: bool  # the bucket is the directory beside data_dir: both tiers share a disk
     take_over: bool  # the operator asserts that the last broker of this bucket is dead (design 1)
     read_only: bool  # reads another cluster's bucket and never writes it
 
@@ -92,7 +93,7 @@ class BrokerConfig:
     local_space_ratio_max: float  # share of the file system, 0 to 1
     brokers_on_disk: Annotated[
         int, "thermocline.brokers.on.disk"
-    ]  # brokers that share that file system, this one among them
+    ]  # brokers that share that file system, including this broker
 
     cleaner: CleanerConfig
 

@@ -153,7 +153,7 @@ def broker_definition(name: str) -> Definition | None:
 
 
 def is_of_one_broker(name: str) -> bool:
-    """Whether a listener's config is refused for all brokers at once, as in Kafka."""
+    """Whether the config can be set for a single broker only, as in Kafka. It is then a listener's config."""
     return name.startswith("listener.name.") and _CONNECTIONS_OF_A_LISTENER.fullmatch(name) is None
 
 

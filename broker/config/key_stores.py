@@ -1,7 +1,8 @@
-"""Check of a listener's key store while the broker runs: it must be a file in the directory of the first one. Pure.
+"""Check of a listener's new key store while the broker runs. Pure.
 
-Otherwise a user who may alter configs could name a file that clients write, such as a log that contains a certificate
-of their own. The listener would present it, and no client would connect. Kafka accepts every path.
+The new key store must be a file in the directory of the listener's first key store. Otherwise a user who may alter
+configs could name a file that clients write, such as a log with a certificate that a client produced. The listener
+would present this certificate, and no client would connect. Kafka accepts every path.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class ListenerConfig(NamedTuple):
 
 
 class ListenerTexts(NamedTuple):
-    """The configs as written; None for those that were not."""
+    """The listener configs as written; None for a config that was not written."""
 
     listeners: Sequence[str]
     advertised: Sequence[str]
@@ -46,7 +46,7 @@ class ListenerTexts(NamedTuple):
     inter_broker: str | None
     inter_broker_protocol: str | None
     internal: str  # thermocline.internal
-    is_internal_written: bool  # else `internal` is its default
+    is_internal_written: bool  # False: `internal` is the default
 
 
 def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
@@ -81,8 +81,8 @@ class BrokersListener(NamedTuple):
 
 
 def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> BrokersListener:
-    """The listener that inter.broker.listener.name names, if another one remains for clients; otherwise an additional
-    listener.
+    """The listener that inter.broker.listener.name names, if another listener remains for clients. Otherwise an
+    additional listener.
     """
     named = _named_for_brokers(texts, [listener.name for listener in listeners])
     if named is None or len(listeners) == 1:

@@ -44,7 +44,8 @@ class Addresses(NamedTuple):
 
 
 def addresses(values: Explicit, launch: Launch) -> Addresses:
-    """Raises ConfigError for addresses that other machines reach, unless allowed."""
+    """Read the addresses. Raises ConfigError for an unprotected address that other machines reach, unless `launch`
+    allows it."""
     texts = _listener_texts(values)
     listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None

@@ -63,7 +63,7 @@ class SaslListener:
     failure_delay_ms: int
     reauth_ms: Mapping[str, int]
     plain_users: Mapping[str, str] = field(repr=False)
-    tokens: TokenRules | None  # of OAUTHBEARER
+    tokens: TokenRules | None  # rules of OAUTHBEARER
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class PasswordLogin:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """OAUTHBEARER as a client: the file that has the token, read at each login."""
+    """Credentials of this program as an OAUTHBEARER client: the file with the token. It is read at each login."""
 
     token_file: str
     mechanism: str = OAUTHBEARER

@@ -20,8 +20,8 @@ class ConfigError(InvalidConfig):
 
 
 def environment_names() -> dict[str, str]:
-    """Environment variable → config: `THERMOCLINE_` and the name in capitals with `_`; for Thermocline's configs also
-    without the doubled prefix."""
+    """Environment variable → config: `THERMOCLINE_` and the config's name in capitals with `_`. A config of Thermocline
+    also has a variable without the doubled prefix."""
     names = {_ENVIRONMENT_PREFIX + _capitals(name.removeprefix("thermocline.")): name for name in BROKER}
     return names | {_ENVIRONMENT_PREFIX + _capitals(name): name for name in BROKER}
 

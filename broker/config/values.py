@@ -138,7 +138,7 @@ class Definition:
         return text
 
     def parse(self, text: str | None) -> Value:
-        """The typed value. InvalidConfig names value, config and reason. Surrounding blanks do not count."""
+        """The typed value. InvalidConfig names value, config and reason. Surrounding blanks are ignored."""
         if text is None:
             return None
         text = text.strip()
@@ -155,7 +155,8 @@ class Definition:
         return text
 
     def canonical(self, text: str | None) -> str | None:
-        """The text as Kafka shows a parsed double or list. Other texts, and unreadable ones, stay as they are."""
+        """The text in the form in which Kafka shows a double or a list. A text of another type, or an unreadable text,
+        stays as it is."""
         try:
             value = self.parse(text) if self.type in (ConfigType.DOUBLE, ConfigType.LIST) else None
         except InvalidConfig:

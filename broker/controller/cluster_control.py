@@ -40,13 +40,13 @@ from seams.world import World
 
 log = logging.getLogger(__name__)
 
-_REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
-_BUMPS_BEHIND_MAX: Final = 2  # between the read of the lease and the request
+_REFUSED_S: Final = 1.0  # wait after a failed commit, before the next try
+_BUMPS_BEHIND_MAX: Final = 2  # bumps between the broker's read of the lease and its request
 
 
 class ClusterControl:
-    """It answers only while this broker is the controller. `refuses`: whether a node's port refuses connections.
-    `step_back` releases the lease, `bump` bumps it at once."""
+    """The requests of brokers, answered only while this broker is the controller. `refuses`: whether a node's port
+    refuses connections. `step_back` releases the lease, `bump` bumps it at once."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ClusterControl:
 
     @property
     def lease_bumped_s(self) -> float:
-        """When this controller bumped the lease last; monotonic clock."""
+        """Time of this controller's last bump of the lease, by the monotonic clock."""
         return self._lease_bumped_s
 
     def lease_bumped(self, counter: int, sent_s: float) -> None:
@@ -138,7 +138,8 @@ class ClusterControl:
         return epoch
 
     def _register(self, image: ClusterImage, asked: SessionRequest) -> Decision[int]:
-        """Register the broker. The decision may wait long, and uses the heartbeats received until then."""
+        """Register the broker. The decision may wait long in the queue, and then uses the heartbeats received until
+        that time."""
         sessions, now_s = self._there(), self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         found = registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
@@ -165,7 +166,7 @@ class ClusterControl:
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         answer = await self._answer(asked)
-        return replace(answer, boottime_ms=int(self._clock.boottime_s() * 1000))  # when it is sent: see `AnsweredAt`
+        return replace(answer, boottime_ms=int(self._clock.boottime_s() * 1000))  # the time of sending (`AnsweredAt`)
 
     async def _answer(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         sessions = self._there()
@@ -187,7 +188,7 @@ class ClusterControl:
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
-            if self.is_disputed:  # the broker must not rely on this: it may have a session with another controller
+            if self.is_disputed:  # the broker may have a session with another controller
                 return SessionHeartbeatResponse(self._commit_queue.epoch, is_disputed=True)
             return SessionHeartbeatResponse(self._commit_queue.epoch, store_away=True)
         newest = self._root.encoded

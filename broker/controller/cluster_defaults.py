@@ -22,7 +22,7 @@ async def commit_defaults(
     controller: ControllerRequests, metadata: MetadataCache, node_id: int, configured: Mapping[str, str]
 ) -> None:
     """Commit the defaults at the start of broker `node_id`. `configured`: values of its file, flags and environment.
-    Raises as `set_broker_configs`; retry then."""
+    Raises as `set_broker_configs`; the caller then retries."""
     wanted = {name: configured[name] for name in DEFAULTS if name in configured}
     if metadata.is_decided_by(node_id) and wanted.keys() - metadata.image.cluster_configs.keys():
         await controller.set_broker_configs(None, lambda existing: {**wanted, **existing})

@@ -101,8 +101,8 @@ class ControllerRequests:
         replication_factor: int = 1,
         internal: bool = False,
     ) -> None:
-        """Create a topic if the name is free, and wait until it serves. Works on any broker, because brokers request
-        topics themselves. An internal topic has at most as many replicas as there are brokers."""
+        """Create a topic if the name is free, and wait until it serves. It works on every broker, because brokers
+        themselves request internal topics. An internal topic has at most as many replicas as there are brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor

@@ -24,7 +24,7 @@ from broker.metadata.rows import elected, rows_set
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-ELECTIONS_MAX: Final = 1_000  # in one commit, as in Kafka: 35 KiB of rows
+ELECTIONS_MAX: Final = 1_000  # elections in one commit, as in Kafka: 35 KiB of rows
 
 
 def due(topic: Topic, image: ClusterImage, unfit: Unfit) -> Iterator[LogPlace]:

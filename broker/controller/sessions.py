@@ -170,7 +170,7 @@ class Sessions:
 
     def is_silent(self, node_id: int, now_s: float) -> bool:
         """Whether this controller saw no session of the node for one lease duration. By then the node's process knows
-        this too and answers no request (R22)."""
+        that it has no session, and answers no request (R22)."""
         since_s = self._without_s.get(node_id)
         return since_s is not None and self._at(now_s) - since_s >= self._lease_s
 
@@ -195,9 +195,9 @@ class Sessions:
 
 class RivalControllers:
     """Whether another broker may have become the controller, judged by the controller of one epoch (R25). Two proofs
-    exclude it:
+    exclude another controller:
 
-    - No broker claims until the lease has not changed for its duration, counted from the last bump.
+    - A broker claims only if the lease did not change for a whole lease duration after the last bump.
     - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). This proof is needed when
       the store answers no broker, so that the lease cannot be bumped. The time counts from the last response of this
       controller that the sender had read, because a heartbeat may take long to arrive.

@@ -1,9 +1,9 @@
 """Unclean recovery of leaderless partitions: selects the replicas to query and the new leader (R20). Pure.
 
-- An answer counts in the leader epoch and session in which it was given.
+- An answer counts only in the leader epoch and the session in which it was given.
 - With an empty in-sync set every assigned replica must have answered, because a machine that is only off may hold more
   of the log. Forgotten nodes need not answer (`cluster forget`).
-- Where unclean elections are allowed, a replica with a session is chosen a session time after the last member's session
+- If unclean elections are allowed, a replica with a session is chosen one session time after the last member's session
   ended.
 - The replica that keeps most of the log leads. Among equals it is one that saw the epoch served last.
 """
@@ -69,7 +69,7 @@ class _Waiting:
     question: Question
     row: Row
     assigned: tuple[int, ...]
-    is_allowed: bool  # to choose a leader without the answers of replicas that have no session
+    is_allowed: bool  # a leader may be chosen without the answers of replicas that have no session
     since_s: float
     answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id; only of present sessions
 
@@ -85,7 +85,7 @@ class _Count:
     questions: dict[int, list[Question]] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
     ready: list[_Waiting] = field(default_factory=list)
-    ready_in_time: list[_Waiting] = field(default_factory=list)  # a session time after they began to wait
+    ready_in_time: list[_Waiting] = field(default_factory=list)  # ready a session time after their wait began
     earliest_s: float = inf  # when the first of these waits began
 
 
@@ -188,8 +188,8 @@ class UncleanRecovery:
 
     def _add(self, count: _Count, waiting: _Waiting) -> None:
         """Decide whether the answers suffice: every replica with a session has answered, and one can lead. If the
-        in-sync set is empty and no replica is off or failed, the leader is chosen at once. Else it is chosen after a
-        session time, if unclean elections are allowed.
+        in-sync set is empty and no replica is off or failed, the leader is chosen at once. Otherwise, if unclean
+        elections are allowed, the leader is chosen after a session time.
         """
         answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
         for node_id in waiting.assigned:

@@ -1,7 +1,7 @@
 """Asks replicas about their logs of leaderless partitions, and commits the new leaders (R20).
 
-Every choice is decided again on the current image (`begin`). A broker without an answer is asked again, and delays the
-others by at most `ANSWER_S`.
+Every choice is decided again on the current image (`begin`). A broker that does not answer is asked again, and delays
+the other brokers' recovery by at most `ANSWER_S`.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class BrokerReports:
 
 log = logging.getLogger(__name__)
 
-_REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
+_REFUSED_S: Final = 1.0  # wait after a failed commit, before the next try
 
 
 class UnfitBrokers:
@@ -134,7 +134,7 @@ class UnfitBrokers:
         return self.is_done
 
     async def _remove_lost_logs(self) -> None:
-        """Remove brokers from the in-sync sets of logs they lost while running, once each (R18)."""
+        """Remove brokers from the in-sync sets of the logs that they lost while running, once for each loss (R18)."""
         for session in self.reports.with_lost_logs:
             places = self.reports.take_lost_logs(session)
             decided = frozenset[LogPlace]()

@@ -17,7 +17,7 @@ from seams.rng import Rng
 
 NO_SESSION: Final = 0
 _INT32_MAX: Final = (1 << 31) - 1
-EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: how long a session is safe
+EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: time without eviction
 SESSION_BYTES_TOTAL: Final = 128 << 20  # 335 000 partitions over all sessions; further clients fetch in full
 PARTITIONS_MAX: Final = 10_000
 """Most partitions of one session. All may be due at once, 4 µs each. Clients with more send full fetches."""
@@ -25,7 +25,7 @@ _TOPIC_IDS_FROM: Final = 13
 
 
 class Names(Protocol):
-    """Topics by id: a dict is one."""
+    """Topic names by id; a dict has this interface."""
 
     def get(self, topic_id: UUID, /) -> str | None: ...
 

@@ -29,9 +29,9 @@ class WatchedPartition(Protocol):
     """A partition that can notify a session of a move."""
 
     def tell_once(self, reader: Target) -> None:
-        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget the reader.
-        When `reader.is_at_tail`, also at the next append, and call `reader.advanced()` at each move of the high
-        watermark."""
+        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget the reader. If
+        `reader.is_at_tail`, the next append is also such a move, and `reader.advanced()` is called at each move of the
+        high watermark."""
         ...
 
     def forget(self, reader: Target) -> None: ...
@@ -122,8 +122,8 @@ class Target:
         )
 
     def answered(self, answer: FetchResponsePartition) -> None:
-        """`answer` is sent. After an error the partition is always sent again. After a divergence, too, because the
-        replica ignores the rest of the response and asks again at its truncation offset."""
+        """`answer` is sent. After an error the partition is always sent again. It is also sent again after a
+        divergence, because the replica ignores the rest of that response and asks again at its truncation offset."""
         if self.session is not None:
             self.session.reported(self)
         is_refused = answer.error_code or answer.diverging_epoch is not None
@@ -179,7 +179,7 @@ class FetchSession:
         self.waiter: Callable[[], None] | None = None
         self.created_ms = now_ms
         self.used_ms = now_ms
-        self.is_old = False  # at its last use: whether it may be evicted for a larger session
+        self.is_old = False  # set at the last use; an old session may be evicted for a larger one
         self.closed = False
         self.bytes = 0
         self.checked_at = -1  # the authorizer's version at which its topics were allowed

@@ -27,11 +27,12 @@ class Share:
 class Changes:
     """The changes, in the order in which they are performed.
 
-    - `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay).
+    - `resign`: partitions of topics that stay, whose role in an epoch (leader or follower) ended.
     - `withdraw`: deleted topics, as they were.
-    - `drop`: partitions (of topics that stay) that this node no longer holds. `is_seen`: both images show one session
+    - `drop`: partitions of topics that stay, which this node no longer holds. `is_seen`: both images show one session
       of this node.
-    - `follow_config`: configs of all brokers or of this one changed. `reconfigure`: topics whose own configs changed.
+    - `follow_config`: configs of all brokers, or of this broker, changed. `reconfigure`: topics whose own configs
+      changed.
     - `apply`: partitions that this node continues to lead in the same epoch, if their row, minimum or replica sessions
       changed.
     - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker leads in a new

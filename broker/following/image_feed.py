@@ -35,7 +35,7 @@ class ImageFeed:
         if position < self.position or (position == self.position and epoch <= self._epoch):
             return False
         self._publisher.publish(image, controller)
-        self.position, self._epoch = position, epoch  # last: after a failure the next read applies it
+        self.position, self._epoch = position, epoch  # set last: after a failure the next read applies the image
         taken, self._taken = self._taken, asyncio.Event()
         taken.set()
         for watcher in self._watchers:

@@ -78,8 +78,8 @@ class MetadataCache:
 
     def facts(self, name: str) -> TopicFacts | None:
         """The facts about a topic that groups need; None: the topic is deleted, or was never created. A group moves to
-        another broker by a later image than the one under which its positions were committed. Its new coordinator thus
-        knows every topic of those positions, or knows that it is deleted.
+        another broker by an image that is newer than the image of its commits. The new coordinator thus knows every
+        topic of the committed positions, or knows that the topic is deleted.
         """
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)

@@ -36,7 +36,7 @@ class Effects(Protocol):
         """Apply the broker's current configuration to every partition."""
 
     def reconfigure(self, topic: Topic) -> None:
-        """Apply the topic's configs to its partitions; to those being opened when they are open."""
+        """Apply the topic's configs to its partitions. A partition that is being opened gets them when it is open."""
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         """Lead these partitions in the leader epochs of the image. A closed log is opened. A partition that never
@@ -55,8 +55,8 @@ class Effects(Protocol):
         Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until each partition of the topic that is led here serves or stays offline. Ends too when the topic is
-        withdrawn. Raises Retryable when the broker stops first.
+        """Wait until each partition of the topic that is led here serves or stays offline. The wait also ends when the
+        topic is withdrawn. Raises Retryable when the broker stops first.
         """
 
 

@@ -1,7 +1,7 @@
 """Counts and logs cluster changes between images.
 
-An election is counted by the elected broker, and a shrunk or grown in-sync set by the partition's leader, so a sum over
-brokers counts each once. The first image is no change.
+The elected broker counts an election. The partition's leader counts a shrunk or grown in-sync set. A sum over all
+brokers thus counts each change once. The first image is not counted.
 """
 
 from __future__ import annotations

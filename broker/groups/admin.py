@@ -247,7 +247,7 @@ class GroupAdmin:
             facts = self._topics(topic)
             if facts is None or not 0 <= partition < facts.partitions:
                 codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif reads is None or topic in reads:  # None: the topics that its members read are unknown
+            elif reads is None or topic in reads:  # None: the topics that the members read are unknown
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 codes.append(ErrorCode.NONE)

@@ -1,5 +1,5 @@
-"""Background cleaning of groups: tombstones for expired offsets, positions in deleted topics, and empty groups; topic
-ids for positions without one.
+"""Background cleaning of groups. The cleaner writes tombstones for expired offsets, for positions in deleted topics and
+for empty groups. It adds topic ids to positions that have none.
 
 A tombstone is decided only while no commit of its position is in flight, so it never follows one into the log. A
 position in a deleted topic is hidden even before its tombstone is written (`offsets.belongs`).
@@ -56,7 +56,7 @@ class Cleaner:
     def adopt(self, group: Group) -> None:
         """Called before a loaded group is used. Positions without a topic id (OffsetCommit 2–4 with a retention, as
         Kafka and earlier versions of this broker store them) belong to the current topic. While an earlier topic of
-        that name is being removed, they probably belong to that one, and get no id.
+        that name is being removed, such positions probably belong to the earlier topic, and get no id.
         """
         group.offsets.adopt(self._topics, self._leaving)
 
@@ -109,7 +109,7 @@ class Cleaner:
                     break
                 room -= len(changes)
             if await self._are_settled(shard, writes):
-                left.extend(unfinished)  # else a log that refuses writes would be retried without end
+                left.extend(unfinished)  # otherwise a log that refuses writes would be retried without end
             await next_turn()
 
     async def _are_settled(self, shard: GroupShard, writes: list[Write]) -> bool:
@@ -137,7 +137,7 @@ class Cleaner:
         return [*group.offsets.adopted(), *self._forget(shard, group)]
 
     def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
-        """Tombstones for positions in deleted topics; with `names`, only in those of these names."""
+        """Tombstones for positions in deleted topics; with `names`, only for deleted topics of these names."""
         return _tombstones(group.offsets.orphaned(self._topics, names))
 
 

@@ -100,8 +100,8 @@ class GroupCoordinator:
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
-        """Producers and their epochs whose offsets in that partition wait for a marker that may be lost. None while
-        they are loaded.
+        """Producers and their epochs whose offsets in that partition wait for a marker that may be lost. None while the
+        offsets are being loaded.
         """
         if topic != OFFSETS_TOPIC:
             return {}
@@ -144,10 +144,10 @@ class GroupCoordinator:
         self._effects.step(shard, group, Unload(error))
 
     def led(self, _partition: object) -> None:
-        """The internal log watches this itself."""
+        """Do nothing: the internal log watches leadership itself."""
 
     def resigned(self, _topic: str, _index: int) -> None:
-        """The internal log watches this itself."""
+        """Do nothing: the internal log watches leadership itself."""
 
     def withdrawn(self, topic: str) -> None:
         """A topic was deleted: its positions are hidden from now on, and get tombstones soon."""

@@ -73,8 +73,8 @@ class GroupEffects:
                     self._store(shard, group, ticket, group_record(group.group_id, metadata))
 
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
-        """Its members wait at most as long as for a commit (as in Kafka). A later outcome does not matter, because the
-        next generation's record replaces this one."""
+        """Store the record of a group. The members wait at most as long as for a commit (as in Kafka). A later outcome
+        does not matter, because the record of the next generation replaces this record."""
         is_decided, machine = False, group.machine
 
         def decided(failure: Exception | None) -> None:
@@ -84,7 +84,7 @@ class GroupEffects:
             is_decided = True
             timer.cancel()
             error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if group.machine is machine:  # else its deletion failed meanwhile, and the new machine has no such ticket
+            if group.machine is machine:  # after a failed deletion the new machine has no such ticket
                 self.step(shard, group, Stored(ticket, error))
 
         def late() -> None:

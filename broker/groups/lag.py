@@ -25,7 +25,8 @@ EndLookup: TypeAlias = Callable[[str, int], int | None]
 
 
 class Lag(NamedTuple):
-    """Records between a committed position and the end; the first field, so that lags order by it."""
+    """Lag of one position. `records` between the position and the log's end is the first field, so that lags order by
+    it."""
 
     records: int
     group_id: str

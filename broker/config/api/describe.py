@@ -46,7 +46,7 @@ class DescribedConfig(NamedTuple):
     synonyms: tuple[ConfigSynonym, ...]
 
 
-# kafka-ui reads this name; when it is missing it assumes 1.0 and hides newer features.
+# kafka-ui reads this config. If the config is missing, kafka-ui assumes version 1.0 and hides newer features.
 _PROTOCOL_VERSION = DescribedConfig(
     "inter.broker.protocol.version",
     "4.0",
@@ -188,7 +188,7 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """A broker config and its synonyms: Kafka's names for one time in coarser units."""
+    """A broker config and its synonyms, which are Kafka's names for the same time in coarser units."""
     for rivals in RIVALS:
         if name in rivals and rivals[0].endswith(".ms"):
             return rivals[rivals.index(name) :]

@@ -38,8 +38,8 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The description of a config. `takes_from`: broker configs that give a topic's default; `gives_to`: the
-    reverse."""
+    """The description of a config. `takes_from`: broker configs that give a topic's default; `gives_to`: the topic
+    config whose default this broker config gives."""
 
     name: str
     scope: Scope

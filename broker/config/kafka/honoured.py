@@ -24,7 +24,8 @@ H = Honoured
 
 
 def _dynamic(doc: str, default: str | None = None, reason: str = "") -> Honoured:
-    """Marks a broker config that may change at run time. These are the same as Kafka's, because its tools know them."""
+    """Mark a broker config that may change at run time. In Kafka the same configs may change at run time, and Kafka's
+    tools rely on this."""
     return Honoured(doc, default, reason, dynamic=True)
 
 

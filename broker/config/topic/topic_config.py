@@ -1,4 +1,4 @@
-"""The effective configuration of a topic: explicit values over the broker's over defaults.
+"""The effective configuration of a topic: explicit values override the broker's values, which override defaults.
 
 Only explicit values can contradict each other (`changes` checks them when they are set). Explicit values override a
 contradicting default, so that accepted configs remain valid after changes of the broker's configs.
@@ -25,7 +25,7 @@ from logformat.values import TOPIC_NAME_CHARS_MAX
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 _SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
-_INDEX_BYTES_MIN = 24  # Kafka allows 4: one entry in neither index
+_INDEX_BYTES_MIN = 24  # Kafka allows 4, which is less than one entry of either index
 
 
 class InvalidTopicName(InvalidRequest):
@@ -119,7 +119,8 @@ class TopicConfig:
 
 
 def log_config_of(config: TopicConfig) -> LogConfig:
-    """The configuration of a partition's local log. Sizes too small for an index or a batch header are raised."""
+    """The configuration of a partition's local log. A size that is too small for an index or a batch header is replaced
+    by the smallest possible one."""
     return LogConfig(
         segment_bytes=min(max(config.segment_bytes, _SEGMENT_BYTES_MIN), INT32_MAX),
         segment_ms=config.segment_ms,

@@ -76,7 +76,7 @@ def alter(
 
 
 def secret(image: ClusterImage, fresh: bytes) -> tuple[ScramSecret, ...]:
-    """The record of the cluster's secret, where it has none."""
+    """The record of a new secret, if the cluster has none."""
     return () if image.scram_secret else (ScramSecret(fresh),)
 
 

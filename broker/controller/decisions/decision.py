@@ -71,8 +71,8 @@ def not_controller() -> ApiError:
 
 
 class RemoteMetadataWriter:
-    """`MetadataWriter` of a broker that forwarded a request and does not know whether it arrived: it makes no decision
-    itself, even if it is the controller now."""
+    """`MetadataWriter` of a broker that forwarded a request and does not know whether the request arrived. The broker
+    makes no decision itself, even if it is the controller now."""
 
     epoch = -1
     image_bytes = 0

@@ -65,7 +65,8 @@ def sorted_entity(entity: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 def alter(
     image: ClusterImage, alterations: Sequence[Alteration], is_address: Callable[[str], bool], image_bytes: int
 ) -> Decision[Refusals]:
-    """`is_address`: whether the name of an `ip` entity is an address, or a host that has one."""
+    """Alter quotas; the refusal of each refused entity. `is_address`: whether the name of an `ip` entity is an address,
+    or a host that has one."""
     existing = {each.entity: each.quotas for each in image.quotas}
     records: dict[QuotaEntity, ClientQuotas] = {}
     refusals: dict[QuotaEntity, ApiError] = {}

@@ -3,8 +3,8 @@
 Source: Kafka's ReplicationControlManager.alterPartitionReassignments.
 
 - Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
-- A cancelled or replaced move removes replicas at once. Enough others must stay in sync: the minimum, without failed
-  logs, and at least one with a session and fit to lead (R19).
+- A cancelled or replaced move removes replicas at once. Enough other replicas must stay in sync: the minimum without
+  failed logs, and at least one that has a session and is fit to lead (R19).
 - A move without effect makes no row.
 """
 
@@ -55,7 +55,7 @@ class OngoingReassignment(NamedTuple):
 def reassign(
     image: ClusterImage, wanted: Sequence[Move], told: FitnessByNode | None = None, *, allows_factor_change: bool = True
 ) -> Decision[tuple[Outcome, ...]]:
-    """One outcome for each of `wanted`, in order; of a partition named twice the last valid one counts. `told`:
+    """One outcome for each of `wanted`, in order. If a partition is named twice, its last valid move counts. `told`:
     brokers' reports about their logs (None: all are sound)."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}

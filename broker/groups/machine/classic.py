@@ -84,7 +84,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
                 group.members.leader = metadata.leader
         for member in group.members:
             group._start_session(member)
-        if len(group.members) > config.group_size_max:  # the limit was lowered: they may commit, then rebalance
+        if len(group.members) > config.group_size_max:  # the limit was lowered: members may commit and then rebalance
             group._prepare_rebalance()
         return group, group._take_effects()
 
@@ -215,7 +215,8 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
             self._on_assignments_stored(store, event.error)
         elif isinstance(store, StaticStore):
             self._on_static_stored(store, event.error)
-        # An empty generation that was not stored: after a restart the previous one is back, and times out.
+        # An empty generation that was not stored needs no action. After a restart the previous generation is back, and
+        # its members time out.
 
     def _on_unload(self, event: Unload) -> None:
         if self.state is DEAD:

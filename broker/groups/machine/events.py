@@ -110,7 +110,7 @@ class TimerKind(Enum):
 
 class Timer(NamedTuple):
     kind: TimerKind
-    member_id: str = NO_MEMBER  # of SESSION
+    member_id: str = NO_MEMBER  # set for SESSION only
 
 
 @dataclass(frozen=True, slots=True)

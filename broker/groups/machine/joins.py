@@ -76,7 +76,8 @@ class JoiningGroup(RebalancingGroup):
         return ErrorCode.NONE
 
     def _has_room(self, event: Join) -> bool:
-        """group.max.size. A static member that returns under a new id does not count twice (in Kafka it may)."""
+        """Whether group.max.size allows another member. A static member that returns under a new id does not count
+        twice (in Kafka it may)."""
         if self.state is EMPTY:
             return True
         known_id = event.member_id
@@ -198,7 +199,8 @@ class JoiningGroup(RebalancingGroup):
             if store.may_skip_assignment:
                 reply = self._joined(member, skip_assignment=leads)
             else:
-                # Before v9 a member named leader would assign; with its old id as leader it only syncs.
+                # Before v9, a member whose id is the leader's id assigns partitions. With its old id as the leader's
+                # id, the member only syncs.
                 reply = self._joined(member, leader=store.leader_before)
             self._reply(self.members.take_join(member), reply)
             self._start_session(member)

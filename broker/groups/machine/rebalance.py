@@ -43,7 +43,7 @@ PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
 
 JOIN_TIMER: Final = Timer(TimerKind.JOIN)
 SYNC_TIMER: Final = Timer(TimerKind.SYNC)
-GROUP_OVERHEAD_BYTES: Final = 2_000  # without members (measured: 1.8 KB, CPython 3.11)
+GROUP_OVERHEAD_BYTES: Final = 2_000  # a group without members (measured: 1.8 KB, CPython 3.11)
 PENDING_OVERHEAD_BYTES: Final = 600  # an id that was handed out, with its timer (measured: 0.5 KB)
 
 

@@ -54,7 +54,7 @@ class Timers(Generic[K]):
             if deadline is None:
                 continue
             if deadline > at_s:
-                self._push(key, deadline)  # it was moved; if it is due too, it is popped again in its order
+                self._push(key, deadline)  # the deadline was moved; if it is due, it is popped again in its order
             else:
                 del self._deadlines[key]
                 keys.append(key)
