@@ -101,7 +101,7 @@ class MemberRequests:
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """While the group loads, every member counts as alive, as in Kafka, because an error would only make it
+        """While the group loads, every member counts as alive, as in Kafka, because an error would only make the member
         rejoin."""
         shard, error = self._shard_of(group_id)
         if shard is None:

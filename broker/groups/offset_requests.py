@@ -64,8 +64,8 @@ def judge(
 ) -> Judged:
     """Validate the rows of an OffsetCommit. Each row is checked separately, except for memory bounds: if the rows make
     this group or all groups too large, all are refused. An accepted position belongs to the current topic of the name
-    (KIP-516). `held`: the group's positions. `is_full`: whether so many additional bytes are too many. `retention_ms`
-    −1: as configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`.
+    (KIP-516). `held`: the group's positions. `is_full`: whether this number of additional bytes exceeds the limit.
+    `retention_ms` −1: the configured retention. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`.
     """
     expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
     codes: list[ErrorCode] = []
@@ -119,8 +119,8 @@ class OffsetRequests:
         until_s: float | None = None,
     ) -> list[ErrorCode]:
         """One error per row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
-        the error for a member of no group (it depends on the API's version). `until_s`: the deadline of the request
-        (`deadline`); after it the commit is refused and not written."""
+        the error for a member of a group that does not exist (it depends on the API's version). `until_s`: the deadline
+        of the request (`deadline`); after it the commit is refused and not written."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
@@ -217,9 +217,10 @@ class OffsetRequests:
         until_s: float | None = None,
         require_stable: bool = False,
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
-        """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: the deadline
-        of the request (`deadline`). Waits for commits that were accepted before, so that the next owner of a partition
-        never starts below commits of the previous owner. Kafka waits only when the client asks for stable offsets.
+        """Durable positions; `wanted` None: all. An unknown group has no positions, which is not an error. `until_s`:
+        the deadline of the request (`deadline`). Waits for commits that were accepted before, so that the next owner of
+        a partition never starts below commits of the previous owner. Kafka waits only when the client asks for stable
+        offsets.
         """
         shard, error = self._shard_of(group_id)
         if shard is None:
@@ -232,7 +233,7 @@ class OffsetRequests:
                 async with asyncio.timeout_at(deadline(self._config) if until_s is None else until_s):
                     await group.writes.settled()
             except TimeoutError:
-                return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this one
+                return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this error
             if self._shard_of(group_id)[0] is not shard:  # the state moved to the next coordinator
                 return ErrorCode.NOT_COORDINATOR, ()
             group = shard.groups.get(group_id)

@@ -1,9 +1,9 @@
 """Committed offsets of one group: durable positions, offsets of open transactions (`open_offsets`), and pending writes.
 
 - `fetch` shows durable, committed positions only. A position with a pending write never expires. Otherwise its
-  tombstone could be appended after a newer commit, and delete it.
-- A position belongs to the topic that had the name at its commit, and is never shown as a later topic's (topic ids,
-  KIP-516).
+  tombstone could be appended after a newer commit, and delete the commit.
+- A position belongs to the topic that had the name at its commit, and is never shown for a later topic of the name
+  (topic ids, KIP-516).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class FetchedOffset(NamedTuple):
 
 
 class OffsetExpiry(NamedTuple):
-    """When offsets of a group expire. `since_ms`: when the group emptied; None: each counts from its own commit."""
+    """When offsets of a group expire. `since_ms`: when the group emptied; None: an offset's time begins at its
+    commit."""
 
     since_ms: int | None
     subscribed: frozenset[str]
@@ -110,7 +111,8 @@ class GroupOffsets:
         return self._topics.get(topic, {}).get(partition)
 
     def holds(self, position: TopicPosition) -> bool:
-        """Whether the position has an offset, durable, pending or in an open transaction, that a tombstone deletes."""
+        """Whether a tombstone would delete an offset here: a durable one, a pending one, or one of an open
+        transaction."""
         is_held = position in self._pending or self.open.holds(position)
         return is_held or position[1] in self._topics.get(position[0], {})
 
@@ -119,7 +121,7 @@ class GroupOffsets:
             self._pending[position] = self._pending.get(position, 0) + 1
 
     def end(self, positions: Iterable[TopicPosition]) -> None:
-        """The outcome of that write is known; `apply` follows if it is durable."""
+        """The outcome of a write of these positions is known. If the write is durable, `apply` follows."""
         for position in positions:
             left = self._pending[position] - 1
             if left:
@@ -128,13 +130,13 @@ class GroupOffsets:
                 del self._pending[position]
 
     def apply(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
-        """A durable record, None a tombstone, in the log's order. A smaller offset is allowed."""
+        """Apply a durable record (None: a tombstone). Calls follow the log's order. A smaller offset is allowed."""
         self.open.override((topic, partition))
         self._put(topic, partition, value)
 
     def repeated(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
-        """A rewritten copy of a committed record (`ReplayedState.repeated`). It is no later commit, so it does not
-        replace open offsets."""
+        """Apply a rewritten copy of a committed record (`ReplayedState.repeated`). The copy is not a later commit, so
+        it does not replace open offsets."""
         self._put(topic, partition, value)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, is_commit: bool) -> list[TopicPosition]:
@@ -210,14 +212,15 @@ class GroupOffsets:
                     self._adopted.add((topic, partition))
 
     def adopted(self) -> list[tuple[TopicPosition, CommittedOffset]]:
-        """Positions changed by `adopt` without a later record, written or pending. Positions with an open transaction
-        are left out: its offset may be newer, and a plain record would replace it."""
+        """Positions changed by `adopt` without a later record, written or pending. Positions with an open offset are
+        left out: the open offset may be newer, and a plain record would replace it."""
         free = (at for at in sorted(self._adopted) if at not in self._pending and not self.open.holds(at))
         return [(at, self._topics[at[0]][at[1]]) for at in free]
 
     def orphaned(self, topics: TopicLookup, names: Collection[str] | None = None) -> list[TopicPosition]:
-        """Positions in deleted topics (of these `names` only), except those being written now, and those with an open
-        offset for the current topic of the name, because a tombstone would remove that, too."""
+        """Positions in deleted topics (with `names`, only in topics of these names). Positions that are being written
+        now are left out. Positions with an open offset for the current topic of the name are left out too, because a
+        tombstone would also remove the open offset."""
         gone: list[TopicPosition] = []
         for topic in self._topics if names is None else names:
             held = self._topics.get(topic)

@@ -1,6 +1,7 @@
 """Offsets of one group in open transactions (KIP-98, KIP-447): durable, but not committed until their marker.
 
-- They are kept by producer id, in the order of the log. A marker ends those of its producer up to its epoch.
+- They are kept by producer id, in the order of the log. A marker ends its producer's open offsets up to the marker's
+  epoch.
 - A later plain record of the same position (a commit or a tombstone) replaces them, as in the log."""
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class OpenOffsets:
             held[position] = found._replace(value=value)
 
     def override(self, position: Position, before: int | None = None) -> None:
-        """A newer record of the position: drop the transactions' offsets of a smaller order."""
+        """Drop the position's open offsets of a smaller order, because a newer record replaces them."""
         for producer_id in tuple(self._by_position.get(position, ())):
             if before is None or self._by_producer[producer_id][position].order < before:
                 self._remove(producer_id, position)
@@ -91,7 +92,7 @@ class OpenOffsets:
         return sorted(found, key=lambda row: row[0])
 
     def in_order(self) -> list[tuple[Producer, Position, CommittedOffset]]:
-        """All of them, in the log's order."""
+        """All open offsets, in the log's order."""
         found = [
             (one.order, Producer(owner, one.producer_epoch), at, one.value)
             for owner, held in self._by_producer.items()

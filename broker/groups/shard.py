@@ -54,7 +54,7 @@ class MemoryUsage:
 
 
 class Writes:
-    """Commits of one group in flight to the log, which decides them in order."""
+    """Commits of one group that are in flight to the log. The log decides them in order."""
 
     __slots__ = ("_begun", "_ended", "_waiters")
 
@@ -199,13 +199,13 @@ class GroupShard:
             ended = group.offsets.end_transaction(producer_id, marker.producer_epoch, is_commit=marker.is_commit)
             if self._resolved is not None and marker.is_commit:
                 self._resolved.update(dict.fromkeys((group_id, position) for position in ended))
-            if group.offsets.open.is_open(producer_id):  # of a later epoch: the marker is a repeat, or late
+            if group.offsets.open.is_open(producer_id):  # in a later epoch: the marker is a repeat, or late
                 self._open.setdefault(producer_id, set()).add(group_id)
             self.settle(group)
 
     def lost(self) -> None:
-        """Records are missing, and nobody knows which. An offset that moves back only causes records to be read again,
-        but transaction markers may be missing too.
+        """An unknown part of the log's records is missing. A missing commit only causes records to be read again, but
+        transaction markers may be missing too.
         """
         self._has_lost = True
 
@@ -219,10 +219,11 @@ class GroupShard:
         return Live(count, _live_records(groups))
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        """Committed positions, then open ones, which are newer. Offsets that a marker commits meanwhile come last."""
+        """The rewritten records: committed positions, then open offsets, which are newer. Offsets that a marker commits
+        meanwhile come last."""
         self._resolved = {}
         try:
-            yield stored_group_record("", None)  # a record without effect: no member may use the empty group id
+            yield stored_group_record("", None)  # this record has no effect: no member may use the empty group id
             yield from self._committed_again()
             yield from self._opened_again()
             yield None  # later records are in no transaction
@@ -237,7 +238,8 @@ class GroupShard:
             self._resolved = None
 
     def _opened_again(self) -> Iterator[KeyValue | None]:
-        """Open offsets by producer, so that there are few batches. Offsets of one position are in the log's order."""
+        """Open offsets, sorted by producer so that there are few batches. Offsets of one position are in the log's
+        order."""
         shared: list[tuple[str, TopicPosition]] = []
         for producer_id in list(self._open):
             yield None
@@ -256,12 +258,12 @@ class GroupShard:
                 yield from self._opened_at(group, position)
 
     def _opened_at(self, group: Group, position: TopicPosition) -> Iterator[KeyValue | None]:
-        """One record per batch. A newer record that is appended meanwhile is repeated after these, which preserves the
-        order."""
+        """The open offsets of one position, one record a batch. A newer record that is appended meanwhile is repeated
+        after these records, which preserves the order."""
         last = 0
         while newer := [found for found in group.offsets.open.at(position) if found[0] > last]:
             yield None
-            # Read again, because the previous record is appended and markers may have ended this one.
+            # Read the offsets again: while the previous record was appended, a marker may have ended them.
             newer = [found for found in group.offsets.open.at(position) if found[0] > last]
             if newer:
                 last = newer[0][0]

@@ -17,7 +17,7 @@ from broker.errors import ApiError
 from seams.loop.turns import next_turn
 
 CHANGES_PER_REQUEST_MAX: Final = 1_000
-_TOGETHER_MAX: Final = 100  # more than fit in one commit; starting all at once takes 3 ms of the loop
+_TOGETHER_MAX: Final = 100  # more changes than one commit takes; their start takes 3 ms of the loop
 _TIMEOUT_MAX_S: Final = 120.0
 
 R = TypeVar("R")

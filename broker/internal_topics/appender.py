@@ -103,7 +103,7 @@ class Appender:
         self._end_transaction = end_transaction
         self._markers: deque[_Marked] = deque()
         self._guards: dict[int, set[Guard]] = {}
-        self._begun = 0  # batches
+        self._begun = 0  # number of batches begun
         self._ended = 0
         self._moved = asyncio.Event()  # a batch ended, or markers were applied
         self._applies_markers: bool | None = None  # None until the log is loaded
@@ -162,7 +162,7 @@ class Appender:
         if self._markers and self._applies_markers is False:
             try:
                 self._tasks.spawn(f"markers {self._shard_log.name}", self._apply_committed())
-            except RuntimeError:  # the broker stops; the next load reads them
+            except RuntimeError:  # the broker stops; the next load reads the markers
                 return
             self._applies_markers = True
 
@@ -178,7 +178,7 @@ class Appender:
                     continue
                 except (ThermoclineError, OSError) as over:
                     log.warning("%s: markers are no longer applied: %s", self._shard_log.name, over)
-                    return  # the epoch ends: the next load reads them
+                    return  # the epoch ends; the next load reads the markers
                 while self._ended < first.batches and self._resigned is None:
                     self._moved.clear()
                     await self._moved.wait()
@@ -269,7 +269,7 @@ class Appender:
                     self._appended(last_offset + 1, len(batch))
             failure = None
         except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
-            if self._resigned is None:  # else it is expected, and the writes were notified
+            if self._resigned is None:  # after `resign` a failure is expected, and the writes were notified
                 log.warning("append of %d writes to %s: %s", len(writes), self._shard_log.name, refused)
             failure = refused
         finally:

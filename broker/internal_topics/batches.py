@@ -23,7 +23,7 @@ _REWRITE_GOES_ON: Final[Header] = ("thermocline.rewrite", b"goes on")
 
 
 class Rewrite(Enum):
-    """The place of a batch in a rewrite: from the batch that begins the rewrite on, the log has all live records."""
+    """The place of a batch in a rewrite. The log has all live records from the first batch of the rewrite on."""
 
     BEGINS = _REWRITE
     GOES_ON = _REWRITE_GOES_ON
@@ -52,8 +52,8 @@ class KeyValue(NamedTuple):
 def batch_of(
     records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, rewrite: Rewrite | None = None
 ) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer:
-    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `rewrite` becomes a
+    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer.
+    With a producer the batch is transactional and has no sequence, as in Kafka's coordinator. `rewrite` becomes a
     header of the first record, which other readers ignore."""
     stamped = [Record(base_offset + i, now_ms, record.key, record.value) for i, record in enumerate(records)]
     if rewrite is not None:

@@ -36,9 +36,9 @@ class InternalTopic(Protocol):
 class LogLimits:
     """Limits of one partition. Sizes in bytes, times in ms."""
 
-    append_batch_bytes_max: int  # of one batch: many writes share one flush
+    append_batch_bytes_max: int  # bytes of one batch: many writes share one flush
     append_queue_max: int  # waiting writes; more are refused as retriable
-    append_queue_bytes_max: int  # the same in bytes
+    append_queue_bytes_max: int  # bytes of waiting writes; more are refused as retriable
     snapshot_interval_ms: int  # a changed partition gets a snapshot this long after the last one
     close_timeout_ms: int  # how long a stop waits for appends in flight
 
@@ -76,10 +76,10 @@ class ShardLog(Protocol):
         """The leader epoch ended: a waiting append is dropped."""
 
     def replay(self) -> AsyncIterator[Replayed]:
-        """Replay all records in order, a few MiB at a time. If the local log holds all live records only that is read;
-        otherwise the newest snapshot (even if empty), then the local log above it. Ends when the high watermark reached
-        the log's end, so that no replayed record can be truncated. Raises Retryable (the store is needed and does not
-        answer), Corrupt, StorageFailed, Fenced, OSError.
+        """Replay all records in order, a few MiB at a time. If the local log holds all live records, only the local log
+        is read. Otherwise the newest snapshot (even an empty one) is read, then the local log above it. Ends when the
+        high watermark reached the log's end, so that no replayed record can be truncated. Raises Retryable (the store
+        is needed and does not answer), Corrupt, StorageFailed, Fenced, OSError.
         """
 
     @property
@@ -88,8 +88,8 @@ class ShardLog(Protocol):
 
     async def start_at(self, offset: int) -> bool:
         """A rewrite from `offset` on contains all live records and is committed: move the log start there, so that
-        every replica may delete lower records. Durable when this returns. False: the start did not move, because with
-        other replicas assigned the root also names the start, and the root's snapshot does not reach `offset`. Raises
+        every replica may delete lower records. Durable when this returns. False: the start did not move. If other
+        replicas are assigned, the root also names the start, and the root's snapshot does not reach `offset`. Raises
         Fenced, StorageFailed, OSError.
         """
 
@@ -113,14 +113,14 @@ class ReplayedState(Protocol):
     without waiting."""
 
     def apply(self, records: Sequence[KeyValue]) -> None:
-        """Replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
+        """Apply replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
 
     def repeated(self, records: Sequence[KeyValue]) -> None:
         """As `apply`, for records of a rewrite that began after the applied records. They repeat live records, and have
-        an effect only if those are missing here."""
+        an effect only if the live records are missing here."""
 
     def end_transaction(self, marker: TransactionMarker) -> None:
-        """A committed marker, in the order of the log: it ends its producer's transaction here."""
+        """Apply a committed marker, which ends its producer's transaction here. Calls follow the log's order."""
 
     def lost(self) -> None:
         """Called during a replay: records before this place may be missing (a gap), or the replayed records may be

@@ -1,8 +1,8 @@
 """Log of one internal topic: loads and drops the shards that this broker leads, as leadership moves.
 
 When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that
-ends in another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays
-no other.
+ends in another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing shard does
+not delay the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ReplayedState)
 
-LOADS_AT_ONCE: Final = 4  # each holds one snapshot and a few MiB of the log in memory
+LOADS_AT_ONCE: Final = 4  # a load holds one snapshot and a few MiB of the log in memory
 _IDLE_LOOK_S: Final = 0.01
 
 
@@ -95,7 +95,7 @@ class InternalLog(Generic[S]):
             self._happened(index, partition, Resigned())
 
     def forget(self) -> None:
-        """The topic was deleted: a new one starts again with any epochs."""
+        """The topic was deleted. A new topic of the name may have any leader epochs."""
         for index in tuple(self._partitions):
             self.resign(index)
         self._partitions.clear()

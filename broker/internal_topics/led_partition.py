@@ -4,8 +4,9 @@
   start moves only to the beginning of a rewrite. A replay thus needs no bucket (ADR 17).
 - For a lost disk the manifest names one snapshot of the live state.
 - A log counts as complete if its start was never moved. It also counts as complete if its first batch marks a rewrite
-  and no gap is declared above it. With a gap it does not, because the lost tail may have been part of that rewrite.
-- If the log is not complete, a replay is the newest snapshot, then the local log above it.
+  and no gap is declared above it. A log with a gap is not complete, because the lost tail may have been part of that
+  rewrite.
+- If the log is not complete, a replay reads the newest snapshot, then the local log above it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LedPartition:
         self.leader_epoch = partition.leader_epoch
         self.is_whole = False
         self._partition = partition
-        self._local = partition.local  # of this leader epoch
+        self._local = partition.local  # access to the local log for this leader epoch
         self._clock = clock
         self._workers = workers
         self._is_resigned = False
@@ -98,7 +99,7 @@ class LedPartition:
         begins_whole = await self._begins_whole()
         self.is_whole = begins_whole and not await self._may_lack_rewritten()
         snapshot = None if self.is_whole else await self._partition.tier.read_snapshot()
-        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # else the log is the best copy
+        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # otherwise the log is the best copy
             if snapshot[0] < offset:
                 raise Corrupt(
                     f"{self.name}: the snapshot ends at {snapshot[0]}, the local log begins at {offset}: "

@@ -20,7 +20,7 @@ from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 from seams.loop.tasks import Tasks
 
-GROWTH_BYTES: Final = 4 << 20  # beyond twice the live bytes: bounds a load to some hundreds of ms
+GROWTH_BYTES: Final = 4 << 20  # allowed above twice the live bytes: a load takes at most some hundreds of ms
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Shard(Protocol):
         nothing is appended once it is void; the failure is TransactionEnded."""
 
     def guard(self, producer_id: int) -> Guard:
-        """A guard, void from the next marker of that producer on. Release it."""
+        """A guard, which the next marker of that producer makes void. The caller has to release the guard."""
 
 
 class LedShard(Generic[S]):

@@ -2,12 +2,12 @@
 
 - Each batch has the applied values at the time of its append, when no other batch is in flight. No newer record is thus
   below it in the log.
-- When the last batch is committed, the log start moves to the first one. If that is not possible now, nothing is
+- When the last batch is committed, the log start moves to the first batch. If the log start cannot move now, nothing is
   rewritten. The root of a replicated log names the start, which must not exceed the root's snapshot.
 - Records of open transactions are appended again as open. Their markers follow them in the log, because records are not
   read while a marker in the log is not applied yet.
 - An interrupted rewrite changed nothing and starts over. Its batches are marked, so that a replay from below treats
-  them as repeated, not as new (`ReplayedState.repeated`). A shard delays no other.
+  them as repeated, not as new (`ReplayedState.repeated`). A failing shard does not delay the others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Rewrites:
             if await shard.shard_log.start_at(start):
                 growth.start_moved()
             else:
-                shard.book.hurry()  # after the loss of all disks the log begins at the root's start, with the snapshot
+                shard.book.hurry()  # after the loss of all disks, a log begins at the root's start
 
     async def _write(self, shard: LedShard[Any]) -> None:
         live: Iterator[KeyValue | None] = shard.state.live_again()
@@ -75,7 +75,7 @@ class Rewrites:
         start, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.BEGINS)
         while records:
             if not shard.is_ready:
-                return  # the broker stops
+                return  # the broker stops, or the shard was dropped
             live_bytes += sum(record.size for record in records)
             _, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.GOES_ON)
         shard.growth.rewritten(start, bytes_before, live_bytes)

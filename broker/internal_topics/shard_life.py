@@ -23,10 +23,10 @@ _FAILED_AGAIN_MAX_S: Final = 60.0
 
 
 class ShardState(Enum):
-    ABSENT = "absent"  # not led here
+    ABSENT = "absent"  # this broker does not lead the partition
     LOADING = "loading"
     READY = "ready"
-    FAILED = "failed"  # its log cannot be read: an operator has to act; loading is retried
+    FAILED = "failed"  # the log cannot be read: an operator has to act; loading is retried
     CLOSED = "closed"
 
 
@@ -138,7 +138,7 @@ def step(life: Life, event: Event) -> Step:
 
 def _led(life: Life, leader_epoch: int) -> Step:
     if leader_epoch <= life.leader_epoch:
-        return life, ()  # repeated, or late
+        return life, ()  # a repeated or late call
     load = Load(leader_epoch)
     commands = (load,) if life.state is ShardState.ABSENT else (Unload(), load)
     return Life(ShardState.LOADING, leader_epoch), commands

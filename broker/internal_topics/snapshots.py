@@ -1,8 +1,8 @@
 """Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk.
 
-A failing shard delays no other. The log has one line when failures begin and one when they end, for any number of
-shards. A snapshot is committed for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a
-snapshot, and a load that finds the complete local log reads none.
+A failing shard does not delay the others. The log has one line when failures begin and one when they end, for any
+number of shards. A snapshot is committed for the leader epoch it was cut in, or not at all. Nothing local is deleted
+because of a snapshot, and a load that finds the complete local log reads no snapshot.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Snapshots:
             return False
         end_offset, batches = await shard.snapshot()
         if shard.is_dropped:
-            return False  # its epoch ended during the encoding: the next leader replays these records
+            return False  # the epoch ended during the encoding: the next leader replays these records
         await shard.shard_log.commit_snapshot(end_offset, batches)
         shard.book.written(end_offset)
         return True

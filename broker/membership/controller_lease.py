@@ -27,7 +27,7 @@ class ControllerLease:
         self._world = world
         self._incarnation = incarnation
         self._lease_s = lease_s
-        self.cluster_id = ""  # of the cluster that this process joined
+        self.cluster_id = ""  # the cluster that this process joined
         self._watch = LeaseWatch(lease_s)
         self._lease: RootStore[Lease] = RootStore(
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
@@ -65,8 +65,8 @@ class ControllerLease:
         return self._watch.left_s()
 
     async def beat(self, epoch: int) -> int:
-        """Bump the lease of controller epoch `epoch`; the counter written. Raises Fenced when a later controller bumped
-        it."""
+        """Bump the lease of controller epoch `epoch`. Returns the written counter. Raises Fenced when a later
+        controller bumped it."""
 
         def bump(lease: Lease) -> Lease:
             if lease.incarnation != self._incarnation:

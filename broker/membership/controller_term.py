@@ -3,7 +3,7 @@
 - The image decides who is the controller, as for leaders. A claim whose response was lost thus takes effect when its
   author reads it (D12).
 - A broker does not claim while a controller answers it.
-- A controller that resigned stops bumping, and claims again if no other broker did.
+- A controller that resigned stops bumping, and claims again if no other broker claimed.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class ControllerTerm:
         self._times = times
         self._take = take
         self.is_controller = is_controller
-        self._is_claiming = False  # from the poll that allows a claim to the outcome of the claim
+        self._is_claiming = False  # true from the poll that allows a claim to the outcome of the claim
         self.listener: ClusterControl | None = None  # None before this broker follows its images
         self._rules: int | None = None  # the controller epoch in which `listener` began
         self._claimed_s = claimed_s  # time when the last claim was sent, boot clock; it was stored then or later
-        self._is_sure = False  # the next claim follows a resignation, and no other broker claimed in between
+        self._is_sure = False  # the next claim follows a resignation, without another broker's claim in between
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # time of the last resignation, and end of its pause
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
         self._pause_max_s = max(PAUSE_MAX_S, self._first_pause_s)
@@ -96,7 +96,7 @@ class ControllerTerm:
         if not self.is_controller:
             return
         try:
-            if self._stepped_back_until_s:  # and has not claimed again
+            if self._stepped_back_until_s:  # it resigned and has not claimed again
                 await self._controller_lease.release(self._cluster.epoch)
                 return
             sent_s = self._world.clock.boottime_s()
@@ -158,7 +158,8 @@ class ControllerTerm:
 
     # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
     def step_back(self) -> None:
-        """Resign, so that a better connected broker can claim the lease. If none does, claim it again after a pause."""
+        """Resign, so that a better connected broker can claim the lease. If no broker claims the lease, this process
+        claims it again after a pause."""
         if self._is_stepping_back or not self.is_controller:
             return
         now = self._world.clock.monotonic_s()

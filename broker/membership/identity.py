@@ -41,8 +41,8 @@ class BucketIdentity:
 
 
 class Verdict(Enum):
-    FORMAT = "format"  # both are new
-    RESUME = "resume"  # our own bucket: a new incarnation at once
+    FORMAT = "format"  # directory and bucket are new
+    RESUME = "resume"  # the directory belongs to the bucket: a new incarnation begins at once
     TAKE_OVER = "take over"  # a new directory replaces the lost one
     JOIN = "join"  # a node that the cluster does not know yet
     WAIT = "wait"  # keep watching the lease
@@ -142,7 +142,7 @@ class Standing(Enum):
     """Standing of a registered process in an image."""
 
     IN_SESSION = "in session"
-    ENDED = "its session ended"  # it expired or left; no other process replaced it
+    ENDED = "its session ended"  # the session expired, or the process left; no other process replaced it
     REPLACED = "another process serves as the node"  # exit 3: this process must not answer any more
 
 

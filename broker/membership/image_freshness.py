@@ -1,8 +1,8 @@
 """Freshness of this broker's image and session: the last times at which the image was proved to be the newest, and the
 session to be live (R23, R25).
 
-Each is the time of *sending* a request, not of its response. "Store away" keeps a session and proves no freshness. The
-controller is in session while no other broker can have claimed. A lone broker is always in session.
+Each is the time of *sending* a request, not of its response. A "store away" response keeps a session and does not prove
+freshness. The controller is in session while no other broker can have claimed. A lone broker is always in session.
 """
 
 from __future__ import annotations

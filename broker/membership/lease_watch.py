@@ -13,10 +13,10 @@ import msgspec
 
 
 class LeaseSight(Enum):
-    WATCHING = "watching"  # less than one lease duration of successful polls
+    WATCHING = "watching"  # successful polls cover less than one lease duration
     STILL = "still"  # the counter did not change for one lease duration, or there is no lease
     RELEASED = "released"
-    MOVING = "moving"  # it still moved after two leases
+    MOVING = "moving"  # the counter still moved after two lease durations
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class LeaseWatch:
         self._look_began_at = now_s
 
     def polled(self, lease: Lease | None, now_s: float, controller_epoch: int = 0) -> LeaseSight:
-        """A poll succeeded at monotonic `now_s` and read `lease`; None: there is none of the controller that
+        """A poll succeeded at monotonic `now_s` and read `lease`; None: there is no lease of the controller that
         `cluster.json` names, of epoch `controller_epoch`."""
         self._look_began_at = None
         if self._started_at is None:

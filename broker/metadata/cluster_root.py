@@ -41,15 +41,15 @@ from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
-COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes combined into one commit; a larger change is committed alone
+COMMIT_BYTES_MAX: Final = 8 * 1024  # changes combined into one commit; a larger change is committed alone
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
 _TRIES: Final = 3
 _CODEC: Final[RootCodec[Content]] = RootCodec(CLUSTER_FORMAT)
 
 
 class ImageAt(NamedTuple):
-    """The image of the first `position` records, and the controller when it was read or written (None: a root of format
-    1, which names none)."""
+    """The image of the first `position` records, and the controller at the time of the read or write (None: a root of
+    format 1, which does not name a controller)."""
 
     position: int
     image: ClusterImage
@@ -86,7 +86,7 @@ class ClusterRoot:
         self._rng = rng
         self._workers = workers
         self._clock = clock
-        self.commit_times = Latencies(1)  # of commits, however they end
+        self.commit_times = Latencies(1)  # times of commits, successful or not
         self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
         self._images = Images(store, workers)
         self.epoch = 0
@@ -113,7 +113,7 @@ class ClusterRoot:
         return await self._root.load() is not None
 
     async def load(self) -> Loaded | None:
-        """The current cluster; None where the bucket was never formatted."""
+        """The current cluster; None if the bucket was never formatted."""
         root = await self._root.load()
         return None if root is None else await self._loaded(root)
 
@@ -124,8 +124,8 @@ class ClusterRoot:
         return await self._loaded(root)
 
     async def observe(self, data: bytes) -> Loaded:
-        """A committed root from the controller, by its bytes. Commits are not based on it. Raises Corrupt, also for
-        another cluster's; NewerFormat; and as `poll` when its page has to be read."""
+        """Take the bytes of a committed root that the controller sent. Commits are not based on this root. Raises
+        Corrupt, also for another cluster's; NewerFormat; and as `poll` when its page has to be read."""
         root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
         known = self._root.known
         if known is not None and known.content.cluster_id != root.content.cluster_id:
@@ -173,10 +173,10 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
-        """Commit `records`; the image with them. Raises Fenced when this process is no longer the controller, even if
-        the records were stored before another process claimed. Raises Corrupt for an impossible image and
-        CommitTooLarge for more records than a page may hold; then nothing is written. The commit belongs to the epoch
-        of the call, and fails after a later claim."""
+        """Commit `records`. Returns the image with them. Raises Fenced when this process is no longer the controller,
+        even if the records were stored before another process claimed. Raises Corrupt for an impossible image and
+        CommitTooLarge for more records than a page may hold; in both cases nothing is written. The commit belongs to
+        the epoch of the call, and fails after a later claim."""
         epoch = self.epoch
         for _ in range(_TRIES):
             known = self._root.known
@@ -205,8 +205,8 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def _ours(self, root: Root[Content]) -> ImageAt:
-        """The image of a root that our commit returned. Raises Fenced where another controller's claim is based on it,
-        because its image may name another process as our node."""
+        """The image of a root that this process's commit returned. Raises Fenced if another controller's claim is based
+        on that commit, because the image of the claim may name another process for this node."""
         if root.epoch != self.epoch:
             raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
         position, image = await self._images.of(root.content)

@@ -15,7 +15,7 @@ from broker.metadata.records import Endpoint, Node, Row
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
-_PARTITIONS_MAX = 10_000  # of a topic, in format 1
+_PARTITIONS_MAX = 10_000  # partitions of a topic in format 1
 
 
 class PageV1(msgspec.Struct, frozen=True):

@@ -78,12 +78,12 @@ class ClusterImage(msgspec.Struct):
         return self.cluster_configs, self.node_configs.get(node_id, {})
 
     def has_session(self, node_id: int, broker_epoch: int) -> bool:
-        """Whether this is the node's session and has not ended."""
+        """Whether this is the node's session, and has not ended."""
         node = self.nodes.get(node_id)
         return node is not None and node.active and node.broker_epoch == broker_epoch
 
     def topic_named(self, name: str) -> Topic | None:
-        """A scan: for decisions, not for the request path (`MetadataCache` has the index)."""
+        """The topic of this name, found by a scan. The request path uses the index of `MetadataCache` instead."""
         return next((topic for topic in self.topics.values() if topic.name == name), None)
 
     def with_records(self, records: Iterable[MetadataRecord]) -> ClusterImage:

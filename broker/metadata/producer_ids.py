@@ -17,9 +17,10 @@ class ProducerIds:
         self._end = self._next + PER_EPOCH
 
     def give(self) -> int:
-        """An id never given before."""
+        """A new id, never given before."""
         given = self._next
-        # At a million a second they last 19 hours: no broker's InitProducerId is a hundredth as fast.
+        # At a million ids a second, the ids of a session last 19 hours. No broker answers a hundredth as many
+        # InitProducerId.
         assert given < self._end, "a session gave all of its producer ids"
         self._next = given + 1
         return given

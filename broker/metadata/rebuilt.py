@@ -1,7 +1,8 @@
 """Placeholder node for unknown replicas; marks a cluster whose `cluster.json` was rebuilt from manifests (R29). Pure.
 
-While an image has it, no operator has confirmed that all brokers are back, so logs and objects missing from the image
-are not deleted. The node never has a session, so no partition assigned to it starts before it is given up.
+While an image has this node, no operator has confirmed that all brokers are back, so logs and objects missing from the
+image are not deleted. The node never has a session, so a partition that is assigned to it does not start before the
+node is given up.
 """
 
 from __future__ import annotations

@@ -54,13 +54,13 @@ class NodeGone(msgspec.Struct, frozen=True, tag="gone", tag_field="t"):
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of one partition, always written whole: about 30 bytes.
 
-    - `replicas`: the assigned ones, before an ongoing move. `target`: those after the move; empty without one.
-      `in_sync`: replicas with every committed record.
+    - `replicas`: the assigned ones, before an ongoing move. `target`: the replicas after the move; empty without a
+      move. `in_sync`: replicas with every committed record.
     - `leader`: NO_LEADER while no replica may lead. `leader_epoch` grows by one with every change of leader, also when
       the same node leads again.
     - `partition_epoch` grows with every row; 0: the partition is new and has no log anywhere.
     - `served_epoch`: the leader epoch of the last `clean` row. `unclean_epoch`: the last leader epoch that began
-      without all acknowledged records (NO_EPOCH: none). Not `clean`: that start is not done.
+      without all acknowledged records (NO_EPOCH: none). Not `clean`: the unclean start is not done.
     """
 
     replicas: tuple[int, ...]

@@ -31,8 +31,8 @@ class PartitionFitness(NamedTuple):
 
 def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = NO_LEADER) -> Row:
     """The last step of every event: elect a leader if possible, then remove members without a session down to `minimum`
-    (min.insync.replicas, or all replicas). `begins_again`: this node leads its partitions in a new epoch. The same
-    object if nothing changes."""
+    (min.insync.replicas, or all replicas). `begins_again`: this node leads its partitions in a new epoch. Returns the
+    same object if nothing changes."""
     after = row
     candidates = led_from(image, after)
     if after.leader not in candidates:

@@ -195,7 +195,8 @@ def reassigned(
 ) -> Row | None:
     """Reassign the partition to `target`, its leader first: new replicas copy it, and when all of them are in sync the
     others leave (KIP-455). None: no change. A move to the same nodes in another order completes at once. A new move
-    continues from the replicas before the ongoing one; replicas only in that one leave at once."""
+    replaces an ongoing move: it begins with the replicas before the ongoing move, and replicas that only the ongoing
+    move added leave at once."""
     row = topic.rows[index]
     is_there = set(target) == set(row.replicas)
     after = with_replicas(image, row, target) if is_there else with_replicas(image, row, row.replicas, target)
@@ -203,13 +204,13 @@ def reassigned(
         return None
     minimum = min_in_sync_set(topic, image)
     after = with_leader_elected(image, with_move_completed(image, after, minimum, said), minimum)
-    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps
+    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps, but the epoch grows by one only
         after = with_leader(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)
 
 
 def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
-    """Cancel the ongoing move: the earlier replicas stay, those that joined for it leave at once."""
+    """Cancel the ongoing move: the earlier replicas stay, and replicas that joined for the move leave at once."""
     row = topic.rows[index]
     after = with_replicas(image, row, row.replicas)
     return next_row(row, with_leader_elected(image, after, min_in_sync_set(topic, image)))

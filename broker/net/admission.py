@@ -134,7 +134,7 @@ class ConnectionLimiter(Generic[T]):
         return self._own.open
 
     def set_limits(self, limits: NetLimits, now_s: float) -> None:
-        """Change the limits, of its crowd too."""
+        """Change the limits of the listener and of its crowd."""
         self._crowd.set_limits(limits, now_s)
         self._own.set(*self._crowd.own(self._listener), now_s)
 

@@ -32,8 +32,8 @@ _MUTE, _LEFT_OVER, _CLEAR = NEXT[Event.MUTE], NEXT[Event.LEFT_OVER], NEXT[Event.
 _THROTTLE = NEXT[Event.THROTTLE]
 
 _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
-_COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
-_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this are joined; larger ones are sent at once
+_COPY_BLOCKING_MAX: Final = 64 << 10  # the limit on a connection that had a blocking request before
+_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this size are joined; a larger one is sent at once
 _TURN_FRAMES: Final = 128  # frames dispatched before other connections get their turn
 
 
@@ -50,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._life = Lifecycle(shared, peer, self._memory_freed, self._advance)
         peer.throttle = self._life.throttle
         self._reader = FrameReader(shared.pool, shared.budget, shared.limits.request_bytes_max)
-        self._keeps_frames = False  # this peer sends requests that block
+        self._keeps_frames = False  # whether this peer sends requests that block
         self._outbox: Outbox
 
     @property

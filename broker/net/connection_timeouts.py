@@ -12,9 +12,9 @@ class Ticks(NamedTuple):
     """The limits, in ticks of the wheel."""
 
     frame: int  # from a frame's first byte to its last
-    idle: int  # without a byte from the peer
-    stall: int  # the peer takes no byte of its responses; also, from the broker's close, to take all
-    handshake: int = 11  # to complete the TLS handshake, from the admission
+    idle: int  # time without a byte from the peer
+    stall: int  # time without the peer taking a byte of its responses; also to take all after the broker's close
+    handshake: int = 11  # from the admission to the end of the TLS handshake
 
 
 class Overdue(Enum):

@@ -145,7 +145,7 @@ Answer = list[Part] | None | Later
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended. The label of a counter, so a closed set."""
+    """Why a connection ended. The value is the label of a counter."""
 
     PEER = "peer"  # the peer or the network closed it
     FRAME_LENGTH = "frame-length"  # a length that is negative, zero or above socket.request.max.bytes
@@ -161,7 +161,7 @@ class CloseReason(StrEnum):
     SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
     TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
-    TOO_FAST = "too-fast"  # connection_creation_rate of its address
+    TOO_FAST = "too-fast"  # the connection_creation_rate quota of the address
     DRAINED = "drained"  # the broker stops, and nothing was in flight
     STOPPED = "stopped"  # the broker stops, and responses did not leave within the drain time
 

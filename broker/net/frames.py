@@ -63,7 +63,7 @@ class FrameReader:
         self._pool = pool
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
-        self._backing: bytearray | None = None  # the own memory of `view`, if any: pooled, or an exact copy
+        self._backing: bytearray | None = None  # the memory that only `view` uses, if any: pooled, or an exact copy
         self._pooled = False
         self.view = _NOTHING
         self.pos = 0
@@ -71,7 +71,7 @@ class FrameReader:
         self._charged = 0
         self._expected = 0  # whole size of this peer's recent large frames
         self._held = False
-        self._copied = 0  # charged for a frame that is held elsewhere
+        self._copied = 0  # bytes charged for a frame that is held elsewhere
 
     @property
     def left(self) -> int:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # Looked up once: as attributes of their classes they cost 0.1 µs each time.
 _BEHIND, _STARVED, _CLOSING = State.BEHIND, State.STARVED, State.CLOSING
 
-_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # not the peer's fault
+_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # failures of the broker, not of the peer
 
 
 class Lifecycle:
@@ -76,7 +76,7 @@ class Lifecycle:
         was = self.state
         now = self.state = event.get(was, was)
         if was is _STARVED and now is not was and now is not _BEHIND:
-            self._shared.budget.forget(self._memory_freed)  # if it was called already, it wakes the next waiter itself
+            self._shared.budget.forget(self._memory_freed)  # a callback that was called already wakes the next waiter
 
     def update_reading(self) -> None:
         reads = self.state in READS
@@ -140,7 +140,7 @@ class Lifecycle:
             log.debug("closing %s: %s: %s", self._peer.address, reason.value, detail)
 
     def close_when_done(self) -> None:
-        """Once CLOSING: called whenever a response left."""
+        """Close the transport if all responses left; called for each response that leaves while CLOSING."""
         if self._outbox.empty:
             self._transport.close()
 

@@ -115,7 +115,7 @@ class Outbox:
     ) -> None:
         self.answers = ResponseQueue(answers_max)
         self.send = send
-        self.awaited: Later | None = None  # of a request that blocks
+        self.awaited: Later | None = None  # the response to a request that blocks
         self._progress = progress
         self._released = released
         self._failed = failed
@@ -150,7 +150,7 @@ class Outbox:
 
     def drop(self) -> None:
         for waiting in self.answers.drain():
-            cast("Later", waiting).forget(self._progress)  # it would keep this object in memory for minutes
+            cast("Later", waiting).forget(self._progress)  # the callback would keep this object in memory for minutes
 
     def close(self) -> None:
         """The connection is gone. A blocking request that completes later drops its response; if it were kept here, it

@@ -30,7 +30,7 @@ from seams.loop.tasks import FailureReport
 from seams.loop.workers import Workers
 from seams.net import Listener, Net
 
-_ABORT_S: Final = 1.0  # for aborted transports to report their end
+_ABORT_S: Final = 1.0  # time in which aborted transports report their end
 _RETRY_S_MIN: Final = 0.001
 
 
@@ -66,7 +66,7 @@ class Server:
     ) -> None:
         self.counters = NetCounters()
         self.handshakes = Handshakes(workers, report)
-        self._handshakes_apart = Handshakes(workers, report)  # so that many clients do not block brokers
+        self._handshakes_apart = Handshakes(workers, report)  # separate, so that many clients do not block brokers
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits

@@ -26,7 +26,7 @@ class NetCounters:
     bytes_out: int = 0
     frames: int = 0
     budget_waits: int = 0  # pauses of reading because frames in flight had used up the budget
-    tls_handshakes: int = 0  # complete
+    tls_handshakes: int = 0  # complete handshakes
     tls_resumed: int = 0  # handshakes that resumed a session, without a certificate
     closes: Counter[CloseReason] = field(default_factory=Counter)
 

@@ -250,7 +250,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 size = len(buffer)
                 count = machine.decrypt(buffer)
                 del buffer
-                inner.buffer_updated(count)  # also with 0 bytes, which returns the unused buffer
+                inner.buffer_updated(count)  # a call with 0 bytes returns the unused buffer
                 if count < size:
                     break
         finally:
@@ -260,7 +260,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         if machine.failure is not None:
             self._fail(machine.failure)
             return
-        self._flush(machine)  # tickets, key updates
+        self._flush(machine)  # send tickets and key updates
         if machine.is_finished:
             inner.eof_received()
             self.close()

@@ -70,7 +70,7 @@ class TlsMachine:
         self._decrypted = 0
         self.handshake_bytes = 0  # received before the handshake was complete
         self.is_established = False
-        self.failure: TlsFailed | None = None  # of `decrypt`
+        self.failure: TlsFailed | None = None  # the failure of `decrypt`
         self.is_finished = False  # the peer sent close_notify: later bytes are ignored
 
     @property
@@ -138,7 +138,7 @@ class TlsMachine:
         except (ssl.SSLError, ssl.CertificateError, ConnectionError) as refused:
             raise TlsFailed(_reason(refused)) from refused
         self.is_established = True
-        if self._is_server:  # brokers trust one another, and the tickets of a server contain no data
+        if self._is_server:  # a client does not count records, because it trusts its broker
             self._records = Records(self._object.version())
             self._take_records(self._records, memoryview(self._incoming.read()))  # the records after the handshake
         return True

@@ -34,7 +34,7 @@ class Records:
 
     def __init__(self, version: str | None) -> None:
         self._overhead = _OVERHEAD_1_3 if version == "TLSv1.3" else None
-        self._begun = b""  # of a header
+        self._begun = b""  # the received part of a header
         self._left = 0  # bytes of the current record that are not received yet
         self._of_record = 0  # data that this record can hold; negative: none, and its bytes count as wasted
         self._possible = 0  # data that the complete records can hold

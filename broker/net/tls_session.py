@@ -81,7 +81,7 @@ class ServerSession:
 
     def failed(self, reason: CloseReason, detail: str) -> None:
         self._over()
-        if reason is CloseReason.TLS_PLAINTEXT:  # the log takes ten such lines a minute
+        if reason is CloseReason.TLS_PLAINTEXT:  # logged at most ten times a minute
             peer = self._connection.peer
             log.warning("%s speaks plaintext to listener %s, which is TLS: %s", peer.address, peer.listener, detail)
         self._connection.refused(reason, detail)

@@ -4,7 +4,8 @@ Bytes leave in the order given. A frame whose length was sent is completed, or t
 socket is full, writing stops until it has room. Meanwhile at most one slice of a buffer is copied, and no file range.
 
 Hot path: several small responses leave in one system call. A file range leaves in one `sendfile` per MiB (measured:
-equal to C from 64 KB up), or in more if the socket's buffer is too small; the buffer grows the first time that happens.
+from 64 KB on as fast as C). If the socket's buffer is too small, more calls are needed; the buffer grows the first time
+that happens.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class TransportWriter:
         self._transport = transport
         self._drained = drained
         self._sender = sender
-        self._parts: deque[Part] | None = None  # waits for room; without the bytes already sent
+        self._parts: deque[Part] | None = None  # parts that wait for room, without the bytes already sent
         self._writable = True  # the transport's buffer is empty
         self._unwatch: Callable[[], None] | None = None  # stops watching the socket for room
         self._full = False  # the watched socket had no room
@@ -108,7 +109,7 @@ class TransportWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether something has not left the process yet."""
+        """Whether bytes have not left the process yet."""
         return not self._writable or bool(self._parts)
 
     @property
@@ -174,7 +175,7 @@ class TransportWriter:
                 self._send_large(parts, part)
             else:
                 self._send_small(parts)
-            parts = self._parts  # None when the connection broke meanwhile
+            parts = self._parts  # None if the connection broke meanwhile
         if self._unwatch is not None and not self._full:
             self._stop_watching()
 
@@ -291,11 +292,11 @@ class WideSendBuffers:
 
     A connection gets one when its socket has no room for a file range, and keeps it to its end. A reader of 1 MB
     responses then needs half as many turns of the broker, because the kernel sends while the reader takes. The kernel
-    holds references to the page cache, no copies: at most 416 KiB a connection (it doubles what is requested), 256 MiB
-    in all. Beyond that, and where `net.core.wmem_max` is smaller, more turns are needed.
-
-    A larger buffer would be worse. If a whole response fits, eight readers cost 0.73 s/GB of CPU (theirs included)
-    instead of 0.57, and a busy reader had 1 MB after 8 ms instead of 2 to 4 (under BBR and Reno).
+    holds references to the page cache, not copies: at most 416 KiB a connection (the kernel doubles the requested
+    size), 256 MiB in all. Further connections need more turns, and so do all connections if `net.core.wmem_max` is
+    smaller. A larger buffer would be worse. If a whole response fits, eight readers cost 0.73 s/GB of CPU (with the
+    readers' CPU) instead of 0.57 s/GB. A busy reader then had 1 MB after 8 ms instead of 2 to 4 ms (under BBR and
+    Reno).
     """
 
     def __init__(self, net: Net, connections_max: int) -> None:

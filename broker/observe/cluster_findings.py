@@ -1,8 +1,8 @@
 """Findings: problems of a cluster with their remedies, as sentences made from one image.
 
-There are none if every broker has a session and every partition has its leader and replicas. docs/operations.md has a
-section on each name. `thermocline cluster status` shows all findings; as a condition each is reported by one broker
-(cluster_summary). Pure.
+There are no findings if every broker has a session and every partition has its leader and replicas. docs/operations.md
+has a section on each name. `thermocline cluster status` shows all findings. As a condition, each finding is reported by
+one broker (cluster_summary). Pure.
 """
 
 from __future__ import annotations

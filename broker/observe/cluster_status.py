@@ -45,7 +45,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
     """A partition.
 
-    * `leader`: None without one.
+    * `leader`: None without a leader.
     * `in_sync`: replicas with all committed records, including those without a session.
     * `under_replicated`: a replica is not in sync or has no session.
     * `below_min`: fewer than min.insync.replicas replicas are in sync and have a session, so acks=all is refused.

@@ -1,6 +1,6 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, `POST /tier/seal`, `POST /reload`.
 
-With secrets (`thermocline.http.token.file`) every request needs one, except for probes, and for /metrics if it is
+With secrets (`thermocline.http.token.file`), every request needs a secret. Exceptions are probes, and /metrics if it is
 configured as open. Without secrets, a request that changes state is accepted only from loopback. Such a request always
 needs a JSON content type, so that no web page can send it (cli.md).
 """
@@ -57,8 +57,8 @@ class Secrets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """`secrets` None: every client that reaches the port may read. `context`: the present TLS context; None:
-    plaintext."""
+    """The protection of the port. `secrets` None: every client that reaches the port may read. `context`: the present
+    TLS context; None: plaintext."""
 
     secrets: Secrets | None = None
     context: Callable[[], ssl.SSLContext] | None = None

@@ -1,7 +1,7 @@
 """Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls_layer` below aiohttp's protocol.
 
 The number of connections and the time of each handshake are bounded. If the port is full, a new connection replaces
-another: the longest silent one of the address with the most connections. Idle connections of strangers thus cannot
+another connection: the longest silent connection of the address with the most connections. Idle connections thus cannot
 block a liveness probe, whose failure would restart the broker. asyncio's own TLS is not used, because it would hold 256
 KiB per connection from the first byte on.
 """

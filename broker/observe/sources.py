@@ -50,7 +50,7 @@ class Sources:
     health: Health
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
-    position: Callable[[], int]  # of the applied image: its number of records
+    position: Callable[[], int]  # number of records of the applied image
     strays: Callable[[], Awaitable[list[str]]]  # log directories that the cluster does not assign to this broker
     cluster: ClusterRoot
     cluster_control: ClusterControl
@@ -85,8 +85,8 @@ def decides(sources: Sources) -> bool:
 
 
 def heartbeat_age_s(sources: Sources) -> float:
-    """Seconds since the last answered heartbeat was sent; 0 on the controller. After a change of controller at most the
-    time since this broker knows the new one."""
+    """Seconds since the last answered heartbeat was sent; 0 on the controller. After a change of controller, it is at
+    most the time for which this broker has known the new controller."""
     if decides(sources):
         return 0.0
     clock, metadata = sources.context.world.clock, sources.context.metadata

@@ -46,7 +46,7 @@ class Waits:
 
     @contextmanager
     def reporting(self, what: Callable[[], str]) -> Iterator[None]:
-        """During the wait `/readyz` shows `what`, and it is logged every 5 s."""
+        """During the wait, `/readyz` shows `what`, and `what` is logged every 5 s."""
 
         async def report() -> None:
             while True:

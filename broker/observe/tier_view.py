@@ -24,7 +24,7 @@ from coldstore.stores.metered import MeteredStore
 from hotstore.log.partition_log import LogState
 from tiering.partition_state import Block
 
-_REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
+_REFUSALS_MIN: Final = 3  # failures in a row; fewer are not reported, because the calls are retried
 _WHY_CHARS: Final = 300
 # The order of causes: those that block appends come before those that block tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
@@ -161,7 +161,7 @@ def broker_status(
 
 
 def _blocked(sources: Sources) -> list[Blocked]:
-    """Causes of blocked partitions, most partitions first."""
+    """The causes that block partitions; the cause with the most partitions is first."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[str, str]] = {}
     for partition in sources.context.registry:
@@ -261,7 +261,7 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         copy_lag_ms=lag_ms,
         blocked=tuple(blocked),
         cache_limit_bytes=sources.tiers.cold.cache_limit_bytes,
-        cache_bytes_max=cache_max,  # a directory bucket is read in place
+        cache_bytes_max=cache_max,  # a directory bucket needs no cache, because it is read in place
         refused_certificates=sources.certificates.refused() if sources.certificates else (),
         expiring_certificates=sources.certificates.expiring() if sources.certificates else (),
         insecure=sources.context.config.insecure,

@@ -28,7 +28,7 @@ class Checkpointing:
         self._beats = world.beats
         self._logs = logs
         self._registry = registry
-        self._changed: set[HostedReplica] = set()  # written to since the last checkpoint
+        self._changed: set[HostedReplica] = set()  # logs that were written to since the last checkpoint
         self._has_new = False
         self._is_due = asyncio.Event()
 

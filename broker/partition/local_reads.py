@@ -34,7 +34,7 @@ class LocalReads:
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
-        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # a role does not share work with the next one
+        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # unique: a role does not share work with the next role
         self._damaged = damaged
         self._prepared: set[int] = set()
 

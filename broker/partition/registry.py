@@ -38,8 +38,8 @@ class Registry:
     def __init__(self, metadata: MetadataCache, node_id: int) -> None:
         self._metadata = metadata
         self._node_id = node_id
-        self.partitions: dict[tuple[str, int], LeaderReplica] = {}  # led here: clients write to and read from these
-        self.readable: Mapping[tuple[str, int], Readable] = self.partitions  # consumers may read these here
+        self.partitions: dict[tuple[str, int], LeaderReplica] = {}  # led here: clients write to and read from them
+        self.readable: Mapping[tuple[str, int], Readable] = self.partitions  # consumers may read them here
         self.resigned: dict[tuple[str, int], LeaderReplica] = {}
         """Led earlier in this process; their logs are still open."""
         self.starting: dict[tuple[str, int], LeaderReplica] = {}
@@ -47,7 +47,7 @@ class Registry:
         self.topics: dict[str, Topic] = {}  # topics of which a partition was opened to be led here
         self.changes = 0
         """Number of leadership changes here. While it is unchanged, so are topics, partitions and leader epochs."""
-        self.followed: dict[tuple[str, int], FollowerReplica] = {}  # copied from another broker
+        self.followed: dict[tuple[str, int], FollowerReplica] = {}  # partitions copied from other brokers
         self.refused: dict[tuple[str, int], RefusedCopy] = {}  # logs too damaged to open, for the time of their roles
         self.log_failures = LogFailures()  # logs that failed or lost records
         self.copied = ReplicationCounters()  # counters of replicated data

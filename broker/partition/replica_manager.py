@@ -59,7 +59,7 @@ class ReplicaManager:
         self._registry = registry
         self._report = report
         self._is_closing = False  # once set, no role begins; the clean-shutdown marker relies on that
-        self._topics: dict[str, Topic] = {}  # by id, as in the newest image
+        self._topics: dict[str, Topic] = {}  # topics by id, as in the newest image
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
         self._publications: dict[str, list[Publication]] = {}  # by topic id; removed when they are over
         self._config_updates = ConfigUpdates(self._topics, self._configure, tasks)
@@ -185,12 +185,12 @@ class ReplicaManager:
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Remove the logs of these partitions: other brokers hold them."""
         if self._is_closing:
-            return  # the next start treats them as strays
+            return  # the next start treats the logs as strays
         for index in indexes:
             self._owner(topic, index).drop(is_seen=is_seen)
 
     def reconfigure(self, topic: Topic) -> None:
-        """Apply the topic's configs to its partitions; to those being opened when they are open."""
+        """Apply the topic's configs to its partitions. A partition that is being opened gets them when it is open."""
         self._update_topic(topic)
         self._configure(topic.topic_id)
         registry = self._registry
@@ -198,7 +198,8 @@ class ReplicaManager:
             registry.topics[topic.name] = topic
 
     def follow_config(self) -> None:
-        """Apply the broker's new configs to every partition; to those being opened when they are open."""
+        """Apply the broker's new configs to every partition. A partition that is being opened gets them when it is
+        open."""
         self._config_updates.all()
 
     def _configure(self, topic_id: str) -> None:
@@ -216,7 +217,7 @@ class ReplicaManager:
         """Stop serving a deleted topic. Its waiters fail at once. Its logs are closed in the background, before a new
         topic of that name is opened."""
         if self._is_closing:
-            return  # its logs are closed with all others; the next start removes it
+            return  # the topic's logs are closed with all other logs; the next start removes them
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         registry = self._registry

@@ -98,8 +98,8 @@ async def _answers(
     *,
     validate_only: bool,
 ) -> list[A]:
-    """One answer for each resource. Too many resources get one answer, for the first resource, because one for each
-    would take seconds."""
+    """One answer for each resource. Too many resources get one answer, for the first resource, because an answer for
+    each resource would take seconds."""
 
     def refused(resource: R, why: ThermoclineError) -> A:
         return answer_type(code_of(why), str(why), resource.resource_type, resource.resource_name)

@@ -19,7 +19,7 @@ from seams.loop.turns import Turns, next_turn
 TOPIC: Final = 2
 BROKER: Final = 4
 _CLIENT_METRICS: Final = 16
-_LISTED: Final = frozenset({TOPIC, BROKER, 8, _CLIENT_METRICS, 32})  # also loggers and groups: none have configs here
+_LISTED: Final = frozenset({TOPIC, BROKER, 8, _CLIENT_METRICS, 32})  # 8: loggers, 32: groups; none have configs here
 _KINDS_SINCE: Final = 1
 _NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 

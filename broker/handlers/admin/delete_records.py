@@ -25,7 +25,7 @@ from broker.wire.messages import (
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets: acknowledged records count
+_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets, acknowledged records can be deleted
 _WAIT_MIN_S: Final = 1.0
 """A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so even a client with a
 time-out of 0 sees its deletion. This wait gives clients of this broker the same."""
@@ -61,7 +61,7 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
                 answer.error_code = code_of(refused)
             else:
                 if offset > partition.log_start_offset or not partition.leader.all_know_start(offset):
-                    answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # until it is done
+                    answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless the deletion ends in time
                     deletions.append((partition, offset, answer))
                 else:
                     answer.low_watermark = partition.log_start_offset
@@ -91,8 +91,8 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
 
 
 async def _delete(context: Context, deletions: list[_Deletion], until_s: float) -> None:
-    """Move the log starts, a few at a time. Wait until the event loop's time `until_s` for the moves and for all
-    replicas to know them; unfinished moves continue in the background."""
+    """Move the log starts, a few at a time. Wait, at most until the event loop's time `until_s`, for the moves, and
+    until all replicas know the new starts. Unfinished moves continue in the background."""
     loop = asyncio.get_running_loop()
     left, to_know = iter(deletions), dict[asyncio.Future[None], _Deletion]()
     workers = [

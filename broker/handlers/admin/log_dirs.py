@@ -51,8 +51,8 @@ async def handle_describe_log_dirs(
 async def handle_alter_replica_log_dirs(
     context: Context, request: wire.AlterReplicaLogDirsRequest, call: Call
 ) -> wire.AlterReplicaLogDirsResponse:
-    """Answer whether each replica is in the requested directory. If one is named twice the last directory counts, as in
-    Kafka.
+    """Answer whether each replica is in the requested directory. If a replica is named twice, the last directory
+    counts, as in Kafka.
     """
     wanted = {(topic.name, index): of.path for of in request.dirs for topic in of.topics for index in topic.partitions}
     topics: dict[str, list[wire.AlterReplicaLogDirsResponsePartition]] = {}

@@ -157,7 +157,8 @@ def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -
 
 
 def _refuse_unclear(answer: wire.DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
-    """Raise ApiError in Kafka's words. `ids`: those that the request names, by the names of their topics."""
+    """Raise ApiError, in Kafka's words, unless the topic is named once, by name or by id. `ids`: the ids that the
+    request names, by the names of their topics."""
     if answer.name is None:
         if answer.topic_id == wire.ZERO_UUID:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")

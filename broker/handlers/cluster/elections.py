@@ -70,7 +70,8 @@ _NOT_NEEDED: Final = ErrorCode.ELECTION_NOT_NEEDED
 
 
 def _may_change(shown: dict[str, Topic], kind: ElectionType, name: str, index: int) -> bool:
-    """Whether the image leaves something to elect. The controller's image, which decides, may be newer."""
+    """Whether this broker's image allows an election of the partition. The controller decides by its own image, which
+    may be newer."""
     topic = shown.get(name)
     if topic is None or not 0 <= index < topic.partitions:
         return False

@@ -36,7 +36,7 @@ from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchRe
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_REPORT_DELAY_S: Final = 0.01  # longest wait of a new high watermark for records to be sent with
+_REPORT_DELAY_S: Final = 0.01  # a new high watermark waits this long for records of the same response
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
 READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
@@ -214,9 +214,9 @@ class Fetch:
     def satisfied(self, result: FetchAttempt) -> bool:
         """Whether the response should leave now: enough bytes, nothing to wait for, or an error the client must see.
 
-        An unknown partition ends no wait, because a client that asks for it in a loop would do so without pause. Bytes
-        count for min_bytes as in Kafka's DelayedFetch. With min_bytes=0 the fetch still waits for bytes that are
-        loading from the bucket.
+        An unknown partition does not end the wait, because a client that asks for it in a loop would then loop without
+        a pause. Bytes count for min_bytes as in Kafka's DelayedFetch. With min_bytes=0 the fetch still waits for bytes
+        that are loading from the bucket.
         """
         request = self.request
         if result.failed or request.max_wait_ms <= 0 or self._is_over() or len(result.unknown) == self._targets():

@@ -31,8 +31,8 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 
 _READ_COMMITTED: Final = 1
 _DEBUGGING: Final = -2  # replica id of debugging clients (Kafka)
-_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, unless the disk hangs
-_SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
+_SETTLE_WAIT_S: Final = 1.0  # wait of a whole request: a sync takes milliseconds, unless the disk hangs
+_SEAM_LOOKS: Final = 5  # few, because local expiry runs every few minutes and a search takes less than a second
 
 # The first version whose clients know a sentinel.
 _SINCE: Final = {
@@ -173,7 +173,7 @@ def _sentinel(partition: Readable, timestamp: int, *, is_committed: bool) -> tup
         case _:
             last = partition.tier.remote_end_offset - 1
             if last < partition.log_start_offset:
-                return -1, -1  # also after tiering was switched off and the objects were deleted (ADR 26)
+                return -1, -1  # also if tiering was switched off and the objects were deleted (ADR 26)
             return last, _epoch_at(partition, last)
 
 

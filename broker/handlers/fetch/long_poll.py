@@ -117,7 +117,7 @@ async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
 
 
 class _Wake:
-    """Sets an event. Partitions call it without an argument, futures with themselves."""
+    """A callback that sets an event. Partitions call it without an argument; a future passes itself."""
 
     __slots__ = ("_event",)
 

@@ -36,9 +36,9 @@ class FollowerSession(NamedTuple):
 def follower_session(request: FetchRequest, nodes: Mapping[int, Node]) -> FollowerSession | None:
     """The session of a fetching broker; None for a consumer.
 
-    Returns NO_EPOCH, which is refused as an ended session, in two cases. Below version 15 a request names no session.
-    Or the process differs from the one in the image, as in a cluster on a copy of this bucket, which assigns the same
-    epochs again.
+    Returns NO_EPOCH, which is refused as an ended session, in two cases. In the first the request has a version below
+    15 and names no session. In the second the process differs from the one in the image. This happens in a cluster on a
+    copy of this bucket, which assigns the same epochs again.
     """
     if not is_from_follower(request):
         return None

@@ -16,8 +16,8 @@ from broker.security.authorizer.kinds import ResourceType
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
-_POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
-_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: in older versions a missing group is Dead, which is no error
+_POSITIONS_PER_TURN: Final = 2_000  # rows of OffsetDelete, 3 µs each on the loop
+_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: in older versions a missing group is Dead, without an error
 
 
 async def handle_list_groups(
@@ -76,7 +76,7 @@ def _described(row: DescribedGroup, version: int, asked: bool) -> wire.DescribeG
             )
             for member in row.members
         ],
-        # With an authorizer, its rule of this API replaces this with the client's operations.
+        # If there is an authorizer, its rule for this API replaces this value with the client's operations.
         authorized_operations=UNRESTRICTED.operations(ResourceType.GROUP, row.group_id)
         if asked and error is ErrorCode.NONE
         else NOT_REQUESTED,

@@ -113,7 +113,7 @@ def _said(error: ErrorCode, key_type: int, version: int, *, is_served: bool) -> 
 async def handle_join_group(
     coordinator: GroupCoordinator, request: wire.JoinGroupRequest, version: int, client: ClientInfo
 ) -> wire.JoinGroupResponse:
-    """JoinGroup. v0 has no rebalance timeout and uses that of the session. In v4+ a new member must rejoin with the id
+    """JoinGroup. v0 has no rebalance timeout and uses the session timeout. In v4+ a new member must rejoin with the id
     it is given. In v9 a returning static leader may skip the assignment.
     """
     reply = await coordinator.members.join(

@@ -22,11 +22,11 @@ from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from seams.loop.turns import next_turn
 
-_TOPIC_IDS_SINCE: Final = 10  # of OffsetCommit and OffsetFetch
+_TOPIC_IDS_SINCE: Final = 10  # versions of OffsetCommit and OffsetFetch
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
 _OFFSET_FETCH_GROUPS_SINCE: Final = 8
 _COMMIT_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
-_ANSWER_ROWS_MAX: Final = 100_000  # of one OffsetFetch, over all its groups; more are INVALID_REQUEST
+_ANSWER_ROWS_MAX: Final = 100_000  # rows of one OffsetFetch, over all its groups; more are INVALID_REQUEST
 _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 
 
@@ -38,7 +38,7 @@ async def handle_offset_commit(
 ) -> wire.OffsetCommitResponse:
     """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND; in versions below 9 ILLEGAL_GENERATION."""
     by_id = version >= _TOPIC_IDS_SINCE
-    strangers: set[int] = set()  # indexes in request.topics of unknown ids
+    strangers: set[int] = set()  # indexes in request.topics whose id is unknown
     rows: list[CommitRow] = []
     for at, topic in enumerate(request.topics):
         name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
@@ -80,7 +80,7 @@ async def handle_offset_commit(
 
 
 def _by_name(code: ErrorCode) -> ErrorCode:
-    """Clients that name topics by name do not know UNKNOWN_TOPIC_ID."""
+    """The error for a client that uses topic names: such a client does not know UNKNOWN_TOPIC_ID."""
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code
 
 
@@ -250,7 +250,7 @@ def _identified(
     topic: FetchedOffset, asked: _GroupQuery, topic_id_of: Callable[[str], UUID]
 ) -> wire.OffsetFetchResponseGroupTopic:
     """A topic's rows by its id. A topic may have been created again under the name, so an offset of another topic id
-    counts as none. If the request named no topics, the id of the first offset counts; an unstable row has none."""
+    counts as none. If the request named no topics, the id of the first offset counts; an unstable row has no id."""
     topic_id = asked.ids.get(topic.topic)
     if topic_id is None:
         held = (value.topic_id for _, value in topic.partitions if value is not UNSTABLE)

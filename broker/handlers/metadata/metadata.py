@@ -42,7 +42,7 @@ from seams.loop.turns import Turns, next_turn
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
 _AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # most topics in a Metadata request that creates missing ones
-_CACHED_TOPICS_MAX: Final = 16  # topics that a request may name whose response is cached
+_CACHED_TOPICS_MAX: Final = 16  # most topics in a request whose response is cached
 _LISTENER_NOT_FOUND_SINCE: Final = 6
 _BEFORE: Final = 2  # bytes of the error code; the index follows it in every version
 _INDEX: Final = struct.Struct(">i")
@@ -66,8 +66,8 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
     response = await _answer(context, request, call, named)
     response.topics += hidden
     (body,) = await encoded_in_turns(ApiKey.METADATA, call.version, response)
-    assert isinstance(body, bytes)  # there are no records in it
-    # A missing topic may exist at the next request.
+    assert isinstance(body, bytes)  # the response has no records
+    # A response with a missing topic is not cached, because the topic may exist at the next request.
     is_whole = all(topic.error_code == ErrorCode.NONE for topic in response.topics)
     if key is not None and is_whole and stamp == view_stamp(context):
         context.response_cache.keep(stamp, key, body)
@@ -237,7 +237,7 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
         made = query.topic_named(name)
         if made is not None:
             return query.shown(made)
-        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted as soon as it was open
+        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the topic was deleted as soon as it was open
     except ApiError as refused:
         missing.error_code = refused.code
     except (ThermoclineError, TimeoutError):
@@ -246,9 +246,9 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
 
 
 class PartitionEncoder:
-    """Encodes the partitions of a view: of ten thousand, most differ only in their index. The bytes equal the codec's.
+    """Encodes the partitions of a view, of which most differ only in their index. The bytes equal the codec's.
 
-    Hot path: 0.2 µs a partition, where a message and its encoding take 0.8.
+    Hot path: 0.2 µs a partition. A message and its encoding by the codec would take 0.8 µs.
     """
 
     def __init__(self, view: ClusterView, version: int) -> None:

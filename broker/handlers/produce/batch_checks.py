@@ -1,13 +1,14 @@
 """Checks of a produced batch before its append: size, codec, timestamps, and records where needed.
 
-Kafka reads every record. This broker trusts a header, with two exceptions, whose records are read so that none is later
-than the topic's `message.timestamp.*.max.ms`:
+Kafka reads every record. This broker trusts a header, with two exceptions. In these the records are read, so that no
+record is later than the topic's `message.timestamp.*.max.ms` allows:
 
 - The greatest timestamp is below that of the first record (Sarama before 2025 writes −1).
 - The header is recognised as written by KafkaJS, which writes the timestamp of the last record.
 
-A forged header harms only its producer. `thermocline.validate.records=true` reads the records of every batch. So does a
-compacted topic: each record needs a key, and the cleaner must be able to read it (`logformat.key_check`).
+A forged header harms only its producer. With `thermocline.validate.records=true` the records of every batch are read.
+The records for a compacted topic are always read: each record needs a key, and the cleaner must be able to read the key
+(`logformat.key_check`).
 
 A valid batch is written unchanged, except that an impossible maximum timestamp is repaired. The event loop reads a
 limited number of uncompressed records, for each batch and for each request or run; a worker reads the rest.
@@ -47,13 +48,13 @@ from logformat.record_batch import (
 )
 from logformat.records import timestamp_range, validate_records
 
-ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read zstd
 _RECORDS_ON_LOOP_MAX: Final = 1_000
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
 _KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
-KEYS_AT_ONCE_MAX: Final = 1_000  # of one request or run
+KEYS_AT_ONCE_MAX: Final = 1_000  # keyed records of one request or run
 RECORDS_BYTES_MAX: Final = 32 << 20  # decompressed (or max.message.bytes): beyond it a zip bomb is refused
-_NAMED_MAX: Final = 3  # in the message, as in Kafka
+_NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 
 Inspection = RecordsFound | InvalidRequest
 """Result of an inspection of the records, or the reason of a refusal."""
@@ -193,7 +194,7 @@ class BatchChecks:
         """Set the time of the checks. False when they are stale: the configuration changed, or too few replicas are in
         sync."""
         config = self.partition.config
-        if not self._stamps:  # else the producer's timestamps are replaced: Kafka does not judge them
+        if not self._stamps:  # otherwise the broker replaces the timestamps, and Kafka does not check them
             self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
             self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
         if self._acks == -1 and not self.partition.leader.takes_all:

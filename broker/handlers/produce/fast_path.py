@@ -81,7 +81,7 @@ class FastPath:
         return run.count, run.end, [run.answers()]
 
     def _alike(self, route: ProduceRoute, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
-        """The requests for the same partition as the peer's last one."""
+        """The requests for the same partition as the peer's last request."""
         known = route.alike
         if known is None or route.key is None:
             return None
@@ -132,7 +132,8 @@ class MixedWalk:
         self._shares: dict[tuple[str, int], PartitionBatches] = {}
 
     def run(self, route: ProduceRoute, view: memoryview, pos: int, end: int) -> MixedRun | None:
-        """The requests of `view[pos:end]` with the head of the peer's last one; None if there is none."""
+        """The requests of `view[pos:end]` that have the head of the peer's last request; None if there is no such
+        request."""
         head, frame_bytes_max = self._head, self._context.config.request_bytes_max
         requests: list[MixedRequest] = []
         batches = 0

@@ -104,7 +104,8 @@ class ProduceFlow:
         """The backpressure or reservation that the request must wait for, or None."""
         wait: Awaitable[object] | None = self._context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self._context, request)):
-            # The reservation is used up while the store is slow or away: delay first, then KAFKA_STORAGE_ERROR.
+            # While the store is slow or away, the reservation is used up. A request is then delayed, and at last gets
+            # KAFKA_STORAGE_ERROR.
             wait = produce.more_offsets(short, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
         return wait
 
@@ -143,8 +144,8 @@ class ProduceFlow:
                 verification.end()
 
     async def _verified(self, call: Call, request: ProduceRequest) -> Verification | None:
-        """The coordinators' answers about transactions that begin here; None if none begins. A marker before the append
-        invalidates them.
+        """The coordinators' answers about transactions that begin here; None if none begins. A transaction marker that
+        is written before the append invalidates the answers.
         """
         wanted = unverified(self._context, request)
         return await verify(self._context, call, request, wanted) if wanted else None

@@ -121,7 +121,7 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
                 header, budget, validates=validates, compacts=config.compacts
             ):
                 continue
-            if header.size == len(data.records) <= config.max_message_bytes:  # else the append refuses it
+            if header.size == len(data.records) <= config.max_message_bytes:  # otherwise the append refuses it
                 found.append((data, max(RECORDS_BYTES_MAX, config.max_message_bytes), config.compacts))
     return found
 

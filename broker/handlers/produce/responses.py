@@ -15,7 +15,7 @@ from typing import Final
 from broker.wire.apis import APIS, ApiKey, is_flexible
 from broker.wire.primitives import uvarint
 
-_ERRORS_SINCE: Final = 8  # record errors and an error message
+_ERRORS_SINCE: Final = 8  # version since which a row has record errors and an error message
 _LOG_START_SINCE: Final = 5
 ALIKE_SINCE: Final = _LOG_START_SINCE  # no client of today sends an older version
 
@@ -25,7 +25,7 @@ _HEAD: Final = struct.Struct(">ii")  # size, correlation id
 _PREFIX_SIZE: Final = 4
 _NO_THROTTLE: Final = bytes(4)
 _NO_TAGS: Final = b"\0"
-_NULL: Final = (b"\xff\xff", b"\0")  # a string, inflexible and flexible
+_NULL: Final = (b"\xff\xff", b"\0")  # a null string in an inflexible and in a flexible version
 _OUTCOME: Final = struct.Struct(">hqqq")
 _INT64_SIZE: Final = 8
 
@@ -68,7 +68,8 @@ class _Form:
         return (uvarint(len(data) + 1) if self.flexible else _INT16.pack(len(data))) + data
 
     def row_in_parts(self, index: int, outcome: Outcome) -> bytes:
-        """A row of any kind, also with a message or without log start offset. `row` packs the others."""
+        """Pack a row of any kind, also one with a message or without log start offset. `row` packs only the usual
+        rows."""
         error, base_offset, append_time_ms, log_start_offset, message = outcome
         facts = _INT32.pack(index) + _OUTCOME.pack(error, base_offset, append_time_ms, log_start_offset)
         if not self.says_start:

@@ -73,7 +73,7 @@ class PartitionBatches:
         return [one for one in result if not isinstance(one, Appended)]
 
     def fail(self, why: Exception) -> None:
-        """The commit failed with `why`. Batches that were already committed succeed, as if each had been appended
+        """The commit failed with `why`. Batches that were already committed succeed, as if each batch had been appended
         alone."""
         appended = self.appended
         if appended is not None:

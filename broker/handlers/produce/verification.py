@@ -3,8 +3,9 @@
 From Produce 12 on the broker adds the partition to the transaction. In earlier versions the client added it, and the
 broker only verifies that. The coordinator is not asked about a transaction that is open here. The answer is valid for
 an append in the same turn of the event loop; the partition's guard shows whether a marker was written meanwhile. While
-markers of the previous transaction are in flight, the coordinator is asked again for a while, because a client would
-wait for its `retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
+markers of the previous transaction are in flight, the coordinator is asked again for a while, because otherwise the
+client would wait for its `retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and
+ReplicaManager.handleProduceAppend."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from logformat.record_batch import HEADER_SIZE, MAGIC, read_header
 
 ADDS_SINCE: Final = 12
 _ABORTABLE_SINCE: Final = 11
-_PAUSE_S: Final = 0.002  # about the time of a marker; each further pause is twice as long, up to the configured one
+_PAUSE_S: Final = 0.002  # about the time of a marker; each further pause is twice as long, up to the configured pause
 # The coordinator is unavailable: clients repeat a produce after this error.
 _AWAY: Final = (
     ErrorCode.NETWORK_EXCEPTION,

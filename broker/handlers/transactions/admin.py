@@ -1,8 +1,8 @@
 """DescribeTransactions, ListTransactions (KIP-664, KIP-994, KIP-1152).
 
 Our additional fields are for brokers: the transaction's epoch, the client's version, whether the transaction has a
-given partition, its start, and its previous producer id. The last one finds a transaction whose end took a new id. The
-answer also lists the partitions of `__transaction_state` that it covers.
+given partition, its start, and its previous producer id. The previous producer id finds a transaction whose end took a
+new id. The answer also lists the partitions of `__transaction_state` that it covers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def handle_describe_transactions(
 def _described_by(
     coordinator: TransactionCoordinator | None, transactional_id: str
 ) -> tuple[ErrorCode, Transaction | None]:
-    """A read-only broker coordinates nothing."""
+    """The error, or the transaction. A read-only broker (`coordinator` None) has no transactions."""
     if coordinator is None:
         return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, None
     return coordinator.describe(transactional_id)
@@ -139,9 +139,9 @@ def _has(transaction: Transaction, request: wire.ListTransactionsRequest) -> boo
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
-    """Raises re.error. Kafka's RE2J needs no limit. Python does: with at most two repetitions and no repeated group its
-    time is at most quadratic in an id's length. Syntax that Python and RE2J read differently, or that only one of them
-    knows, is refused.
+    """Compile a pattern. Raises re.error. Kafka's RE2J needs no limit, but Python's `re` does: with at most two
+    repetitions and no repeated group, its time is at most quadratic in an id's length. Syntax that Python and RE2J read
+    differently, or that only one of them knows, is refused.
     """
     if not text:
         return None

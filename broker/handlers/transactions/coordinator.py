@@ -23,13 +23,13 @@ from seams.loop.turns import Turns, next_turn
 
 _FENCED_SINCE: Final = 2
 _INIT_FENCED_SINCE: Final = 4
-_BATCHED_SINCE: Final = 4  # AddPartitionsToTxn of brokers
+_BATCHED_SINCE: Final = 4  # AddPartitionsToTxn that brokers send
 _EPOCH_BUMP_SINCE: Final = 5  # EndTxn of transaction version 2
-PARTITIONS_MAX: Final = 100_000  # of one AddPartitionsToTxn, 3 µs each; a transaction takes fewer
+PARTITIONS_MAX: Final = 100_000  # most partitions of one AddPartitionsToTxn, 3 µs each; a transaction takes fewer
 
 
 def _coordinator(context: Context) -> TransactionCoordinator:
-    assert context.transactions is not None  # else these APIs are not served
+    assert context.transactions is not None  # without a coordinator these APIs are not served
     return context.transactions
 
 

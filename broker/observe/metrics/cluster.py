@@ -20,7 +20,7 @@ from broker.replication.catch_up import ReplicationCounters
 
 
 def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateReplica]) -> Iterator[Metric]:
-    """`late`: replicas of partitions led here."""
+    """Metrics of the cluster. `late`: late replicas of partitions that this broker leads."""
     yield from _who(sources, seen)
     yield from _partitions(seen)
     yield from _turnover(sources.turnover)

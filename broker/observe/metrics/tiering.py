@@ -50,7 +50,7 @@ TEXTS: Final = {
 
 
 def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int]) -> Iterator[Metric]:
-    """Figures by name, with those of cold reads."""
+    """Figures by name, including the figures of cold reads."""
     for name, value in totals.items():
         make = gauge if name in _GAUGES else counter
         yield make(name, TEXTS.get(name, name.replace("_", " ")), value)

@@ -2,7 +2,7 @@
 
 The first TOPICS_MAX topics have separate series, and the first PARTITIONS_MAX of their partitions have offsets. All
 others are summed under an empty label, which Prometheus treats as no label. Sums are thus right, and clients cannot
-make a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
+make a scrape grow without bound. A scrape walks the partitions once, in turns of 5 ms.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
 
 
 def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
-    """Late replicas with a session, of a partition led here. A replica with all records that the log had half a second
-    ago is not late."""
+    """Late replicas with a session, of a partition led here. A replica that has all records which the log had half a
+    second ago is not late."""
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:
         return []

@@ -27,9 +27,9 @@ from seams.rng import Rng
 
 
 class LeaderFetchers:
-    """The two fetchers from one broker, one for each lane. A replica is in one of them. While one fetcher has a fetch
-    of the replica in flight, the other does not fetch it, so the leader gets one position at a time. `fetcher` makes
-    the fetcher of a lane. `quiet_ms`: see `FetchLane`.
+    """The two fetchers from one broker, one for each lane. A replica is in one of the lanes. While one fetcher has a
+    fetch of the replica in flight, the other fetcher does not fetch the replica, so the leader gets one position at a
+    time. `fetcher` makes the fetcher of a lane. `quiet_ms`: see `FetchLane`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LeaderFetchers:
                 fetcher.throttle(key, is_throttled=is_throttled)
 
     def wake(self, key: Key) -> None:
-        """Its next fetch position changed."""
+        """The next fetch position of `copy` changed."""
         for fetcher in self.both:
             if fetcher.has(key):
                 fetcher.wake(key)

@@ -1,9 +1,9 @@
 """Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader.
 
-The partition serves records below the follower's own high watermark, the lesser of the leader's and its own log end.
-`FollowerReplica.readable` makes it after the first clean response of the leader epoch (KAFKA-14704). It ends with the
-role. Offsets below the local log are in the bucket, because a follower deletes only segments that its leader found
-complete in the bucket.
+The partition serves records below the follower's own high watermark, which is the lesser of the leader's high watermark
+and the follower's log end. `FollowerReplica.readable` makes it after the first clean response of the leader epoch
+(KAFKA-14704). It ends with the role. Offsets below the local log are in the bucket, because a follower deletes only
+segments that its leader found complete in the bucket.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FollowerFetch(Watchable):
         return True
 
     def end_visible(self, wait_s: float) -> None:
-        """Does nothing: a follower does not wait."""
+        """Do nothing: a follower does not wait."""
 
     def lacks(self, offset: int) -> bool:
         """Whether the leader reported the records below `offset` as committed, but this log lacks some of them."""
@@ -116,4 +116,4 @@ class FollowerFetch(Watchable):
         self.waiters.watch(watcher)
 
     def hurry(self) -> None:
-        """Nothing to do: the fetcher syncs at once."""
+        """Do nothing: the fetcher syncs at once."""

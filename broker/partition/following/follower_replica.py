@@ -48,13 +48,14 @@ from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 1.0  # between tries to checkpoint the log start
+_AGAIN_S: Final = 1.0  # pause between tries to checkpoint the log start
 _OFFSET_MOVED: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
 
 
 class FollowerReplica:
-    """Created for an open log whose tail is flushed (D65). `moved` is called when its next fetch changed (see
-    `FetchTarget.next_fetch`), `torn` when its log has to be opened again. Every method runs on the loop."""
+    """A follower's replica, made for an open log whose tail is flushed (D65). `moved` is called when the replica's next
+    fetch changed (see `FetchTarget.next_fetch`), `torn` when the log has to be opened again. Every method runs on the
+    loop."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class FollowerReplica:
         self.topic_id = UUID(bytes=local.topic_id)
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
-        self.failure = local.failure  # the reason why copying stopped; else empty
-        self.verified_end = -1  # as the leader reported it last
+        self.failure = local.failure  # the reason why copying stopped; empty while it goes on
+        self.verified_end = -1  # as in the leader's last report
         self._cold = cold
         self._tasks = tasks
         self._clock = clock
@@ -87,17 +88,17 @@ class FollowerReplica:
         self._copied = copied
         self._moved = moved
         self._torn = torn
-        self._damaged_offset = -1  # of the last damaged response
+        self._damaged_offset = -1  # fetch offset of the last damaged response
         self._ended = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
-        self.follower.log_start_offset = local.log_start_offset  # from a checkpoint, or from its files
+        self.follower.log_start_offset = local.log_start_offset  # known from a checkpoint or from the log's files
         self._truncation = FollowerTruncation(lease, self.follower, cold, clock, copied, self._ended)
         self._start_checkpoint: asyncio.Task[None] | None = None
-        self.reads: FollowerFetch | None = None  # for consumers; made for the first one
+        self.reads: FollowerFetch | None = None  # made for the first consumer
         lease.listen(self)
-        if local.failure:  # may come from a sync between two roles
+        if local.failure:  # the failure may come from a sync between two roles
             log_failures.failed(self._place, local.failure)
         else:
             log_failures.works(self._place)
@@ -161,7 +162,7 @@ class FollowerReplica:
         # Checked before the state machine changes, so a refused response changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
-            records = filler_from(records, asked.offset)  # the leader's cleaner is ahead of the follower's
+            records = filler_from(records, asked.offset)  # needed if the leader's cleaner is ahead of the follower's
             headers = _checked(records, self._least_offset(asked))
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
@@ -239,7 +240,7 @@ class FollowerReplica:
             return False
         self.opened.flusher.request()
         if not self.log.config.waits_for_flush:
-            self.flushed(self.log.stable_end_offset)  # the page cache counts (`os`)
+            self.flushed(self.log.stable_end_offset)  # with `os` a record in the page cache counts as flushed
         return True
 
     def _start_at(self, offset: int) -> None:
@@ -346,15 +347,15 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleanable_end(self) -> int:
-        """Like the leader's, but bounded by the own last stable offset, because an undecided record supersedes none
-        (TX17). `verified_end`: the end that the leader verified in the bucket."""
+        """As the leader's, but bounded by this log's last stable offset, because an undecided record does not supersede
+        another record (TX17). `verified_end`: the end that the leader verified in the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
         self.opened.flusher.tick(now_ms)
-        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
+        self.log.last_stable_offset(self.high_watermark)  # this call drops committed entries
         return self.log.dirty_bytes > 0
 
 

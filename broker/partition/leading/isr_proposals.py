@@ -23,14 +23,14 @@ from seams.loop.beats import Beats
 
 log = logging.getLogger(__name__)
 
-_AGAIN_MS: Final = 2_000  # until a proposal without an applied outcome is repeated
-_PROPOSALS_MAX: Final = 1_000  # in one request: a row of three replicas has 60 bytes
+_AGAIN_MS: Final = 2_000  # time until a proposal without an applied outcome is repeated
+_PROPOSALS_MAX: Final = 1_000  # proposals of one request: a row of three replicas has 60 bytes
 
 
 @dataclass(eq=False, repr=False)
 class IsrProposals:
-    """`propose` sends a request of this session to the controller. ThermoclineError or OSError: it was refused, or the
-    outcome is unknown."""
+    """`propose` sends a request of this session to the controller. ThermoclineError or OSError: the request was
+    refused, or its outcome is unknown."""
 
     _registry: Registry
     _propose: Callable[[list[PartitionProposal]], Awaitable[tuple[ErrorCode, ...]]]
@@ -50,7 +50,7 @@ class IsrProposals:
                 continue
             try:
                 codes = await self._propose(proposals)
-            except (ThermoclineError, OSError) as unknown:  # ConnectionError and TimeoutError among them
+            except (ThermoclineError, OSError) as unknown:  # includes ConnectionError and TimeoutError
                 log.warning("%d in-sync sets were proposed, the outcome is unknown: %s", len(proposals), unknown)
                 continue
             for proposal, code in zip(proposals, codes, strict=True):

@@ -1,13 +1,13 @@
-"""Led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
+"""Led partition: its log, waiting operations and tier. The partition leads, or it resigned and may lead again.
 
 - With `thermocline.flush=sync` a record is visible, and its produce acknowledged, once it is flushed; with `os` once it
   is in the page cache. `replication.leader` derives the high watermark, also for a leader without followers.
 - The high watermark never falls within a leader epoch. Waiters are called on the loop after it moved.
-- Nothing is appended while it does not lead.
-- A transaction begins only with a guard that is still valid since its coordinator's confirmation (`verification`).
+- Nothing is appended while the partition does not lead.
+- A transaction begins only with a guard that has been valid since the coordinator's confirmation (`verification`).
 
 Hot path: `append` runs once a batch, `flushed` once a sync, in `os` mode once a batch: 5.6 µs and 0.4 µs besides the
-pwrite (CPython 3.11). `leading` and `high_watermark` are plain attributes for it.
+pwrite (CPython 3.11). For this reason `leading` and `high_watermark` are plain attributes.
 """
 
 from __future__ import annotations
@@ -155,17 +155,17 @@ class LeaderReplica(Watchable):
         lease.saw_epoch(row.leader_epoch)
         # An unclean start may have truncated the log, or restarted it at the bucket's end.
         self.flusher, self.high_watermark = self.opened.flusher, self.leader.high_watermark
-        if log.leader_epoch <= row.leader_epoch:  # else it is read-only: each append is refused
+        if log.leader_epoch <= row.leader_epoch:  # otherwise the log is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
         state = tier.partition_state
         state.visible_end = lambda: self.last_stable_offset
         state.committed_end = lambda: self.high_watermark
         state.on_remote_end = self._held
-        state.on_verified = self.waiters.appended  # only replicas, which may delete local segments, need it
+        state.on_verified = self.waiters.appended  # only replicas need this, because they may delete local segments
         self.leader.held(tier.remote_end_offset)
         self._follow_leader()
         if not self.leader.is_end_known:
-            self.flusher.request()  # for records not synced when it resigned
+            self.flusher.request()  # syncs records that were not synced at the last resignation
 
     # ── replicas ─────────────────────────────────────────────────────────────────────────────────────────────────
     def applied(self, row: AppliedRow) -> None:
@@ -208,7 +208,7 @@ class LeaderReplica(Watchable):
 
     def start_known(self, offset: int) -> asyncio.Future[None] | None:
         """A future that is done when every active in-sync or proposed replica knows a log start at or above `offset`;
-        None: they do. Fails with Fenced when the leadership ends first."""
+        None: they know it already. Fails with Fenced when the leadership ends first."""
         if not self.leading:
             raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
         return None if self.leader.all_know_start(offset) else self.delayed_delete_records.wait(offset)
@@ -265,9 +265,9 @@ class LeaderReplica(Watchable):
         *,
         is_verified: bool = False,
     ) -> Appended:
-        """Append one checked batch within a transaction. `guard`: confirmed by the coordinator for this request, if the
-        transaction was not open. `is_verified`: the caller has its own guard, or appends again to an open transaction.
-        Raises TransactionNotVerified, OutOfOrderSequence, TooManyTransactions, and as `append`."""
+        """Append one checked batch within a transaction. `guard`: set if the transaction was not open; the coordinator
+        confirmed it for this request. `is_verified`: the caller has its own guard, or appends again to an open
+        transaction. Raises TransactionNotVerified, OutOfOrderSequence, TooManyTransactions, and as `append`."""
         if not self.leading:
             raise self._is_over()
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
@@ -359,7 +359,7 @@ class LeaderReplica(Watchable):
                 self._mark_isr_pending()
             self.flusher.request()
             if not log.config.waits_for_flush:
-                self.flushed(appended.last_offset + 1)  # the page cache counts (`os`)
+                self.flushed(appended.last_offset + 1)  # with `os` a record in the page cache counts as flushed
             if self.waiters.at_tail:
                 self.waiters.appended()
             if appended.last_offset >= self._reserve_at:
@@ -390,7 +390,7 @@ class LeaderReplica(Watchable):
         return False
 
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
-        """`when_visible` as a future; None where it is visible."""
+        """`when_visible` as a future; None if everything is visible already."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def acked(failure: Exception | None) -> None:
@@ -404,9 +404,9 @@ class LeaderReplica(Watchable):
         return None if self.when_visible(end_offset, deadline_s, acked) else future
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are,
-        or never will be. With acks=1 those records are acknowledged already, so a later request for the log end must
-        count them, as in Kafka."""
+        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are
+        visible already, or never will be. With acks=1 those records are acknowledged already, so a later request for
+        the log end must count them, as in Kafka."""
         if self.log.state is LogState.FAILED or not self.leading:
             return None  # no more records become visible
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
@@ -427,7 +427,7 @@ class LeaderReplica(Watchable):
         self.waiters.moved(self.high_watermark)
 
     def failed(self, why: LogFailed) -> None:
-        """The log is offline. Waiting records were never acknowledged."""
+        """The log is offline. Waiting records were not acknowledged."""
         self._log_failures.failed((str(self.topic_id), self.index), str(why))
         self.waiters.fail(why)
 
@@ -453,7 +453,7 @@ class LeaderReplica(Watchable):
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()
-        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
+        self.log.last_stable_offset(self.high_watermark)  # this call drops committed entries
         return self.log.dirty_bytes > 0 or self.waiters.has_acks
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -74,7 +74,7 @@ class ProduceBackpressure:
         self._tiers = tiers
         self._dirty_bytes_max = min(dirty_bytes_max, memory_bytes() // DIRTY_SHARE_OF_MEMORY)
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._refused_at_s: dict[AppendRefusal, float] = {}  # the last one of each kind that has not ended
+        self._refused_at_s: dict[AppendRefusal, float] = {}  # time of the last refusal of each kind that has not ended
         self.refused: Counter[AppendRefusal] = Counter()
         self.throttled_count = 0
         self.is_draining = False
@@ -109,7 +109,7 @@ class ProduceBackpressure:
             )
 
     def refuse(self, why: StorageFailed) -> None:
-        """An append found no room: counted, and logged when it is the first in a while."""
+        """An append found no room. Count the refusal, and log it if it is the first in a while."""
         kind = _REFUSALS.get(type(why), AppendRefusal.OTHER)
         self.refused[kind] += 1
         now_s = asyncio.get_running_loop().time()
@@ -118,7 +118,8 @@ class ProduceBackpressure:
         self._refused_at_s[kind] = now_s
 
     def _append_succeeded(self) -> None:
-        """An append succeeded after refusals, perhaps to another log: then refusals continue."""
+        """An append succeeded after refusals. A kind of refusal ends only after `REFUSALS_OVER_S` without one, because
+        the append may be to another log."""
         now_s = asyncio.get_running_loop().time()
         for kind, last_s in tuple(self._refused_at_s.items()):
             if now_s - last_s >= REFUSALS_OVER_S:

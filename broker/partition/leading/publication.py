@@ -30,7 +30,7 @@ class Publication:
         self._ready: dict[int, LeaderRole] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.was_given_up = False
-        self.over = asyncio.Event()  # each serves, stays offline, or is no longer to be led
+        self.over = asyncio.Event()  # set when each partition serves, stays offline, or is no longer to be led
 
     @property
     def ready_count(self) -> int:

@@ -70,4 +70,4 @@ class LogShutdown:
                 self._report(f"close {opened.place}", failure)
                 is_clean = False
             if not is_clean:
-                self._stops_clean = False  # stays false, because other logs close meanwhile
+                self._stops_clean = False  # never set to true again, because other logs close meanwhile

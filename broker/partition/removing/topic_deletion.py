@@ -1,4 +1,4 @@
-"""Deletion of topics: every broker removes its files, the controller's broker also the objects (R24).
+"""Deletion of topics: every broker removes its files, and the controller's broker also removes the objects (R24).
 
 - Only topics that the image names as deleted are removed. While the rebuild of a cluster is not confirmed, no topic is
   removed (R29).
@@ -27,14 +27,15 @@ from seams.rng import Rng
 from tiering.service import TierService
 
 RETRY_S_MAX: Final = 300.0
-LATER_S: Final = 1.0  # after one session timeout a broker that did not see the commit has no session
+LATER_S: Final = 1.0  # added to one session timeout, after which a broker that did not see the commit has no session
 PURGING_MAX: Final = 4  # topics whose objects are deleted concurrently; a large request must not starve uploads
 
 
 @dataclass(eq=False, repr=False)
 class TopicDeletion:
     """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a completely
-    deleted topic; it raises while it cannot. `session_s`: time of silence after which a broker has no session."""
+    deleted topic; it raises if the controller does not. `session_s`: time of silence after which a broker has no
+    session."""
 
     _node_id: int
     _metadata: MetadataCache
