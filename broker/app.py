@@ -287,11 +287,10 @@ class Broker:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop the broker. After `stop` was set the stop is clean. After a failure or a supersession it is
-        immediate."""
+        """Stop the broker: cleanly after `stop`, at once after a failure or if another process serves as this node."""
         self.health.starting("stopping")
         closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
-        # A superseded broker sends no responses, so draining would last until the time-out.
+        # A superseded broker sends no responses, so a drain would last until its time-out.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
 
 

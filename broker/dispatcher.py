@@ -68,7 +68,7 @@ from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.loop.tasks import Tasks
 from seams.loop.turns import ROWS_PER_TURN, next_turn
 
-# `Any`: the codec gives each API its message class, so the table below does not repeat the class for mypy.
+# `Any`: the codec knows the message class of each API, so the table below does not repeat it.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 
@@ -226,7 +226,7 @@ class BrokerDispatcher:
 
     def serve(self, context: Context, own: Mapping[int, Handler] | None = None) -> None:
         """Use `context` from now on; called before the first frame (ports are known only after binding). `own`:
-        handlers that replace those of a cluster's broker."""
+        handlers that replace the usual handlers."""
         self._handlers = HANDLERS | dict(own or {})
         self.context = context
         remote = ControllerRequests(
@@ -247,7 +247,7 @@ class BrokerDispatcher:
         """See `Dispatcher.dispatch`."""
         began_s = self._now_s()
         answer = self._throttled(peer, frame) if self._quotas.is_set else self._answer(peer, frame)
-        api_key = frame[1]  # the second byte of two: served APIs have keys below 128
+        api_key = frame[1]  # the second of the key's two bytes: served APIs have keys below 128
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
@@ -316,7 +316,7 @@ class BrokerDispatcher:
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
-        await next_turn()  # decoding it took a full turn already
+        await next_turn()  # the decoding already took a full turn
         if header.api_key == _PRODUCE:
             if call.access.is_enforced:
                 verdict = await data_rules.produce(

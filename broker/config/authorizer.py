@@ -19,8 +19,8 @@ ALLOWS_WITHOUT_ACLS: Final = "allow.everyone.if.no.acl.found"
 
 @dataclass(frozen=True, slots=True)
 class AuthorizerConfig:
-    """`super_users`: principals that may do everything. `allows_without_acls`: resources without an ACL are open to
-    everybody."""
+    """The authorizer's configuration. `super_users`: principals that may do everything. `allows_without_acls`:
+    resources without an ACL are open to everybody."""
 
     super_users: frozenset[str] = frozenset()
     allows_without_acls: bool = False

@@ -1,4 +1,4 @@
-"""The configuration of a broker as one typed value; `resolve` makes it, and checks every field against its
+"""The configuration of a broker as one typed value. `resolve` makes the value and checks every field against its
 definition."""
 
 from __future__ import annotations

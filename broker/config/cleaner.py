@@ -18,7 +18,7 @@ _RATE: Final = "log.cleaner.io.max.bytes.per.second"
 
 
 def cleaner_config(values: Explicit) -> CleanerConfig:
-    """The cleaner's configuration, start-time and dynamic values together. Raises InvalidConfig, in Kafka's words where
+    """The cleaner's configuration, start-time and dynamic values together. Raises InvalidConfig, in Kafka's words if
     Kafka has the rule."""
     number, fraction = values.number, values.fraction
     threads = number("log.cleaner.threads")
@@ -58,8 +58,8 @@ def cleaner_refusal(values: Explicit) -> str | None:
 
 def check_cleaner_change(configured: Mapping[str, str], now: CleanerConfig, values: Explicit) -> None:
     """Check the change of the cleaner's configs from `configured` to `values` at run time. Raises InvalidConfig if the
-    change breaks a rule of `cleaner_config`. Raises it too, in Kafka's words, if the new number of threads is less than
-    half or more than twice the old one."""
+    change breaks a rule of `cleaner_config`. Raises InvalidConfig, in Kafka's words, if the new number of threads is
+    less than half or more than twice the old one."""
     if _cleaners(configured) == _cleaners(values.configured):
         return
     threads = cleaner_config(values).threads

@@ -28,7 +28,7 @@ class ConnectionBounds(NamedTuple):
 
 
 def of_listeners(values: Explicit, listeners: Iterable[str]) -> Mapping[str, ConnectionBounds]:
-    """The bounds of the listeners that have their own. Raises InvalidConfig."""
+    """The bounds of the listeners for which bounds are configured. Raises InvalidConfig."""
     found = {}
     for listener in listeners:
         own = values.own_of_listener(listener)

@@ -20,8 +20,8 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.ssl\.keystore\.locat
 
 
 def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
-    """`static`: the configs of the start. Raises InvalidConfig if the config `name` of a key store may not get the
-    value `text`.
+    """Check the new value of a key store. `static`: the configs of the start. Raises InvalidConfig if the config `name`
+    of a key store may not get the value `text`.
     """
     found = _OF_LISTENER.fullmatch(name)
     if found is None:

@@ -4,7 +4,7 @@ Checks `listeners`, `advertised.listeners`, `listener.security.protocol.map`, `c
 `inter.broker.listener.name` and `thermocline.internal` together, with the messages of Kafka 4.3.1. Every listener has a
 unique name and port, and an address that its clients can use. Brokers have a listener that clients do not need, so that
 requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, because there
-is no controller quorum. Pure: names are not resolved, addresses not bound.
+is no controller quorum. Pure: names are not resolved, and addresses are not bound.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig
 
 
 class BrokersListener(NamedTuple):
-    """The listener of brokers: its name, and its address when it is not one of `listeners`."""
+    """The listener of brokers: its name, and its address if the listener is not one of `listeners`."""
 
     name: str
     own: ListenerConfig | None

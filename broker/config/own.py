@@ -1,4 +1,4 @@
-"""Broker configs of Thermocline, all named `thermocline.…`. There are no topic configs of our own.
+"""Broker configs of Thermocline, all named `thermocline.…`. Thermocline has no topic configs of its own.
 
 A limit is a config only if operators have a reason to change it; every other limit is a constant beside its code.
 """

@@ -56,7 +56,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True)
 class SaslListener:
-    """SASL of one listener. `reauth_ms`: the length of a session, by mechanism; 0: it does not end."""
+    """SASL of one listener. `reauth_ms`: the length of a session, by mechanism; 0: the session does not end."""
 
     mechanisms: tuple[str, ...]
     token_bytes_max: int
@@ -97,8 +97,8 @@ def sasl_listeners(values: Explicit, listeners: Sequence[ListenerConfig]) -> dic
 
 
 def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
-    """Login of this broker to others, with `sasl.mechanism.inter.broker.protocol`; None if their listener does not use
-    SASL. Raises InvalidConfig."""
+    """Login of this broker to other brokers, with `sasl.mechanism.inter.broker.protocol`; None if their listener does
+    not use SASL. Raises InvalidConfig."""
     if not listener.protocol.uses_sasl:
         return None
     mechanism = values.text("sasl.mechanism.inter.broker.protocol")

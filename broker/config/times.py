@@ -21,7 +21,7 @@ _PARKED_MS_MIN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimes:
-    """Times in seconds.
+    """Timeouts between brokers, in seconds.
 
     * `session_s`: time of silence after which a broker loses its session (`broker.session.timeout.ms`).
     * `parked_s`: longest wait of a heartbeat for news, and thus the interval of heartbeats
@@ -38,17 +38,17 @@ class ClusterTimes:
 
     @property
     def closed_s(self) -> float:
-        """Time from the close of a heartbeat connection to the end of the session. It is shorter than `session_s`, so
-        that a killed process is replaced sooner than a silent one. A broker that reconnects keeps its session: its next
-        heartbeat may already be parked when the end of the old connection is detected.
+        """Time from the close of a heartbeat connection to the end of the session. This time is shorter than
+        `session_s`, so that a killed process is replaced sooner than a silent one. A broker that reconnects keeps its
+        session: its next heartbeat may already be parked when the end of the old connection is detected.
         """
         return max(min(_CLOSED_S, self.session_s / 4), self.parked_s * 4 / 3)
 
     @property
     def knock_s(self) -> float:
         """Time from the close of a heartbeat connection to a single probe of the broker's port. If the port refuses,
-        the process is gone and its session ends. A broker that reconnects within this time (it takes 0.3 s) is not
-        probed."""
+        the process is gone and its session ends. A broker that reconnects within this time is not probed; a
+        reconnection takes 0.3 s."""
         return self.closed_s / 4
 
     @property
@@ -63,11 +63,11 @@ class ClusterTimes:
 
     @property
     def duplicate_s(self) -> float:
-        """Longest wait of a starting process for the end of another process's session with the same node id. After that
-        the other process counts as alive, and this one is refused. The wait is the longer of two times. The first is
-        two session timeouts, because a new controller restarts each timeout (D8). The second is a session, a lease and
-        one poll, because the last replica of a partition is replaced only after its holder was silent for a session and
-        a lease.
+        """Longest wait of a starting process for the end of another process's session with the same node id. After the
+        wait the other process counts as alive, and the starting process is refused. The wait is the longer of two
+        times. The first is two session timeouts, because a new controller restarts each timeout (D8). The second is a
+        session, a lease and one poll, because the last replica of a partition is replaced only after its holder was
+        silent for a session and a lease.
         """
         return max(2 * self.session_s, self.session_s + self.lease_s + self.interval_s)
 

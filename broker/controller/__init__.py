@@ -9,10 +9,10 @@ The path of a CreateTopics, from the request to partitions that serve:
    of the commit is known. If the outcome is unknown, the queue resolves it before the next commit.
 4. The new image reaches every broker: here at once, elsewhere with a heartbeat's answer or a poll of `cluster.json`
    (`broker/following`).
-5. The publisher compares the old image with the new one and tells the replica owners to lead.
+5. The publisher compares the old image with the new one and starts the leaders.
 6. The answer waits until the partitions serve, or until its timeout.
 
 Brokers' own requests (sessions, heartbeats, in-sync sets) go to `broker_rpc.py`. `sessions.py` ends silent sessions,
-`unfit_brokers.py` moves leaderships off brokers that report a failure, `unclean_recovery.py` chooses a leader where
-no in-sync replica is left. A controller that lost its epoch answers NOT_CONTROLLER and commits nothing more.
+`unfit_brokers.py` moves leaderships off brokers that report a failure, `unclean_recovery.py` chooses a leader if no
+in-sync replica is left. A controller that lost its epoch answers NOT_CONTROLLER and commits nothing more.
 """

@@ -1,7 +1,7 @@
 """Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals.
 
-A response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own
-image shows the result.
+A response carries no state, except that the response to a heartbeat has the committed `cluster.json`. A broker acts
+when its own image shows the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ class SessionRequest:
 
     - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: this boot
       of the machine.
-    - `previous_broker_epoch`: the epoch of the node's last session in the image that it read; NO_EPOCH: none (KIP-966).
+    - `previous_broker_epoch`: the epoch of the node's last session in the image that the process read; NO_EPOCH: there
+      was no session (KIP-966).
     - `lost_logs`: logs of this directory that are gone (R18). `held_logs`: logs of this directory for partitions whose
       holders a rebuilt cluster does not know (R29).
     - `take_over`: an operator vouches that the process of the previous session is dead.
     - `lease_counter`: the counter in `lease.json`, read just before this request. NO_LEASE: there was no `lease.json`.
       NOT_READ: the counter is unknown.
     - `wants_bump`: the broker has not seen the counter move yet. It gets no session. The controller bumps the lease
-      instead, which proves that both use the same bucket and not a copy.
+      instead. If the broker sees the bump, both use the same bucket and not a copy.
     """
 
     node_id: int
@@ -62,10 +63,10 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeat:
-    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
-    records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: the broker asks for the end of its
-    session. `no_claim_s`: seconds for which the node will not claim the lease. `since`: the last response that the node
-    had read when it counted these seconds.
+    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and has applied the image of `position`
+    records. `fitness`: the node's current health. `wants_shutdown`: the broker asks for the end of its session.
+    `no_claim_s`: seconds for which the node will not claim the lease. `since`: the last response that the node had read
+    when it counted these seconds.
     """
 
     node_id: int
@@ -104,8 +105,8 @@ class ProposalsRequest:
 
 
 class BrokerRpc(Protocol):
-    """Every method raises ApiError NOT_CONTROLLER where another broker is the controller, and Retryable while the
-    bucket does not answer."""
+    """The controller, as brokers call it. Every method raises ApiError NOT_CONTROLLER if another broker is the
+    controller, and Retryable while the bucket does not answer."""
 
     async def register(self, asked: SessionRequest) -> int:
         """Begin a session. Returns its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another

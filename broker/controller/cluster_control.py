@@ -1,8 +1,8 @@
 """The controller's view of brokers: accepts registrations and heartbeats, and commits the end of silent sessions.
 
 - A heartbeat is recorded first, before its other effects (D9). A response carries only committed state.
-- A controller that cannot bump its lease ends no session. A controller that misses the heartbeats of more than half of
-  the cluster releases its lease instead of ending sessions (R27).
+- A controller that cannot bump its lease does not end sessions. A controller that misses the heartbeats of more than
+  half of the cluster releases its lease instead of ending sessions (R27).
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class ClusterControl:
         return epoch
 
     def _register(self, image: ClusterImage, asked: SessionRequest) -> Decision[int]:
-        """Register the broker. The decision may wait long in the queue, and then uses the heartbeats received until
-        that time."""
+        """Register the broker. The decision may wait long in the queue. It uses the heartbeats received up to the end
+        of that wait."""
         sessions, now_s = self._there(), self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         found = registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
@@ -149,7 +149,7 @@ class ClusterControl:
 
     def _refuse_copies(self, asked: SessionRequest) -> None:
         """Refuse a broker that reads a copy of this bucket: a copy has the same ids, but nobody bumps its lease. Right
-        after a claim this controller does not know the counter, and refuses no broker."""
+        after a claim this controller does not know the counter. It then does not refuse a broker."""
         if asked.wants_bump:
             self._bump()
             raise ApiError(
@@ -291,8 +291,8 @@ class ClusterControl:
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
     async def _news_for(self, position: int, *, until_moved: bool) -> None:
-        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. With `until_moved` it
-        also returns when the consequences of the heartbeat's report are decided."""
+        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. With `until_moved`,
+        the wait also ends when the consequences of the heartbeat's report are decided."""
         with suppress(TimeoutError):
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):

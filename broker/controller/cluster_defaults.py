@@ -2,8 +2,8 @@
 elections.
 
 It also commits a SCRAM secret to a cluster that has users and no secret. Only the cluster's values decide when a write
-is acknowledged and which replica is elected. The first controller with a configured value commits it. Later a differing
-value has no effect and is logged.
+is acknowledged and which replica is elected. The first controller with a configured value commits the value. A
+different value that is configured later has no effect and is logged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The controller's queue of metadata changes, committed one batch at a time (Kafka's QuorumController event queue).
 
-- A change is decided on the newest image and the decisions before it. Then it is committed, applied (image feed) and
-  answered, in this order.
-- After a commit of unknown outcome no change is decided until the bucket resolved it, so a retry never creates a second
+- A change is decided on the newest image and the decisions before it. The change is then committed, applied (image
+  feed) and answered, in this order.
+- After a commit of unknown outcome no change is decided until the outcome is known, so a retry never creates a second
   topic of one name.
 - A process that lost the controller epoch makes no more decisions (R1). A change begun in one epoch never commits in a
   later one.
@@ -37,7 +37,7 @@ QUEUE_MAX: Final = 1000  # changes that wait at once; more are refused as Retrya
 _TURN_S: Final = 60.0  # a change waits for earlier changes, which may wait for the bucket
 _OUTCOME_S: Final = 120.0  # a change waits for its commit: four requests of at most 30 s (a page twice, two roots)
 _TOPICS_PER_TURN: Final = 20_000  # rows visited by deciders: 5 ms of the loop
-_SETTLE_S: Final = 5.0  # between polls for an unknown outcome, while no change waits
+_SETTLE_S: Final = 5.0  # time between polls for an unknown outcome, while no change waits
 
 
 class _Asked:
@@ -77,7 +77,7 @@ class _Asked:
 
 
 class CommitQueue:
-    """`keep` is its one task."""
+    """The queue of changes. `keep` is its one task."""
 
     def __init__(self, root: ClusterRoot, feed: ImageFeed) -> None:
         self._root = root
@@ -129,7 +129,7 @@ class CommitQueue:
 
     def activate(self, is_disputed: Callable[[], bool]) -> None:
         """This process is the controller from now on, perhaps again. A commit in doubt is resolved first.
-        `is_disputed`: whether another process may have claimed after this one.
+        `is_disputed`: whether another process may have claimed after this process.
         """
         self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()
@@ -148,7 +148,7 @@ class CommitQueue:
                 await self._commit_next()
 
     async def _settled(self) -> bool:
-        """Resolve a commit in doubt and apply its image. False when the bucket does not answer: waiting changes
+        """Resolve a commit in doubt and apply its image. False when the bucket does not answer; waiting changes then
         fail."""
         doubtful, epoch = self._doubtful, self._root.epoch
         if doubtful is None:
@@ -187,13 +187,13 @@ class CommitQueue:
             for asked in begun:
                 asked.tell()
         finally:
-            for asked in begun:  # only after a bug, which the supervisor reports, a change still waits
+            for asked in begun:  # a change waits here only after a bug, which the supervisor reports
                 asked.refuse(Retryable("the change was interrupted; check whether it took effect"))
 
     async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
-        """Decide as many changes as one commit takes, each on the image after the changes before it. A change that
-        depends on no commit is answered at once. If the image may be outdated, the answer is NOT_CONTROLLER, because no
-        commit would detect that."""
+        """Decide as many changes as one commit takes, each on the image that includes the earlier changes. A change
+        that depends on no commit is answered at once. If the image may be outdated, the answer is NOT_CONTROLLER,
+        because no commit would detect that."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
@@ -224,14 +224,14 @@ class CommitQueue:
         self._doubtful = records  # the PUT may succeed even if the commit fails
         try:
             at = await self._root.commit(records)
-        except CommitTooLarge:  # before any write
+        except CommitTooLarge:  # nothing was written
             self._doubtful = None
             raise
         self._doubtful = None
         self._feed.take(at)
 
     def _refusal(self, failure: Exception, epoch: int) -> Exception:
-        """The error for changes of this epoch that failed. A fence ends the controller of that epoch."""
+        """The error for changes of this epoch that failed. `Fenced` means that the controller epoch is over."""
         # A missing root may mean an unmounted directory. It does not mean that another controller took over.
         if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
             return failure

@@ -66,8 +66,8 @@ class BrokerReports:
         return [session for session, places in self._pending.items() if places]
 
     def take_lost_logs(self, session: SessionId) -> frozenset[LogPlace]:
-        """Take the pending lost logs of a session, to decide on them. The caller returns those for which it wrote no
-        row by `restore_lost_logs`."""
+        """Take the pending lost logs of a session, to decide on them. The caller passes logs that got no new row to
+        `restore_lost_logs`."""
         return frozenset(self._pending.pop(session, ()))
 
     def restore_lost_logs(self, session: SessionId, places: Iterable[LogPlace]) -> None:
@@ -82,7 +82,8 @@ _REFUSED_S: Final = 1.0  # wait after a failed commit, before the next try
 
 
 class UnfitBrokers:
-    """Active while this broker is the controller. `wake` is called when there is something to decide at once."""
+    """The controller's actions on health reports, active while this broker is the controller. `wake` is called when
+    there is something to decide at once."""
 
     def __init__(self, commit_queue: CommitQueue, wake: Callable[[], None]) -> None:
         self._commit_queue = commit_queue
@@ -105,7 +106,7 @@ class UnfitBrokers:
         """Record the health report of a session. Returns whether it is new."""
         is_first = not self.reports.has_reported(session)
         is_new = self.reports.record(session, fitness)
-        if is_first or is_new:  # a reassignment may wait for its report
+        if is_first or is_new:  # a reassignment may wait for this report
             self.is_done = False
             self._wake()
         if not is_new:
@@ -120,7 +121,7 @@ class UnfitBrokers:
     async def act(self) -> bool:
         """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether all
         of this is done."""
-        self.is_done = True  # unless a report or an image arrives meanwhile
+        self.is_done = True  # false again if a report or an image arrives meanwhile
         try:
             await self._remove_lost_logs()
             if self.reports.unfit(self._image) or fitnesses.waits(self._image):

@@ -1,7 +1,7 @@
 """Changes for one broker between two images: roles to begin and end, logs to remove.
 
-Pure (design, concept 3). The same image twice gives no changes. A chain of images ends in the same effects as its last
-image alone. A topic created and deleted within one step is never led.
+Pure (design, concept 3). The same image twice gives no changes. The effects of a chain of images are the effects of its
+last image. A topic created and deleted within one step is never led.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Changes:
       changed.
     - `apply`: partitions that this node continues to lead in the same epoch, if their row, minimum or replica sessions
       changed.
-    - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker leads in a new
-      epoch, that have a new epoch without a leader, or whose unclean start is done.
-    - `purge`: deleted topics whose files and objects remain.
+    - `lead`: partitions that this node leads in a new epoch. `follow`: assigned partitions that another broker leads in
+      a new epoch, that have a new epoch without a leader, or whose unclean start is done.
+    - `purge`: deleted topics that still have files or objects.
     """
 
     resign: tuple[Share, ...]

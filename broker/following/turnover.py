@@ -40,9 +40,9 @@ class Some:
 
 @dataclass(slots=True)
 class LeadershipChanges:
-    """Partitions whose leadership on this broker changed. `led`: led here in a new leader epoch. `unclean`: those of
-    them that may lack acknowledged records. `resigned`: no longer led here. `shrunk`, `grown`: led here, and a replica
-    left or joined the in-sync set."""
+    """Partitions whose leadership on this broker changed. `led`: led here in a new leader epoch. `unclean`: partitions
+    of `led` that may lack acknowledged records. `resigned`: no longer led here. `shrunk`, `grown`: led here, and a
+    replica left or joined the in-sync set."""
 
     led: Some = field(default_factory=Some)
     unclean: Some = field(default_factory=Some)
@@ -52,7 +52,7 @@ class LeadershipChanges:
 
 
 def turned(before: ClusterImage, after: ClusterImage, node_id: int) -> LeadershipChanges:
-    """Changes of topics that both images have. An unchanged topic costs a look-up, a changed row 2 µs. Pure."""
+    """Changes of topics that both images have. An unchanged topic costs a look-up; a changed row costs 2 µs. Pure."""
     found = LeadershipChanges()
     for topic, index, was, row in _changed_rows(before, after):
         if row.leader == node_id:

@@ -57,8 +57,9 @@ class MemberRequests:
         return self._shard_of_any(group_id, empty_is_valid=False)
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
-        """Answered when the join phase ends: at the latest after the longest rebalance timeout, for new members after
-        `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
+        """JoinGroup, answered when the join phase ends: at the latest after the longest rebalance timeout, for new
+        members at the latest after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in
+        here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return JoinReply(error, event.member_id)
@@ -86,8 +87,8 @@ class MemberRequests:
                 return member_id
 
     async def sync(self, group_id: str, event: Sync) -> SyncReply:
-        """Answered when the leader's assignments are durable, or the rebalance starts over. `event`'s token is filled
-        in here."""
+        """SyncGroup, answered when the leader's assignments are durable, or when the rebalance starts over. `event`'s
+        token is filled in here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return SyncReply(error)

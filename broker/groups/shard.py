@@ -1,7 +1,7 @@
 """Groups of one partition of `__consumer_offsets`, as its records define them, while this broker leads it.
 
-They are the state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the
-applied part of the log. A commit is applied only when its append in this leader epoch succeeded.
+The groups are the state that an internal log replays and rewrites. `record` and `offsets` of a group have the content
+of the applied part of the log. A commit is applied only when its append in this leader epoch succeeded.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Group:
         self.group_id = group_id
         self.machine = machine
         self.offsets = GroupOffsets()
-        self.record: bytes | None = None  # the value of its newest durable metadata record
+        self.record: bytes | None = None  # the value of the newest durable metadata record
         self.record_writes = 0  # metadata records on their way to the log
         self.writes = Writes()
         self.accounted = 0
@@ -125,7 +125,7 @@ class GroupShard:
         self._owner = owner
         self._loaded: dict[str, GroupMetadata | None] = {}
         self._open: dict[int, set[str]] = {}  # groups with offsets in a producer's open transaction
-        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # changed by markers during a rewrite
+        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # resolved by markers during a rewrite
         self._has_lost = False
         self.undecided: dict[int, int] = {}
         """By producer id: the epoch of a producer that had open offsets when the log lost records. The marker and the
@@ -298,7 +298,7 @@ class GroupShard:
         return group
 
     def settle(self, group: Group) -> None:
-        """After a change: account the group's memory, and forget the group if it is empty."""
+        """Account the group's memory after a change, and forget the group if it is empty."""
         if self.groups.get(group.group_id) is not group:
             return
         if group.is_gone:
@@ -310,7 +310,8 @@ class GroupShard:
     def write_positions(
         self, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]
     ) -> asyncio.Future[Exception | None]:
-        """Queue commits and tombstones. The future gets the failure, or None when they are durable and applied."""
+        """Queue commits and tombstones. The future gets the failure, or None when the records are durable and
+        applied."""
         positions = [position for position, _ in values]
         records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
         write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()

@@ -1,8 +1,8 @@
 """Limits of one request: how many changes it may make, and how long it waits.
 
-Too many changes are refused before the first is made. A request's time-out counts for all its changes together. It ends
-the wait for a change that has begun, and cancels other changes, as in Kafka. Changes of one request wait for the
-controller concurrently, because it commits them together.
+Too many changes are refused before the first change is made. A request's time-out counts for all its changes together.
+The time-out ends the wait for a change that has begun, and cancels the other changes, as in Kafka. Changes of one
+request wait for the controller concurrently, because it commits them together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def deadline_s(timeout_ms: int) -> float:
 async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
     """Make a change and wait for it up to the loop's time `until_s`. Raises as `change`, and TimeoutError.
 
-    When the wait ends, the controller drops the change if it has not begun it.
+    When the wait ends, the controller drops a change that it has not begun.
     """
     if until_s <= asyncio.get_running_loop().time():
         raise TimeoutError("the request timed out before it was begun; nothing was changed")
@@ -51,7 +51,8 @@ def refuse_flood(items: Sized) -> None:
 
 
 async def together(changes: Iterable[Awaitable[None]]) -> None:
-    """Await all, up to 100 concurrently. Each handles its own errors: an exception is a bug and is raised."""
+    """Await all changes, up to 100 concurrently. Each change handles its own errors; an exception is a bug and is
+    raised."""
     left = iter(changes)
     while some := list(islice(left, _TOGETHER_MAX)):
         await asyncio.gather(*some)

@@ -1,8 +1,8 @@
 """Log of one internal topic: loads and drops the shards that this broker leads, as leadership moves.
 
-When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that
-ends in another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing shard does
-not delay the others.
+When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load is
+discarded if the leader epoch changes before it ends. At most `LOADS_AT_ONCE` shards load at a time; a failing shard
+does not delay the others.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class _Partition(Generic[S]):
 
 @dataclass(eq=False, repr=False)
 class InternalLog(Generic[S]):
-    """`make`: an empty state for a shard. `loaded` is called with each state that becomes ready. `keep_objects` as in
-    `seams.world`. Everything runs on the loop."""
+    """The log of one internal topic. `make` makes an empty state for a shard. `loaded` is called with each state that
+    becomes ready. `keep_objects` as in `seams.world`. Everything runs on the loop."""
 
     name: str
     _clock: Clock
@@ -102,7 +102,7 @@ class InternalLog(Generic[S]):
 
     def marked(self, index: int, leader_epoch: int, marker: TransactionMarker, offset: int) -> None:
         """A marker was appended to that partition at `offset`, in this turn of the loop. A load that begins later reads
-        it from the log."""
+        the marker from the log."""
         partition = self._partitions.get(index)
         if partition is not None and partition.shard is not None and partition.shard.leader_epoch == leader_epoch:
             partition.shard.marked(marker, offset)

@@ -1,7 +1,7 @@
 """One shard: a partition of an internal topic while this broker leads it in one leader epoch.
 
-State, appender and bookkeeping are created for one load and dropped together. A dropped shard neither answers nor
-writes; late results of its log have no effect.
+State, appender and bookkeeping are created for one load and dropped together. A dropped shard does not answer or write.
+Late results of its log have no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROWTH_BYTES: Final = 4 << 20  # allowed above twice the live bytes: a load take
 class Growth:
     """Growth of a shard's log beyond its live records, and when to rewrite it. `log_bytes`: bytes in the log since the
     last rewrite began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: the last measurement;
-    None: none in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still
+    None: not measured in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still
     move."""
 
     log_bytes: int
@@ -37,8 +37,8 @@ class Growth:
 
     @property
     def is_due(self) -> bool:
-        """Whether to rewrite. A rewrite writes the live bytes, so it is due only after at least as many bytes of
-        changes. While `live_bytes` is unknown, it is due at the smallest size that is worth a measurement.
+        """Whether to rewrite. A rewrite writes the live bytes, so a rewrite is due only after at least as many bytes of
+        changes. While `live_bytes` is unknown, a rewrite is due at the smallest size that is worth a measurement.
         """
         needs_bucket = not self.is_whole and self.start is None
         return needs_bucket or self.log_bytes > 2 * (self.live_bytes or 0) + GROWTH_BYTES
@@ -58,7 +58,7 @@ S = TypeVar("S", bound=ReplayedState)
 
 
 class Snapshot(NamedTuple):
-    """The live state at `end_offset` (exclusive), as whole batches whose offsets end there; b"" without live
+    """The live state at `end_offset` (exclusive), as whole batches whose offsets end at `end_offset`; b"" without live
     records."""
 
     end_offset: int
@@ -78,7 +78,7 @@ class Shard(Protocol):
 
     def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
         """Append, in one batch with other writes. `done` is called exactly once, never before this returns. `guard`:
-        nothing is appended once it is void; the failure is TransactionEnded."""
+        nothing is appended once the guard is void; the failure is TransactionEnded."""
 
     def guard(self, producer_id: int) -> Guard:
         """A guard, which the next marker of that producer makes void. The caller has to release the guard."""

@@ -14,7 +14,7 @@ from broker.metadata.records import Row
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-DEFAULTS: Final = {MIN_IN_SYNC: "1", UNCLEAN_ELECTION: "false"}  # Kafka's default
+DEFAULTS: Final = {MIN_IN_SYNC: "1", UNCLEAN_ELECTION: "false"}  # Kafka's defaults
 
 
 def min_in_sync_set(topic: Topic, image: ClusterImage) -> int:

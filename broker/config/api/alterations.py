@@ -68,7 +68,7 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
 
 
 def replaced(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The texts when `given` replaces all others (AlterConfigs). Raises as `altered`."""
+    """The texts after `given` replaced all existing ones (AlterConfigs). Raises as `altered`."""
     check_size(dict(given), CONFIGS_BYTES_MAX)
     explicit: dict[str, str] = {}
     for name, value in given:
@@ -120,7 +120,7 @@ def altered_overrides(
     broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, own: bool
 ) -> dict[str, str]:
     """The overrides of running brokers after the alterations: dynamic configs in canonical text, checked together with
-    the values that they override. `own`: the overrides of this broker; otherwise those of every broker.
+    the values that they override. `own`: the overrides are for this broker only, otherwise for every broker.
 
     Raises InvalidRequest in Kafka's words, InvalidConfig when an operation does not fit a config.
     """
@@ -128,7 +128,7 @@ def altered_overrides(
 
 
 def replaced_overrides(broker: BrokerConfig, given: Sequence[tuple[str, str | None]], *, own: bool) -> dict[str, str]:
-    """The overrides when `given` replaces all others (AlterConfigs). Raises as `altered_overrides`."""
+    """The overrides after `given` replaced all existing ones (AlterConfigs). Raises as `altered_overrides`."""
     return _accept(broker, replaced(given), own=own)
 
 

@@ -26,7 +26,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """One name under which the value can be set: the config itself or a synonym. The strongest comes first."""
+    """One name under which the value can be set: the config itself or a synonym."""
 
     name: str
     value: str | None
@@ -129,7 +129,7 @@ def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[Confi
     if not defaults:
         return found
     if not found and defaults[0][1] is None:
-        return []  # Kafka leaves out the synonyms after a name without a value
+        return []  # Kafka lists no synonyms if the first name has no value
     return found + [
         ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None
     ]
@@ -167,8 +167,8 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
 
 
 def _known(name: str) -> Definition:
-    """The definition of a config, which may belong to one listener. An override without a definition was left out when
-    it was applied.
+    """The definition of a config, which may belong to one listener. Every override has a definition, because an unknown
+    override is not applied.
     """
     found = broker_definition(name)
     assert found is not None, name

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """The effect of a config here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
+    """The effect of a config here. `default` (as text) replaces Kafka's default because of `reason`. `dynamic`: see
+    `Definition`."""
 
     doc: str
     default: str | None = None

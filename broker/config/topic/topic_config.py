@@ -75,7 +75,7 @@ class ResolvedConfig(NamedTuple):
 class TopicConfig:
     """A topic's effective configuration. Times in ms, sizes in bytes; -1 = no limit for retention.
 
-    `local_retention_*` are resolved: never -2; a default is never beyond total retention.
+    `local_retention_*` are resolved: they are never -2, and a default never exceeds total retention.
     """
 
     retention_ms: int
@@ -97,7 +97,7 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: Annotated[int, "delete.retention.ms"]
-    compression: Compression | None  # of stored batches; None: as the producer compressed them
+    compression: Compression | None  # codec of stored batches; None: as the producer compressed them
     flush_sync: bool
     flush_messages: Annotated[int, "flush.messages"]
     flush_ms: Annotated[int, "flush.ms"]
@@ -148,7 +148,7 @@ def log_config_of(config: TopicConfig) -> LogConfig:
 def find_value(
     broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False
 ) -> ResolvedConfig:
-    """A topic config's text as configured, without rules for several configs."""
+    """The text of a topic config, before the rules that combine several configs."""
     if name in overrides:
         return ResolvedConfig(overrides[name], Origin.TOPIC)
     for synonym in TOPIC_SYNONYMS.get(name, ()):
@@ -160,7 +160,7 @@ def find_value(
 
 def _scaled(text: str, scale: int, name: str) -> str:
     if name == "retention.ms" and int(text) < 0:
-        return "-1"  # Kafka: any negative retention means for ever, in every unit
+        return "-1"  # as in Kafka, a negative retention in any unit means for ever
     return text if scale == 1 else str(int(text) * scale)
 
 
@@ -245,8 +245,8 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
 
 
 def tiered(broker: BrokerConfig, overrides: Mapping[str, str]) -> bool:
-    """Whether a topic that is not internal is tiered: by its own config, else if the broker enables tiering and
-    cleanup.policy is delete."""
+    """Whether a topic that is not internal is tiered: its own config decides. Without this config, a topic is tiered if
+    the broker enables tiering and cleanup.policy is delete."""
     explicit = overrides.get("remote.storage.enable")
     if explicit is not None:
         return TOPIC["remote.storage.enable"].parse(explicit) is True

@@ -53,7 +53,7 @@ def _judged(image: ClusterImage, topic: Topic, node_id: int, proposal: Partition
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     row = topic.rows[index]
     if proposal.leader_epoch > row.leader_epoch or proposal.partition_epoch > row.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # its image is ahead of this image: there is another controller
+        return ErrorCode.NOT_CONTROLLER  # the leader's image is newer: there is another controller
     if proposal.leader_epoch < row.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if node_id != row.leader:

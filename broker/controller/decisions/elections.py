@@ -62,8 +62,8 @@ def elect(
     heard: CandidatesByQuestion = MappingProxyType({}),
     unfit: Unfit = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
-    """The outcome of each partition, by topic and index. One named twice is elected once. `heard`: answers of the
-    replicas of the partitions that `leaderless` returned."""
+    """The outcome of each partition, by topic and index. A partition that is named twice is elected once. `heard`:
+    answers of the replicas of the partitions that `leaderless` returned."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     answers: dict[tuple[str, int], Election] = {}

@@ -1,12 +1,12 @@
-"""Fitness to lead: selects the broker that leads instead of an unfit one (R9; D20, D38, D39). Pure.
+"""Fitness to lead: selects a broker to lead in place of an unfit broker (R9; D20, D38, D39). Pure.
 
 - A replica with a failed log does not lead if other replicas are assigned. An unfit broker leads only partitions that
   no fit broker can lead.
 - Leadership moves by a clean election. A replica with a failed log also leaves the in-sync set, down to the minimum,
   because it sends no reports any more. Other unfit replicas stay in the set.
-- Without a fitter replica leadership stays, so it does not move back and forth between two unfit brokers.
+- If no other replica is fitter, leadership stays, so that it does not move back and forth between two unfit brokers.
 - Each new image is checked for corrections. Elections after a session's end ignore fitness; preferred elections respect
-  it. A leaderless partition gets a leader again when a log is fit.
+  it. A leaderless partition gets a leader again when one of its logs is fit.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def judge(told: FitnessByNode | None) -> Callable[[LogPlace], PartitionFitness |
 
 
 def moved(image: ClusterImage, unfit: Unfit) -> Decision[None]:
-    """Leaderships that move from unfit brokers to fitter ones or to none, and leaderless partitions that a fit member
-    can lead."""
+    """New leaders for partitions of unfit brokers (fitter brokers, or none), and for leaderless partitions that a fit
+    member can lead."""
     failed = {node_id: frozenset(fitness.unfit) for node_id, fitness in unfit.items()}
 
     def rank(node_id: int, place: LogPlace) -> int:

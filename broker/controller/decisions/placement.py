@@ -1,4 +1,4 @@
-"""Chooses the replicas of new partitions, or checks requested ones. Pure.
+"""Chooses the replicas of new partitions, or checks requested replicas. Pure.
 
 The first replica leads and has a session. Only registered brokers are chosen, each once. Leaders are spread evenly over
 the brokers in session: within the topic, then over all topics. Replicas are spread over fault domains (R15): racks, or
@@ -49,7 +49,7 @@ def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
 
 
 def domain(rack: str | None, boot_id: str) -> str:
-    """The fault domain: a rack, else a machine since its last boot."""
+    """The fault domain: the rack. Without a rack it is the machine since its last boot."""
     return f"rack {rack}" if rack is not None else f"boot {boot_id}"
 
 

@@ -1,10 +1,10 @@
 """Decides client quotas (KIP-546). Pure.
 
-Each entity is validated separately; a refused entity does not affect the others of the request. An alteration without
-effect writes nothing.
+Each entity is validated separately; a refused entity does not affect the other entities of the request. An alteration
+without effect writes nothing.
 
-Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are refused too: the
-metadata is JSON.
+Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are also refused, because
+the metadata is JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OF_ADDRESSES: Final[Mapping[str, str]] = {CONNECTION_CREATION_RATE: "INT"}
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """The alteration of one entity: pairs of type and name (None: the default), and pairs of key and value (None:
-    remove it).
+    remove the quota).
     """
 
     entity: tuple[tuple[str, str | None], ...]

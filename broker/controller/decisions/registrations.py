@@ -3,7 +3,7 @@
 - A session has a new broker epoch. One commit contains its beginning, the changed rows, and the end of the node's
   earlier session.
 - While the process of a session lives, another process is refused. An ended session never resumes.
-- A node that rows refer to stays in the image.
+- A node stays in the image while rows refer to it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def register(
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:
-        return Decision((), last)  # the response to its first request was lost
+        return Decision((), last)  # the response to the first request of this process was lost
     if node is not None and node.active and is_live and not asked.take_over:
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -110,15 +110,15 @@ def register(
 
 
 def _takes_the_last_seat(image: ClusterImage, node: Node, asked: SessionRequest) -> bool:
-    """Whether another directory registers although the earlier one is the only holder of some partition (R22)."""
+    """Whether another directory registers although the earlier directory is the only holder of some partition (R22)."""
     return asked.directory_id != node.directory_id != FORGOTTEN and any(
         row.in_sync == (node.node_id,) for topic in image.topics.values() for row in topic.rows
     )
 
 
 def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[frozenset[LogPlace]]:
-    """Commit the logs that this running session lost (R18). Returns those with a new row. If no other replica is
-    complete, the log keeps its row, and is decided again with a later image."""
+    """Commit the logs that this running session lost (R18). Returns the logs that got a new row. If no other replica of
+    a log is complete, the row stays, and the log is decided again with a later image."""
     if not image.has_session(*session):
         return Decision((), frozenset())
     rows = tuple(lost(image, session[0], places))
@@ -141,7 +141,7 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
 
 
 def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> Decision[None]:
-    """All logs on the node count as lost; its directory can return only as an empty one. A node without partitions
+    """All logs on the node count as lost. Its directory can return only if it is empty. A node without partitions
     leaves the cluster. `broker_epoch`: the epoch of the node's last session that the operator saw, or NO_EPOCH. Errors
     as `unregister`, but assigned partitions are allowed; STALE_BROKER_EPOCH if the node had a later session."""
     node = _gone(image, node_id)

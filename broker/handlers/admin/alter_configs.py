@@ -29,8 +29,8 @@ A = TypeVar("A", wire.AlterConfigsResponseResource, wire.IncrementalAlterConfigs
 
 
 class Change(NamedTuple):
-    """A resource's new configs, as functions of the old ones. The second argument `own` is true for the configs of this
-    broker alone, and false for those of all brokers.
+    """A resource's new configs, as functions of the old configs. The second argument `own` is true for the configs of
+    this broker alone, and false for the configs of all brokers.
     """
 
     of_topic: Callable[[Topic], Mapping[str, str]]

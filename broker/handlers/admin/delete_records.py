@@ -1,8 +1,8 @@
 """DeleteRecords: moves log starts. On a tiered partition the root holds the new start before the response leaves (C26).
 
-An invalid request gets its error with any time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or that a
-replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted. Source:
-KIP-107, KIP-204.
+An invalid request gets its error at once, whatever its time-out. REQUEST_TIMED_OUT means that the deletion is in
+progress, or that a possible next leader does not know the new start yet (R7). Records of internal topics cannot be
+deleted. Source: KIP-107, KIP-204.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Deletion = tuple[LeaderReplica, int, DeleteRecordsResponsePartition]
 
 
 async def handle_delete_records(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Answer each partition once. If one is named several times the last offset counts, as in Kafka."""
+    """Answer each partition once. If a partition is named several times, the last offset counts, as in Kafka."""
     until_s = max(deadline_s(request.timeout_ms), asyncio.get_running_loop().time() + _WAIT_MIN_S)
     offsets: dict[str, dict[int, int]] = {}
     for topic in request.topics:

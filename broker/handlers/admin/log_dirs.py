@@ -1,7 +1,7 @@
 """DescribeLogDirs and AlterReplicaLogDirs, as Apache Kafka with one log directory answers them.
 
-They cover the logs of this broker, led or followed. The directory is never cordoned (version 5), because there is no
-other one for new logs. Source: KIP-113, KIP-827, KIP-1066.
+The answers cover the logs of this broker, led or followed. The directory is never cordoned (version 5), because there
+is no other directory for new logs. Source: KIP-113, KIP-827, KIP-1066.
 """
 
 from __future__ import annotations

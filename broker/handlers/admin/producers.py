@@ -1,7 +1,7 @@
 """DescribeProducers: the idempotent producers that a partition remembers (KIP-664).
 
 A response has at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition that does not fit is
-refused, not cut.
+refused as a whole.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def handle_describe_producers(
 
 
 class _Answering:
-    """One response, and the number of producers it may still carry."""
+    """One response, and the number of producers that it may still contain."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,6 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546).
 
-The response describes the quotas of the image, so a visible quota is already in effect. Source: Kafka's
+The description shows the quotas of the image, so a visible quota is already in effect. Source: Kafka's
 ClientQuotasImage.describe.
 """
 

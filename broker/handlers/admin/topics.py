@@ -139,14 +139,15 @@ async def handle_delete_topics(
     await together(
         delete(name, topic_id, count)
         for (name, topic_id), count in named.items()
-        if name is not None or topic_id not in by_both  # answered already, by its name
+        if name is not None or topic_id not in by_both  # the topic was answered already, by its name
     )
     response.throttle_time_ms = mutations.throttle_ms
     return response
 
 
 def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
-    """The ids in `named`, by the names of their topics. Empty when there are too many; the request is then refused."""
+    """The ids in `named`, by the names of their topics. Empty when there are too many ids; the request is then
+    refused."""
     found: dict[str, UUID] = {}
     if len(named) <= CHANGES_PER_REQUEST_MAX:
         for name, topic_id in named:

@@ -57,7 +57,7 @@ class FetchAttempt:
         self._bytes_max = bytes_max
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
         self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # unknown partitions, last in the response
-        self.open: list[tuple[Target, Readable]] = []  # the partitions of `answers`
+        self.open: list[tuple[Target, Readable]] = []  # the readable partitions of `answers`
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes; a partition cut by its limit counts as the full limit
         self.is_behind = False  # reads older segments or the bucket, so more bytes are available even if few fit
@@ -170,7 +170,7 @@ def _out_of_range(partition: Readable, offset: int) -> ErrorCode:
 
 
 def check_leader_epoch(partition: Readable, epoch: int) -> None:
-    """Refuse a client whose leader epoch (−1: none) is older or newer than this one's (KIP-320)."""
+    """Refuse a client whose leader epoch (−1: none) is older or newer than this partition's (KIP-320)."""
     if epoch in (-1, partition.leader_epoch):
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -178,7 +178,8 @@ def check_leader_epoch(partition: Readable, epoch: int) -> None:
 
 
 def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-    """Whether the reader's last epoch ends below its fetch offset here: it read a log that was truncated (KIP-595).
+    """Whether the reader's last epoch ends here below its fetch offset. If so, the reader has records that were
+    truncated here (KIP-595).
 
     Raises OFFSET_OUT_OF_RANGE for an epoch above all epochs of this log, because there is nothing to compare, and for
     an offset below the log start with any epoch.

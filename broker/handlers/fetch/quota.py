@@ -37,7 +37,7 @@ class FetchQuota:
         return bytes_max if most is None else min(bytes_max, most)
 
     def timed(self, attempt: Callable[[], FetchAttempt]) -> FetchAttempt:
-        """Make an attempt and count its time; also used for attempts after a partition moved."""
+        """Make an attempt and count its time. Attempts after a partition moved are counted too."""
         starts = self._time.start()
         try:
             return attempt()

@@ -4,7 +4,7 @@
    remembers each connection's topics.
 2. `batch_checks.py` checks header and CRC of each batch. It decodes records only if the header cannot be trusted.
 3. Each partition's batches are appended by one write (`run.py`, `append.py`): `LeaderReplica` →
-   `hotstore/log/log_append.py`. The producer's sequence is checked, offset and leader epoch are stamped in place.
+   `hotstore/log/log_append.py`. The append checks the producer's sequence and stamps offset and leader epoch in place.
 4. `hotstore/flush/flusher.py` syncs. The leader machine (`broker/replication/leader.py`) moves the high watermark to
    the least flushed end of the in-sync set. `DelayedOperations` then answers acks=all.
 5. `responses.py` packs the answers.

@@ -5,8 +5,8 @@
 3. Pack the responses (`responses`).
 
 A request is taken only under three conditions:
-* its bytes before the topics equal those of an earlier request on the general path, in which the same principal, host
-  and listener were allowed every topic, by the current ACLs;
+* its bytes before the topics equal those of an earlier request on the general path, and the current ACLs allowed the
+  same principal, host and listener every topic of that request;
 * each of its batches passed the checks;
 * it need not wait for backpressure, offsets or a worker.
 
@@ -37,13 +37,13 @@ from logformat.record_batch import RECORD_COUNT, Fields
 
 
 class FastPath:
-    """The fast path of all connections. `routes`: the requests it learned from."""
+    """The fast path of all connections. `routes`: heads and topics of earlier requests."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._partitions = context.registry.partitions
         self._frame_bytes_max = context.config.request_bytes_max
-        self._budget = LoopBudget()  # of one run
+        self._budget = LoopBudget()  # the budget of one run
         self.routes = Routes(self._partitions)
 
     def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
@@ -137,7 +137,7 @@ class MixedWalk:
         head, frame_bytes_max = self._head, self._context.config.request_bytes_max
         requests: list[MixedRequest] = []
         batches = 0
-        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # requests after a refused one are not appended
+        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # requests after a refused request are not appended
         while end - pos >= head.size and len(requests) < requests_max:
             size, start, correlation_id, rest = head.unpack(view, pos)
             stop = pos + 4 + size
@@ -159,8 +159,8 @@ class MixedWalk:
         return MixedRun(pos, [share for share in self._shares.values() if share.batches], head.version, requests)
 
     def _take(self, view: memoryview, found: list[Row]) -> list[BatchIndex] | None:
-        """Add the batch of each row to its partition's share. None if the request must take the general path; then no
-        share has a batch of it."""
+        """Add the batch of each row to its partition's share. None if the request must take the general path; no share
+        then has a batch of it."""
         shares = self._shares
         checked: list[tuple[PartitionBatches, Fields]] = []
         for topic, index, at, to in found:

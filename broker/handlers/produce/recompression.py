@@ -61,7 +61,7 @@ class Recompressed(NamedTuple):
 
 
 def jobs(context: Context, request: ProduceRequest, version: int) -> list[Job]:
-    """The batches of the request to recompress. Those that cannot be appended anyway are left out: the append refuses
+    """The batches of the request to recompress. Batches that cannot be appended are left out: the append refuses
     them."""
     found: list[Job] = []
     for topic in request.topic_data:

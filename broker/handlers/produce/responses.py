@@ -50,7 +50,7 @@ class _Form:
     def __init__(self, version: int) -> None:
         self.flexible = is_flexible(ApiKey.PRODUCE, version)
         tags = _NO_TAGS if self.flexible else b""
-        self.before = tags  # the header's tag section
+        self.before = tags  # the tag section of the response header
         self.after = _NO_THROTTLE + tags
         self.topic_end = tags
         self.says_start = version >= _LOG_START_SINCE
@@ -123,7 +123,7 @@ class AlikeAnswer:
         self._pack = struct.Struct(f">ii{len(self._before)}shqqq{len(self._after)}s").pack
 
     def one(self, correlation_id: int, outcome: Outcome) -> bytes:
-        """The response to one request, for any result."""
+        """The response to one request with any result."""
         return answer(self._version, correlation_id, ((*self._row, outcome),))
 
     def joined(

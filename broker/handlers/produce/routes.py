@@ -1,8 +1,9 @@
 """Remembers heads of requests on the general path, and the partition to which each peer produces.
 
-A head is stored only from a request that was read in full and whose principal was allowed every topic stored here. It
-is used for no other principal, host or listener. Unknown topic names are not stored. When the authorizer's decisions
-change, all heads are dropped (`Routes.forget`), and the next request of each peer takes the general path.
+A head is stored only from a request that was read in full and whose principal may write to every topic that the head
+names. A head is not used for another principal, host or listener. Unknown topic names are not stored. When the
+authorizer's decisions change, all heads are dropped (`Routes.forget`), and the next request of each peer takes the
+general path.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ async def handle_txn_offset_commit(
     # One write per turn, as in OffsetCommit; a request without rows also asks the coordinator.
     answered: list[ErrorCode] = []
     starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
-    if not request.group_id:  # OffsetCommit accepts this group id, TxnOffsetCommit does not
+    if not request.group_id:  # OffsetCommit accepts the empty group id, TxnOffsetCommit does not
         answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
     for start in starts:
         if start:
@@ -83,7 +83,7 @@ async def handle_txn_offset_commit(
 
 
 def _shown(error: ErrorCode, version: int) -> ErrorCode:
-    """The transaction coordinator's answer, as an error that clients of this API know."""
+    """The transaction coordinator's error, translated to an error that clients of this API know."""
     if error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # every client repeats the request after this error
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_SINCE:

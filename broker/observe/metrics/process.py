@@ -31,7 +31,7 @@ VERSION: Final = _version()
 
 class LoopLag:
     """Delays with which the event loop runs a timer of 0.1 s: a histogram, and the longest delay since the last scrape.
-    Every response waits at least that long."""
+    Each delay also delays every response."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)
