@@ -85,7 +85,7 @@ class Shard(Protocol):
 
 
 class LedShard(Generic[S]):
-    """The `Shard` of the state that `make` creates."""
+    """One shard: the state that `make` creates, its appender and its bookkeeping."""
 
     def __init__(
         self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
@@ -164,7 +164,7 @@ class LedShard(Generic[S]):
         self._appender.resign(why)
 
     async def snapshot(self) -> Snapshot:
-        """A snapshot of the state at the time of the call; the encoding yields to the loop. One at a time."""
+        """A snapshot of the state at the time of the call; the encoding yields to the loop. One call at a time."""
         end_offset = self.book.cut(self._clock.monotonic_s())
         live = self.state.live()
         batches = await encode(live, end_offset, self._clock.wall_ms(), self._limits.append_batch_bytes_max)

@@ -2,7 +2,7 @@
 
 A broker is unfit while it stops, while its disk is full, and when this broker, but not the controller, has had no
 answer from the bucket for a minute (D20, D39). Every report has the current state, so the next heartbeat makes up for a
-lost one.
+lost heartbeat.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BrokerFitness:
 
     @property
     def why(self) -> str:
-        """The reason to lead only partitions that no other broker can lead; empty while it is fit."""
+        """The reason to lead only partitions that no other broker can lead; empty while this broker is fit."""
         if self.is_stopping:
             return "it is stopping"
         if self.is_cut_off:

@@ -1,8 +1,8 @@
 """This broker's heartbeats to the controller.
 
-A heartbeat is sent when the previous one was answered. An urgent report (`tell`) is a second heartbeat beside the
-parked one. Responses of an older controller than the known one are ignored. A "store away" response does not prove
-freshness. While no controller answers, this broker may claim.
+A heartbeat is sent when the previous heartbeat was answered. An urgent report (`tell`) is a second heartbeat beside the
+parked heartbeat. Responses of a controller that is older than the known controller are ignored. A "store away" response
+does not prove freshness. While no controller answers, this broker may claim.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Heartbeats:
         """Time of sending of the last answered heartbeat, even if the answer was "store away"; boot clock."""
         self.is_refused = False  # whether the controller's port refuses connections (D64)
         self._answered = NEVER_ANSWERED
-        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter received in it
+        self._after_pause: tuple[int, int] | None = None  # a pause of the gate, and its first lease counter
 
     @property
     def is_heard(self) -> bool:

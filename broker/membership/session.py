@@ -3,8 +3,8 @@
 - A process that loses the controller epoch makes no more decisions, but keeps serving its partitions.
 - A process that reads another incarnation under its node id stops answering and exits. Leader epochs fence partitions
   (`broker.partition`).
-- When the image shows the end of the session, the process registers again. The lease is released last. Without the
-  store only decisions stop.
+- When the image shows the end of the session, the process registers again. The lease is released last. While the store
+  does not answer, only decisions stop.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Session:
     # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, feed: ImageFeed, listener: ClusterControl, joined: StartedSession, fitness: BrokerFitness) -> None:
         """From now on `feed` gets each new image, `listener` gets changes of the controller role, and the controller
-        gets `fitness`. Feed and listener have `joined` already."""
+        gets `fitness`. Feed and listener already have the image of `joined`."""
         controller_term = self._controller_term
         assert controller_term is not None
         self._feed, controller_term.listener = feed, listener
@@ -275,8 +275,8 @@ class Session:
 
     # ── images ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _take(self, at: ImageAt) -> None:
-        """Apply an image that was read. The second fence comes first: if another process is registered as this node, it
-        leads the partitions.
+        """Apply an image that was read. The second fence comes first: if another process is registered as this node,
+        that process leads the partitions.
         """
         if standing(at.image, self._node_id, self.incarnation) is Standing.REPLACED:
             other = at.image.nodes[self._node_id]

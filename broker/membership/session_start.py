@@ -1,10 +1,10 @@
 """Start of a process's session: it claims the controller epoch, or registers with the controller that the image names.
 
 - The broker serves only after it read its committed session in `cluster.json`.
-- A process claims if it is alone in the image, or the lease was released or expired. Two missed bumps are enough if the
-  controller's port refuses, or the controller served from this directory.
-- Any other process registers with the controller and names the lease counter it read, because its bucket may be a copy
-  of the controller's. A new directory first waits for a bump of that lease.
+- A process claims if it is alone in the image, or the lease was released or expired. If the controller's port refuses
+  connections, or if the controller served from this directory, two missed bumps are enough.
+- Any other process registers with the controller and names the lease counter that it read, because its bucket may be a
+  copy of the controller's. A new directory first waits for a bump of that lease.
 - The start waits for a store that does not answer.
 """
 
@@ -70,7 +70,8 @@ class Refused(InvalidRequest):
 @dataclass(frozen=True, slots=True)
 class StartedSession:
     """The result of joining. `identity`: the content for `meta.properties`. `at`: the image with the session. `asked`:
-    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent none."""
+    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent no
+    claim."""
 
     identity: DirectoryIdentity
     at: ImageAt
@@ -105,7 +106,7 @@ class SessionStart:
         self._pause_s = min(times.interval_s, times.lease_s / 4)  # time between attempts without a result
         self._polls_soon = False  # whether the result is expected within a bump
         self._waits_for = waits_for
-        # One for all attempts: an attempt whose response was lost may have been the first one.
+        # All attempts use one id: an earlier attempt whose response was lost may have succeeded.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
         self._duplicate: tuple[int, float] | None = None  # controller epoch and time of the first duplicate error
         self._told = "", 0.0  # the last logged wait without its numbers, and its time
@@ -193,7 +194,7 @@ class SessionStart:
         found: Loaded | None,
         sight: LeaseSight,
     ) -> StartedSession:
-        """Register without a controller: as none is active, this commit also claims the controller epoch."""
+        """Register without a controller. No controller is active, so this commit also claims the controller epoch."""
         replaced = None
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id

@@ -1,7 +1,7 @@
 """Makes images from `cluster.json`: from its page and the records since then.
 
 Every image was checked. A page is read and decoded in a worker. If a root adds records to the newest image, the loop
-applies only those.
+applies only these records.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 - The root alone defines the cluster: a page under a unique name, and the records since then.
 - The result of records is checked before they are written. A page is written before the root that names it. A page
   without a root is garbage.
-- The root stays below 64 KiB. A commit that does not fit writes a page of all records (two PUTs), made in a worker.
+- The root stays below 64 KiB. If a commit does not fit, it writes a page of all records, which a worker makes (two
+  PUTs).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Loaded(NamedTuple):
 
 
 class CommitTooLarge(InvalidRequest):
-    """The records make more than a page may hold. The caller bounds the changes of clients."""
+    """The image with the records is larger than a page may be. The caller bounds the changes of clients."""
 
 
 class _Moved(Retryable):
@@ -79,7 +80,7 @@ class _Moved(Retryable):
 
 
 class ClusterRoot:
-    """`cluster.json` for this process. Errors are those of `coldstore.roots.root.RootStore.commit`."""
+    """`cluster.json` for this process. Errors are as in `coldstore.roots.root.RootStore.commit`."""
 
     def __init__(self, store: ObjectStore, rng: Rng, clock: Clock, workers: Workers) -> None:
         self._store = store
@@ -125,7 +126,8 @@ class ClusterRoot:
 
     async def observe(self, data: bytes) -> Loaded:
         """Take the bytes of a committed root that the controller sent. Commits are not based on this root. Raises
-        Corrupt, also for another cluster's; NewerFormat; and as `poll` when its page has to be read."""
+        Corrupt (also for the root of another cluster), NewerFormat, and as `poll` when the root's page has to be
+        read."""
         root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
         known = self._root.known
         if known is not None and known.content.cluster_id != root.content.cluster_id:
@@ -134,7 +136,7 @@ class ClusterRoot:
 
     @property
     def encoded(self) -> tuple[int, bytes] | None:
-        """Position and bytes of the newest root that was read or committed, for brokers with an older one. None before
+        """Position and bytes of the newest root that was read or committed, for brokers with an older root. None before
         the first root, and for a root of format 1.
         """
         known = self._root.known
@@ -149,7 +151,7 @@ class ClusterRoot:
                 controller = controller_of(root.content, root.epoch)
                 return Loaded(root.content.cluster_id, image, position, root.epoch, controller)
             except ObjectMissing as missing:
-                # The controller wrote a new page between our two reads and deleted this one.
+                # Between the two reads, the controller wrote a new page and deleted this page.
                 folded = await self._root.load_if_changed()
                 if folded is None:
                     raise Corrupt(f"cluster.json names a page that is gone: {missing}") from missing
@@ -158,8 +160,8 @@ class ClusterRoot:
     async def claim(
         self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]
     ) -> ImageAt:
-        """Become the controller. Commits the next controller epoch together with `records` of the image loaded last.
-        Raises Fenced if another process claimed first."""
+        """Become the controller. Commits the next controller epoch together with `records`, which were decided on the
+        image that was loaded last. Raises Fenced if another process claimed first."""
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
@@ -192,8 +194,8 @@ class ClusterRoot:
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:
-        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. It
-        makes a commit that always changes the root, so that any request in flight fails its condition. Errors as
+        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. The
+        call makes a commit that always changes the root, so that a request in flight fails its condition. Errors as
         `commit`.
         """
 
@@ -254,8 +256,8 @@ class ClusterRoot:
     async def _content(
         self, before: Content, after: Made, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
     ) -> ClusterContent:
-        """The content with the image `after`, which is `before` and the records `added`; with a new page if it does not
-        fit."""
+        """The content with the image `after`, which is `before` and the records `added`; with a new page if the content
+        would not fit."""
         if isinstance(before, ClusterContent):
             content = replace(before, controller=controller, records=before.records + added)
             if self._root.content_size(content) <= _CONTENT_BYTES_MAX:

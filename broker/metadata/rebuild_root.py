@@ -1,4 +1,4 @@
-"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable one: the page first, then the root.
+"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable root: the page first, then the root.
 
 A root that another process wrote meanwhile is never replaced.
 """

@@ -27,8 +27,8 @@ def unknown_replica(broker_epoch: int) -> Node:
 
 
 def said_to_hold(image: ClusterImage, node_id: int, places: Collection[LogPlace]) -> list[RowsSet]:
-    """`node_id` reports logs of partitions without a known holder: it becomes their replica, and is asked about them
-    when the placeholder is forgotten."""
+    """`node_id` reports logs of partitions without a known holder: the node becomes a replica of these partitions, and
+    is asked about its logs when the placeholder is forgotten."""
     found: list[RowsSet] = []
     if not places:
         return found

@@ -36,8 +36,8 @@ class OutageLog:
         self.failure = ""
 
     def failed(self, failure: Exception) -> bool:
-        """Count a failed call. True when it should be logged. A failure soon after a logged one is not logged, even if
-        a call succeeded in between: a store that fails every other call must not flood the log.
+        """Count a failed call. True when it should be logged. A failure soon after a logged failure is not logged, even
+        if a call succeeded in between: a store that fails every other call must not flood the log.
         """
         now_s = self._clock.monotonic_s()
         if not self.tries:
@@ -61,12 +61,12 @@ class OutageLog:
 
     @property
     def seconds(self) -> float:
-        """Since the first failure; 0 without one."""
+        """Seconds since the first failure; 0 without a failure."""
         return self._clock.monotonic_s() - self._since_s if self.tries else 0.0
 
     @property
     def lasted(self) -> str:
-        """`1m 3s`, whole seconds."""
+        """The duration of the outage in whole seconds: `1m 3s`."""
         return show_duration(int(self.seconds) * 1000)
 
     def __str__(self) -> str:

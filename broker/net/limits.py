@@ -28,7 +28,7 @@ class NetLimits:
     """Limits in bytes, milliseconds and counts; the comments name Kafka's config."""
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
-    frame_bytes_total_max: int = 256 * _MIB  # frames of all connections, without 16 KiB (`ALLOWANCE`) of each
+    frame_bytes_total_max: int = 256 * _MIB  # of all connections; 16 KiB (`ALLOWANCE`) of each do not count
     answers_in_flight_max: int = 128  # per connection; 128 entries of about 0.4 KiB stay within the 64 KiB of G14
     idle_ms_max: int = 600_000  # connections.max.idle.ms; also the longest throttle
     frame_ms_max: int = 30_000  # from a frame's first byte to its last
@@ -39,7 +39,7 @@ class NetLimits:
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: further connections wait
     of_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
-    connections_waiting_max: int = 4_096  # accepted by the kernel and not yet admitted; further ones are closed
+    connections_waiting_max: int = 4_096  # accepted by the kernel, not yet admitted; further connections are closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
     wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel
-    drain_ms_max: int = 10_000  # from SIGTERM: the time for responses in flight to leave
+    drain_ms_max: int = 10_000  # time from SIGTERM in which responses in flight may leave

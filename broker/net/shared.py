@@ -17,7 +17,7 @@ from seams.net import Net
 
 @dataclass(slots=True)
 class NetCounters:
-    """Totals since start, except for `connections_open`. Bytes as they cross the socket, prefixes included."""
+    """Totals since start, except for `connections_open`. Bytes are counted as they cross the socket, with prefixes."""
 
     connections_open: int = 0
     connections_accepted: int = 0

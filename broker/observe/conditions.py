@@ -41,7 +41,7 @@ class Condition(Enum):
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and no segment may be deleted
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
-    STORE_REFUSES = "store_refuses"  # some operations always fail while others are answered
+    STORE_REFUSES = "store_refuses"  # some operations always fail while other operations succeed
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
     BROKER_AWAY = cluster_findings.BROKER_AWAY  # reported by the controller
     UNDER_REPLICATED = cluster_findings.UNDER_REPLICATED
@@ -66,7 +66,7 @@ class Facts:
     copies_stopped: tuple[str, ...] = ()  # partition and why
     uncleanable: tuple[str, ...] = ()  # partition and why
     bucket_uncleaned: tuple[str, ...] = ()  # partition and why, with the object's name
-    silent_ms: int = 0  # since the controller's last answer
+    silent_ms: int = 0  # time since the controller's last answer
     controller: int | None = None
     cluster: tuple[Finding, ...] = ()  # findings that this broker reports
     overdue_transactions: tuple[str, ...] = ()  # transactional id and why
@@ -112,7 +112,7 @@ def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
 
 
 def _of_broker(facts: Facts) -> dict[Condition, str]:
-    """This process and its logs."""
+    """Conditions of this process and its logs."""
     said: dict[Condition, str] = {}
     if facts.not_ready:
         said[Condition.NOT_READY] = f"{facts.not_ready}: no client is served until then; GET /readyz shows the progress"
@@ -184,7 +184,7 @@ def _over(facts: Facts) -> str:
 
 
 def _of_bucket(facts: Facts) -> dict[Condition, str]:
-    """The store, and work that waits for it."""
+    """Conditions of the store, and of work that waits for it."""
     said: dict[Condition, str] = {}
     if facts.damaged_roots:
         said[Condition.ROOT_DAMAGED] = (

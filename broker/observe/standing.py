@@ -9,7 +9,7 @@ from broker.config.units import show_duration
 
 
 class LateReplica(msgspec.Struct, frozen=True, gc=False):
-    """A replica that lacks records which its leader held half a second ago. `records` and (approximately) `bytes`: the
+    """A replica that lacks records which the leader had half a second ago. `records` and (approximately) `bytes`: the
     amounts that the replica has not flushed; null without a report in this leader epoch. `ms`: time for which the
     replica has been late.
     """
@@ -52,9 +52,9 @@ class InCluster(msgspec.Struct, frozen=True):
     """A member of a cluster.
 
     * `version`: applied records of `cluster.json`.
-    * `controller_for_ms`: time for which it has known the controller; `heartbeat_age_ms`: time since the last answered
-      heartbeat was sent, 0 on the controller.
-    * `late`: replicas that are behind, of partitions it leads.
+    * `controller_for_ms`: time for which the broker has known the controller; `heartbeat_age_ms`: time since the last
+      answered heartbeat was sent, 0 on the controller.
+    * `late`: late replicas of the partitions that the broker leads.
     * `strays`: directories on its disk that the cluster does not assign to it.
     * `throttled`: brokers and topics with a replication throttle. `throttled_idle_ms`: time for which a throttle has
       been set while no partition moved.

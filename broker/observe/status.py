@@ -18,7 +18,8 @@ _TELL_S: Final = 5.0
 
 
 class Health:
-    """`is_ready` only between the ready line and the stop; the last 20 failures of background work remain visible."""
+    """The health of the broker. `is_ready` only between the ready line and the stop. The last 20 failures of background
+    work remain visible."""
 
     def __init__(self) -> None:
         self.is_ready = False

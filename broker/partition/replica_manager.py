@@ -1,6 +1,6 @@
 """`ReplicaManager`: gives each replica of this broker the role that the metadata image asks for.
 
-It implements the publisher's `Effects`. No call waits: each starts work that continues until a later call changes the
+It implements the publisher's `Effects`. No call waits: a call starts work that continues until a later call changes the
 goal. No role begins after `close` began. A stop is clean only if the tail of every log is known.
 """
 
@@ -37,7 +37,8 @@ from tiering.service import TierService
 
 
 class ReplicaManager:
-    """`forget` asks the controller to forget a completely deleted topic. It raises if the controller does not."""
+    """The replicas of one broker. `forget` asks the controller to forget a completely deleted topic, and raises if the
+    controller does not."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class ReplicaManager:
         return {owner.place: owner.damaged for owner in self._all() if owner.damaged}
 
     def watch(self, watcher: LeadershipWatcher) -> None:
-        """Notify `watcher` of every later change of leadership, after the watchers added before it."""
+        """Notify `watcher` of every later change of leadership, after the watchers that were added earlier."""
         self._roles.watchers.append(watcher)
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,8 +121,8 @@ class ReplicaManager:
 
     # ── effects of the image ─────────────────────────────────────────────────────────────────────────────────────
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to lead these partitions. They are published when all are open (`opened` waits for that). Opening is
-        retried until it succeeds, or until `withdraw` or `close` ends it."""
+        """Begin to lead these partitions. The partitions are published when all of them are open (`opened` waits for
+        this). Opening is retried until it succeeds, or until `withdraw` or `close` ends it."""
         self._update_topic(topic)
         if self._is_closing:
             return
@@ -147,8 +148,8 @@ class ReplicaManager:
             publish(self._roles, topic, ready)
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until every partition of the topic asked for so far serves or is withdrawn. Raises Retryable when the
-        broker stops first. Cancelling the caller ends only the wait."""
+        """Wait until every partition of the topic that was asked for so far serves or is withdrawn. Raises Retryable
+        when the broker stops first. If the caller is cancelled, only the wait ends."""
         for publication in tuple(self._publications.get(topic_id, ())):
             await publication.over.wait()
             if publication.was_given_up and (topic := self._topics.get(topic_id)) is not None:
@@ -163,13 +164,13 @@ class ReplicaManager:
 
     @property
     def opened_count(self) -> int:
-        """Open partitions, including those of topics still being opened."""
+        """Open partitions, including partitions of topics that are still being opened."""
         ready = sum(of.ready_count for publications in self._publications.values() for of in publications)
         return len(self._registry.partitions) + ready
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """The leaders of these partitions apply the rows of the image. A partition still opening applies its row when
-        it is published."""
+        """The leaders of these partitions apply the rows of the image. A partition that is being opened applies its row
+        when it is published."""
         self._update_topic(topic)
         for index in indexes:
             role = self._owner(topic, index).role
@@ -259,7 +260,7 @@ class ReplicaManager:
     async def close(self, *, clean: bool) -> bool:
         """See `LogShutdown.close`. Returns whether every log was left clean."""
         self._is_closing = True
-        # If a log's tail is unknown until the bucket answers, the next start must treat it as unknown, too.
+        # If a log's tail is unknown until the bucket answers, the next start must also treat the tail as unknown.
         owners = tuple(self._all())
         all_known = not any(owner.is_in_doubt for owner in owners)
         self._roles.fetchers.cancel()

@@ -1,7 +1,7 @@
 """Metrics of the cluster: controller, sessions, partitions, replication, commit times.
 
 Metrics that Kafka also has are defined as in Kafka (KafkaController, ReplicaManager). One broker counts each partition:
-its leader, or the controller if it has none.
+its leader, or the controller if the partition has no leader.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def _version() -> str:
     try:
         return version("thermocline")
     except PackageNotFoundError:
-        return "unknown"  # run from a tree that was never installed
+        return "unknown"  # the broker runs from a tree that was not installed
 
 
 VERSION: Final = _version()

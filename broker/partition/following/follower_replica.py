@@ -1,7 +1,7 @@
 """A follower's log and its role in one leader epoch: checks and appends the leader's responses, or truncates.
 
-- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs of the
-  leader are kept.
+- CRC and offsets of every batch are checked before the batch is written. One response is one write. Offsets and epochs
+  of the leader are kept.
 - The next fetch offset follows the flushed end; with `os` it follows the written end.
 - A failed log stops fetching and is reported. A log that a failure left half truncated is reopened. The log stays open
   for the next role.
@@ -159,7 +159,7 @@ class FollowerReplica:
         if not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
-        # Checked before the state machine changes, so a refused response changes nothing.
+        # The batches are checked before the state machine changes, so a refused response changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
             records = filler_from(records, asked.offset)  # needed if the leader's cleaner is ahead of the follower's
@@ -209,8 +209,8 @@ class FollowerReplica:
             self._apply_offsets(told, log_start)
 
     def _batch_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
-        """The batch was damaged in transit or on the leader's disk. It is fetched again, never skipped. The second
-        damage of the same batch is reported."""
+        """The batch was damaged in transit or on the leader's disk. It is fetched again and never skipped. If the same
+        batch is damaged twice, the damage is reported."""
         if self._damaged_offset == offset:
             why = f"the leader's batch at offset {offset} is damaged, again: {corrupt}"
             log.error("%s waits for its leader: %s", self._name, why)
@@ -223,8 +223,8 @@ class FollowerReplica:
             self._log_failures.works(self._place)
 
     def _least_offset(self, asked: FetchPosition) -> int:
-        """The least base offset that a batch for `asked` may have. An empty log also accepts a batch that begins below
-        `asked`: if the log start is inside a batch, the leader sends the complete batch."""
+        """The least base offset that a batch in the response to `asked` may have. An empty log also accepts a batch
+        that begins below `asked`: if the log start is inside a batch, the leader sends the complete batch."""
         return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
@@ -244,8 +244,8 @@ class FollowerReplica:
         return True
 
     def _start_at(self, offset: int) -> None:
-        """Apply the leader's log start. The first local segment does not show it: records below it may be in the bucket
-        or deleted (R7). The log start is reported once it is durable (R26)."""
+        """Apply the leader's log start. The first local segment does not show the log start: records below this segment
+        may be in the bucket or deleted (R7). The log start is reported once it is durable (R26)."""
         self.lease.advance_log_start(min(offset, self.log.log_end_offset))
         if self.log.log_start_offset != self.follower.log_start_offset and self._start_checkpoint is None:
             self._start_checkpoint = self._tasks.spawn(
@@ -253,7 +253,7 @@ class FollowerReplica:
             )
 
     async def _checkpoint_start(self) -> None:
-        """Retry until the newest log start is durable, because a leader reports a start once."""
+        """Retry until the newest log start is durable, because a leader reports each log start only once."""
         while not self.lease.is_over and self.follower.log_start_offset != (start := self.log.log_start_offset):
             try:
                 await self.lease.checkpoint_start()
@@ -347,8 +347,8 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleanable_end(self) -> int:
-        """As the leader's, but bounded by this log's last stable offset, because an undecided record does not supersede
-        another record (TX17). `verified_end`: the end that the leader verified in the bucket."""
+        """As on the leader, but bounded by this log's last stable offset, because an undecided record does not
+        supersede another record (TX17). `verified_end`: the end that the leader verified in the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 

@@ -87,8 +87,8 @@ class FollowerRole:
     @property
     def is_in_doubt(self) -> bool:
         """Whether the log is closed, failed, or may lack records that its reservation covers. It may lack records if
-        the reservation was kept and no leadership followed an unclean stop. Only a leader resolves it, with the bucket
-        (C30).
+        the reservation was kept and no leadership followed an unclean stop. Only a leader resolves the doubt, with the
+        bucket (C30).
         """
         if self.followed is None or self.followed.failure:
             return True
@@ -109,7 +109,7 @@ class FollowerRole:
                 await roles.move_if_stray(self.place)
                 raise  # the next attempt finds the directory free
             except (StorageFailed, OSError) as refused:
-                if not may_pass(refused):  # reported, because an unclean recovery would wait for its answer (R20)
+                if not may_pass(refused):  # reported: an unclean recovery would wait for this replica (R20)
                     of = self.topic.topic_id, self.index
                     roles.registry.log_failures.failed(of, f"it cannot be opened to be copied: {refused}")
                 raise

@@ -1,6 +1,6 @@
 """Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset.
 
-Nothing is fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log
+Meanwhile nothing is fetched (`replication.follower`: CUTTING). At the end the follower's state machine gets the new log
 end. If the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk.
 `FollowerReplica` runs one truncation or restart at a time.
 """
@@ -56,7 +56,7 @@ class FollowerTruncation:
         await self._finish(cut(), self._follower.cut)
 
     async def begin_at(self, start: Start) -> None:
-        """Restart empty at an offset, with the bucket's leader epochs and producers there."""
+        """Restart empty at an offset, with the leader epochs and producers that the bucket has at this offset."""
 
         async def begin() -> None:
             epochs, producers, held_bytes = await self._state_at(start.offset)
@@ -103,9 +103,9 @@ class FollowerTruncation:
             then(local.epochs, local.log_end_offset)
 
     async def _state_at(self, offset: int) -> ColdStart:
-        """Ask the bucket for the state at an offset. The answer may have been damaged in transit, or its object deleted
-        since the root was read, so after a first failure the request is repeated. After a second failure the object
-        itself may be damaged, so only the leader's disk has the records. Raises Retryable.
+        """Ask the bucket for the state at an offset. The answer may have been damaged in transit, or its object may
+        have been deleted since the root was read, so after a first failure the request is repeated. After a second
+        failure the object itself may be damaged, so only the leader's disk has the records. Raises Retryable.
         """
         local = self._log
         since = max(local.log_end_offset, local.log_start_offset)
@@ -115,7 +115,8 @@ class FollowerTruncation:
             self._was_unusable, self._follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
         except AccessRefused as refused:
-            # An operator may renew expired credentials. No new follower role begins then, so this one must try again.
+            # An operator may renew expired credentials. No new follower role begins after this, so this role must try
+            # again.
             raise Retryable(str(refused)) from refused
 
 

@@ -1,9 +1,9 @@
-"""Delayed operations of one partition: acknowledgements wait for the high watermark, readers for new records,
-DeleteRecords for a log start.
+"""Delayed operations of one partition: acknowledgements wait for the high watermark, readers wait for new records,
+DeleteRecords waits for a log start.
 
-- Acknowledgements are ordered by offset, including those of resent batches. Each is called once on the loop, in the
-  turn in which the high watermark passed it.
-- An exception in a callback does not affect the others; the loop's exception handler reports it.
+- Acknowledgements are ordered by offset, including acknowledgements of resent batches. Each acknowledgement is called
+  once on the loop, in the turn in which the high watermark passed it.
+- An exception in a callback does not affect other callbacks; the loop's exception handler reports it.
 - A fetch session's reader is called once, then registers again.
 - When the leadership ends, all operations are called at once.
 """
@@ -45,9 +45,9 @@ class DelayedOperations:
         """The readers and watchers that read above the high watermark: replicas."""
 
     def ack(self, end_offset: int, deadline_s: float, acked: Acked) -> None:
-        """Call `acked` once everything below `end_offset` is committed; it is not committed now. `acked` gets the error
-        of `fail`, and TimeoutError soon after the loop's time `deadline_s`. `expire` checks deadlines once a second, so
-        an acknowledgement needs no timer."""
+        """Call `acked` once everything below `end_offset` is committed. When `ack` is called, it is not yet committed.
+        `acked` gets the error of `fail`, or TimeoutError soon after the loop's time `deadline_s`. `expire` checks
+        deadlines once a second, so an acknowledgement needs no timer."""
         acks = self._acks
         if acks and end_offset < acks[-1][0]:  # a resent batch that is not committed yet
             acks.insert(bisect_right([ack[0] for ack in acks], end_offset), (end_offset, deadline_s, acked))
@@ -72,7 +72,7 @@ class DelayedOperations:
                 tell(acked, TimeoutError(_LATE), _PRODUCER)
 
     def moved(self, high_watermark: int) -> None:
-        """Acknowledge committed records and wake the readers. Replicas' readers only get the new high watermark."""
+        """Acknowledge committed records and wake the readers. Readers of replicas only get the new high watermark."""
         self._high_watermark = high_watermark
         if self._is_notifying:
             return  # a callback appended a batch that is committed already; the outer call continues with it

@@ -84,7 +84,7 @@ class LeaderRole:
         self._publication = publication
         self._before = before
         self._fenced = fenced
-        self._is_new = topic.rows[index].partition_epoch == 0  # unchanged since its creation: no replica has a log
+        self._is_new = topic.rows[index].partition_epoch == 0  # no change since its creation: no replica has a log
         self._lease: Lease | None = None
         self._asks_again = False  # the bucket's object was damaged, perhaps only in transit
         self._opening: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class LeaderRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the tail of its log is unknown, so that the next start has to ask the bucket again."""
+        """Whether the tail of the log is unknown, so that the next start has to ask the bucket again."""
         return bool(self.damaged) or (self.partition is None and not self._is_new)
 
     def begin(self) -> None:
@@ -126,7 +126,7 @@ class LeaderRole:
                 watcher.resigned(*self.place)
 
     def stop(self, why: Exception) -> None:
-        """As `end` at the stop of the broker, which has detached the tier; watchers are not called."""
+        """As `end`, for the stop of the broker. The broker has detached the tier, and watchers are not called."""
         assert self.partition is not None, self.place
         if not self.is_over:  # otherwise the image ended the role during the flush of the stop
             self.is_over = True
@@ -144,7 +144,7 @@ class LeaderRole:
 
     # ── changes of its row ───────────────────────────────────────────────────────────────────────────────────────
     def apply(self) -> None:
-        """Its row, its minimum or a replica's session changed."""
+        """Apply the image: the partition's row, its minimum or a replica's session changed."""
         if self.partition is not None and self.is_visible and not self.is_over:
             topic, registry = self.topic, self._roles.registry
             self._apply(self.partition)
@@ -225,7 +225,7 @@ class LeaderRole:
         if not lead.is_alone:  # a replica that is alone restarts by itself from the bucket
             lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
-            with roles.tiers.deferring_starts():  # also during the wait for a slot of `to_lead`
+            with roles.tiers.deferring_starts():  # includes the wait for a slot of `to_lead`
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:
@@ -238,7 +238,7 @@ class LeaderRole:
 
     async def _attached(self, lead: Lead) -> LeaderReplica:
         roles, topic = self._roles, self.topic
-        opened = await self._open_log(lead)  # queued per place: a log that is being closed is reopened
+        opened = await self._open_log(lead)  # waits in the queue of this place: a log that is being closed is reopened
         before = self._before if self._before is not None and self._before.opened is opened else None
         if self._lease is not None:
             await self._lease.returned()  # the calls of the previous attempt must end first
@@ -252,7 +252,7 @@ class LeaderRole:
             lease.end()
             await self._close(opened)
             raise
-        if lead.unclean_after is not None:  # the damage is truncated
+        if lead.unclean_after is not None:  # any damage was truncated
             roles.registry.log_failures.over((topic.topic_id, self.index))
         row = applied_row(topic, self.index, roles.metadata.image)
         partition = self._leading(lease, tier, row, before)
@@ -312,8 +312,8 @@ class LeaderRole:
 
 
 def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
-    """Make open partitions visible to clients. Those of an unclean election serve when the image says that recovery is
-    done (R20)."""
+    """Make open partitions visible to clients. Partitions of an unclean election serve when the image shows that the
+    recovery is done (R20)."""
     partitions = [role.partition for role in ready if role.partition is not None]
     roles.configs.apply(topic, partitions)
     roles.on_opened(partitions)
@@ -325,7 +325,7 @@ def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
             serving.append(role)
         else:
             roles.registry.start(role.partition)
-            role.apply()  # its row may have changed while it opened
+            role.apply()  # the row may have changed while the log opened
     roles.registry.publish(topic, [role.partition for role in serving if role.partition is not None])
     for role in serving:
         assert role.partition is not None

@@ -1,8 +1,8 @@
 """Publishes the partitions of one topic that this broker was asked to lead together.
 
-An open partition is published within `TOGETHER_S`, even if others still open. Partitions that open within that time are
-published together, so clients see one change. The topic is published when all attempts ended, even if no partition
-opened.
+An open partition is published within `TOGETHER_S`, even if other partitions still open. Partitions that open within
+that time are published together, so clients see one change. The topic is published when all attempts ended, even if no
+partition opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TOGETHER_S: Final = 0.5
 
 
 class Publication:
-    """`publish` makes the given roles visible. `indexes`: the partitions to be led."""
+    """The publication of one topic's partitions. `publish` makes the given roles visible. `indexes`: the partitions to
+    be led."""
 
     def __init__(self, topic: str, indexes: list[int], publish: Callable[[list[LeaderRole]], None]) -> None:
         self._topic = topic
@@ -68,7 +69,7 @@ class Publication:
 
     def _log_lost(self, lost: Mapping[int, tuple[int, int]]) -> None:
         """Log one line per topic with the offsets that may be lost. The number of lost records is unknown, because only
-        the lost disk had it."""
+        the lost disk had their number."""
         if not lost:
             return
         shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])
