@@ -170,7 +170,7 @@ REFUSALS: Final[dict[int, Refuse]] = {
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
-# Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent one.
+# Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent heartbeat.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
 _WIDE_FRAME: Final = 8 << 10  # a smaller frame has fewer partitions
 

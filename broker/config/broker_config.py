@@ -51,8 +51,8 @@ class BrokerConfig:
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]
     inflight_request_bytes_max: int | None  # None: no limit
-    socket_send_buffer_bytes: Annotated[int, "socket.send.buffer.bytes"]  # -1: the kernel's
-    socket_receive_buffer_bytes: Annotated[int, "socket.receive.buffer.bytes"]  # -1: the kernel's
+    socket_send_buffer_bytes: Annotated[int, "socket.send.buffer.bytes"]  # -1: the default of the kernel
+    socket_receive_buffer_bytes: Annotated[int, "socket.receive.buffer.bytes"]  # -1: the default of the kernel
     connection_idle_ms_max: Annotated[int, "connections.max.idle.ms"]
     connections_max: Annotated[int, "max.connections"]
     connections_per_ip_max: Annotated[int, "max.connections.per.ip"]

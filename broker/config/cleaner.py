@@ -46,8 +46,8 @@ def cleaner_config(values: Explicit) -> CleanerConfig:
 
 
 def cleaner_refusal(values: Explicit) -> str | None:
-    """The reason why the cleaner's values contradict each other, or None. Values for all brokers may be wrong for one
-    of them.
+    """The reason why the cleaner's values contradict each other, or None. Values that are set for all brokers may
+    contradict the values of one broker.
     """
     try:
         cleaner_config(values)

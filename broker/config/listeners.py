@@ -96,7 +96,7 @@ def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], 
 
 
 def _listener_of_brokers(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> ListenerConfig:
-    """The protocol of the brokers' listener: from listener.security.protocol.map, else
+    """The protocol of the brokers' listener: from listener.security.protocol.map, otherwise from
     security.inter.broker.protocol."""
     address = parse_address(texts.internal, "thermocline.internal")._replace(name=BROKERS)
     if any(listener.name == BROKERS for listener in listeners):
@@ -136,7 +136,7 @@ def _check_names(addresses: Sequence[Address]) -> None:
 
 
 def _check_ports(addresses: Sequence[Address]) -> None:
-    """Check that each port has one listener, or one of IPv4 and one of IPv6."""
+    """Check that each port has one listener, or one listener of IPv4 and one of IPv6."""
     by_port: dict[int, list[Address]] = {}
     for address in addresses:
         if address.port:

@@ -86,7 +86,7 @@ OWN: tuple[Definition, ...] = (
         "",
         "Read the records of every batch and refuse malformed ones. false: batches are stored as sent, unread.",
     ),
-    # how the log sinks
+    # when and how the log is copied to the bucket
     _own(
         "seal.ms",
         _LONG,

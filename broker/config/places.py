@@ -122,7 +122,7 @@ def data_dir_of(values: Explicit, launch: Launch) -> str:
 
 
 def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
-    """The URL of the bucket: the configured one, otherwise that of a directory beside the data directory."""
+    """The URL of the bucket: the configured URL, or else the URL of a directory beside the data directory."""
     text = values.text("thermocline.bucket")
     bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
     if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):

@@ -122,7 +122,7 @@ def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
 
 
 def first_users(values: Explicit, listeners: Sequence[ListenerConfig]) -> tuple[PasswordLogin, ...]:
-    """First users of a new cluster: those in the SCRAM login modules of all listeners."""
+    """First users of a new cluster: the users in the SCRAM login modules of all listeners."""
     found: dict[tuple[str, str], PasswordLogin] = {}
     for listener in listeners:
         own = values.of_listener(listener.name)

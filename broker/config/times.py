@@ -53,12 +53,12 @@ class ClusterTimes:
 
     @property
     def heard_s(self) -> float:
-        """A broker whose last heartbeat is not older than this (two intervals) counts as alive."""
+        """A broker counts as alive if its last heartbeat is not older than this time (two intervals)."""
         return 2 * self.parked_s
 
     @property
     def answer_s(self) -> float:
-        """Time-out of a heartbeat's response: two fit into a session."""
+        """Time-out of a heartbeat's response. Two time-outs fit into a session."""
         return self.session_s / 2
 
     @property

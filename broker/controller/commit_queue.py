@@ -4,8 +4,8 @@
   feed) and answered, in this order.
 - After a commit of unknown outcome no change is decided until the outcome is known, so a retry never creates a second
   topic of one name.
-- A process that lost the controller epoch makes no more decisions (R1). A change begun in one epoch never commits in a
-  later one.
+- A process that lost the controller epoch makes no more decisions (R1). A change that began in one epoch never commits
+  in a later epoch.
 - A change that needs no commit is answered only while no other process can have claimed.
 
 Changes that wait together are committed together, because a bucket takes only a few commits a second.

@@ -204,7 +204,7 @@ class RivalControllers:
       controller that the sender had read, because a heartbeat may take long to arrive.
 
     Each proof expires before any claim that it excludes can be stored. All times are seconds of the boot clock.
-    `bumped_s`: the time at which the claim was sent, or an earlier one; −inf: unknown. `others`, of each call: the
+    `bumped_s`: the time at which the claim was sent, or an earlier time; −inf: unknown. `others`, of each call: the
     other brokers in session.
     """
 

@@ -5,7 +5,7 @@
   of the log. Forgotten nodes need not answer (`cluster forget`).
 - If unclean elections are allowed, a replica with a session is chosen one session time after the last member's session
   ended.
-- The replica that keeps most of the log leads. Among equals it is one that saw the epoch served last.
+- The replica that keeps most of the log leads. Among equal replicas, a replica that saw the last served epoch leads.
 """
 
 from __future__ import annotations

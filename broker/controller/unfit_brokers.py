@@ -71,7 +71,7 @@ class BrokerReports:
         return frozenset(self._pending.pop(session, ()))
 
     def restore_lost_logs(self, session: SessionId, places: Iterable[LogPlace]) -> None:
-        """Make these logs pending again, except those that the session's newest report no longer counts as lost."""
+        """Make these logs pending again, except logs that the session's newest report no longer counts as lost."""
         if (fitness := self._fitness.get(session)) is not None:
             self._pending.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
 

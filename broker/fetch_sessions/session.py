@@ -42,8 +42,8 @@ class WatchedPartition(Protocol):
 
 
 class Target:
-    """One partition of a fetch; it belongs to a session if `session` is set. Offsets are the last ones sent; −1:
-    none."""
+    """One partition of a fetch; it belongs to a session if `session` is set. Offsets are the offsets that were sent
+    last; −1: none was sent."""
 
     __slots__ = (
         "high_watermark",

@@ -23,7 +23,7 @@ _SHOWN_MAX: Final = 3
 
 @dataclass(slots=True)
 class Some:
-    """Some partitions: their number, and the names of the first ones."""
+    """Some partitions: their number, and the names of the first partitions."""
 
     count: int = 0
     names: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ class GroupAdmin:
     _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
-        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some
+        """All groups, or the groups of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some
         groups are loading or were loaded during the call, because an incomplete list would look complete. Groups whose
         partition cannot be read, or is dropped during the call, are left out, like the groups of other coordinators.
         POLICY_VIOLATION: too many bytes.

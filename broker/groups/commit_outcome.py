@@ -30,7 +30,8 @@ def is_over(until_s: float) -> bool:
 
 
 async def outcome_of(write: Write, until_s: float) -> ErrorCode:
-    """NONE when the write is durable, else the error for a committing client. `until_s` as `deadline` returns it."""
+    """NONE when the write is durable, otherwise the error for a committing client. `until_s` as `deadline` returns
+    it."""
     # This is cheaper than asyncio.timeout around a shield, and every commit takes this path.
     timer = asyncio.get_running_loop().call_at(until_s, _give_up, write)
     try:

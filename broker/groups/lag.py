@@ -1,7 +1,7 @@
 """Consumer lag: the distance of committed positions from the high watermark.
 
-The walk over all positions yields to the loop every few ms. A survey shows at most `SHOWN_MAX` positions, those with
-the largest lags, so that no client can make a survey grow.
+The walk over all positions yields to the loop every few ms. A survey shows at most `SHOWN_MAX` positions (with the
+largest lags), so that a client cannot make a survey grow.
 """
 
 from __future__ import annotations

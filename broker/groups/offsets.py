@@ -113,8 +113,7 @@ class GroupOffsets:
         return self._topics.get(topic, {}).get(partition)
 
     def holds(self, position: TopicPosition) -> bool:
-        """Whether a tombstone would delete an offset here: a durable one, a pending one, or one of an open
-        transaction."""
+        """Whether a tombstone would delete an offset here: a durable offset, a pending offset, or an open offset."""
         is_held = position in self._pending or self.open.holds(position)
         return is_held or position[1] in self._topics.get(position[0], {})
 

@@ -47,7 +47,7 @@ class MemoryUsage:
         return over or (new_group and self.group_count >= self._config.groups_max)
 
     def resize(self, before: int, after: int) -> int:
-        """A group takes `after` bytes instead of `before`; 0 is none. Returns `after`."""
+        """A group takes `after` bytes instead of `before` (0: the group does not exist). Returns `after`."""
         self.bytes += after - before
         self.group_count += (after > 0) - (before > 0)
         return after

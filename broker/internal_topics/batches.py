@@ -52,9 +52,9 @@ class KeyValue(NamedTuple):
 def batch_of(
     records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, rewrite: Rewrite | None = None
 ) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer.
-    With a producer the batch is transactional and has no sequence, as in Kafka's coordinator. `rewrite` becomes a
-    header of the first record, which other readers ignore."""
+    """One uncompressed batch (in Kafka, offsets.topic.compression.codec is also none). All records have the same
+    producer. With a producer the batch is transactional and has no sequence, as in Kafka's coordinator. `rewrite`
+    becomes a header of the first record, which other readers ignore."""
     stamped = [Record(base_offset + i, now_ms, record.key, record.value) for i, record in enumerate(records)]
     if rewrite is not None:
         stamped[0] = stamped[0]._replace(headers=(rewrite.value,))

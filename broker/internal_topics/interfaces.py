@@ -29,7 +29,7 @@ class InternalTopic(Protocol):
         exist."""
 
     async def ensure_created(self) -> None:
-        """Create the topic if it is missing. Returns when its partitions are led, except those that could not be
+        """Create the topic if it is missing. Returns when its partitions are led, except partitions that could not be
         opened. Later calls are cheap. Raises Retryable (try again later), Fenced, InvalidRequest."""
 
 

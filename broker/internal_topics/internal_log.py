@@ -2,7 +2,7 @@
 
 When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load is
 discarded if the leader epoch changes before it ends. At most `LOADS_AT_ONCE` shards load at a time; a failing shard
-does not delay the others.
+does not delay other shards.
 """
 
 from __future__ import annotations

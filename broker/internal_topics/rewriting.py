@@ -8,7 +8,7 @@
 - Records of open transactions are appended again as open. Their markers come after these copies in the log, because no
   record is read while a marker in the log is not applied.
 - An interrupted rewrite changed nothing and starts over. Its batches are marked, so that a replay that begins below
-  treats their records as repeated, not as new (`ReplayedState.repeated`). A failing shard does not delay the others.
+  treats their records as repeated, not as new (`ReplayedState.repeated`). A failing shard does not delay other shards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rewrites:
             await self.write_due()
 
     async def write_due(self) -> None:
-        """Check each shard and rewrite those that are due. A failed shard is due again at the next check."""
+        """Check each shard and rewrite the shards that are due. A failed shard is due again at the next check."""
         await asyncio.gather(*[self._try(shard) for shard in self._log.shards() if shard.is_ready])
 
     async def _try(self, shard: LedShard[Any]) -> None:

@@ -1,8 +1,8 @@
 """Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk.
 
-A failing shard does not delay the others. The log has one line when failures begin and one line when they end, for any
-number of shards. A snapshot is committed only in the leader epoch in which it was cut. Nothing local is deleted because
-of a snapshot, and a load that finds the complete local log reads no snapshot.
+A failing shard does not delay other shards. The log has one line when failures begin and one line when they end, for
+any number of shards. A snapshot is committed only in the leader epoch in which it was cut. Nothing local is deleted
+because of a snapshot, and a load that finds the complete local log reads no snapshot.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class ControllerTerm:
 
     @property
     def no_claim_s(self) -> float:
-        """Seconds from now in which this process sends no claim and none of its claims takes effect. 0 while a claim is
-        about to be sent or in flight, and while its outcome is unknown.
+        """Seconds from now in which this process does not send a claim, and no claim of this process takes effect. 0
+        while a claim is about to be sent, is in flight, or has an unknown outcome.
         """
         if self._is_claiming or not self._cluster.is_settled:
             return 0.0

@@ -29,8 +29,8 @@ class ImageFreshness:
 
     @property
     def confirmed_s(self) -> float:
-        """Time at which the last request was sent whose response proved that the applied image is the newest: a poll of
-        `cluster.json`, or a heartbeat to a controller that bumps its lease (R23)."""
+        """Time of the last proof that the applied image is the newest (R23): the time at which a request was sent. The
+        request is a poll of `cluster.json`, or a heartbeat to a controller that bumps its lease."""
         heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.fresh_s
         return max(self.polled_s, heard_s)
 

@@ -1,7 +1,7 @@
 """Log of store outages: start, number of failed calls, and the choice of failures to log.
 
-The first failure is logged at once, the next after 10 s, 20 s, 40 s … and then every five minutes, so that an outage of
-a whole night takes about a page of the log. The end of a logged outage is logged too.
+The first failure is logged at once, later failures after 10 s, 20 s, 40 s … and then every five minutes. The log of an
+outage of a whole night thus has about one page. The end of a logged outage is logged too.
 """
 
 from __future__ import annotations

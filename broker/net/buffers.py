@@ -70,8 +70,8 @@ class BufferPool:
 class FrameBudget:
     """Bytes that all frames in flight may hold together: `used <= limit`, beyond the allowances.
 
-    Part of the limit is a reserve that one owner at a time may use, so that one frame can always be completed. Without
-    it, half received frames could wait for each other for ever.
+    Part of the limit is a reserve that only one owner at a time may use, so that at least one frame can always be
+    completed. Without it, half received frames could wait for each other for ever.
     """
 
     def __init__(self, limit: int, frame_bytes_max: int) -> None:

@@ -33,7 +33,7 @@ _THROTTLE = NEXT[Event.THROTTLE]
 
 _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the limit on a connection that had a blocking request before
-_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this size are joined; a larger one is sent at once
+_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this size are joined; a larger response is sent at once
 _TURN_FRAMES: Final = 128  # frames dispatched before other connections get their turn
 
 
@@ -151,7 +151,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames in ------------------------------------------------------------------------------------------------
 
     def _dispatch_frames(self) -> None:
-        """Dispatch received frames until none is left or the state changes, send ready responses, keep the rest."""
+        """Dispatch received frames until no frame is left or the state changes. Send ready responses, and keep the
+        other responses."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
         queue, take, dispatcher = outbox.answers, reader.next, peer.dispatcher or self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run

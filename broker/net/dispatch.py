@@ -149,7 +149,7 @@ class CloseReason(StrEnum):
 
     PEER = "peer"  # the peer or the network closed it
     FRAME_LENGTH = "frame-length"  # the length of a frame is negative, zero or above socket.request.max.bytes
-    FRAME_DEADLINE = "frame-deadline"  # a frame was not completed in time (drip)
+    FRAME_DEADLINE = "frame-deadline"  # a frame was not completed in time
     IDLE = "idle"  # no byte for connections.max.idle.ms
     SLOW_READER = "slow-reader"  # the peer does not take its responses
     REFUSED = "refused"  # the dispatcher raised CloseConnection

@@ -30,8 +30,8 @@ class AwaitedAnswer(Protocol):
 class ResponseQueue:
     """Responses that cannot leave yet, oldest first; empty while every request was answered at once.
 
-    A response leaves only after every earlier response; a failed response ends the queue. `entries` is read-only for
-    others. It is read once a frame to see whether there are entries, because `len` costs 0.1 µs.
+    A response leaves only after every earlier response; a failed response ends the queue. Other objects may only read
+    `entries`. It is read once a frame to see whether there are entries, because `len` costs 0.1 µs.
     """
 
     __slots__ = ("_count_max", "_ready_bytes", "entries")

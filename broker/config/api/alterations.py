@@ -68,7 +68,7 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
 
 
 def replaced(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The texts after `given` replaced all existing ones (AlterConfigs). Raises as `altered`."""
+    """The texts after `given` replaced all existing configs (AlterConfigs). Raises as `altered`."""
     check_size(dict(given), CONFIGS_BYTES_MAX)
     explicit: dict[str, str] = {}
     for name, value in given:
@@ -128,7 +128,7 @@ def altered_overrides(
 
 
 def replaced_overrides(broker: BrokerConfig, given: Sequence[tuple[str, str | None]], *, own: bool) -> dict[str, str]:
-    """The overrides after `given` replaced all existing ones (AlterConfigs). Raises as `altered_overrides`."""
+    """The overrides after `given` replaced all existing overrides (AlterConfigs). Raises as `altered_overrides`."""
     return _accept(broker, replaced(given), own=own)
 
 

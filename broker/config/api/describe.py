@@ -154,7 +154,7 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
-    """Every config with an effect on a broker, and those set at run time, sorted by name.
+    """Every config with an effect on a broker, and every config that was set at run time, sorted by name.
 
     `live`: values that only the running broker knows, such as `thermocline.http` and `listeners` with the bound port.
     """

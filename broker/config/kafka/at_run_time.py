@@ -1,7 +1,7 @@
 """Kafka's configs that Kafka accepts at run time and that have no effect here.
 
-They are accepted, stored and shown, so that tools that set them work. tests/integration/kafka/test_run_time_configs.py
-compares with Kafka.
+These configs are accepted, stored and shown, so that tools which set them work.
+tests/integration/kafka/test_run_time_configs.py compares with Kafka.
 
 The following configs are refused at run time:
 

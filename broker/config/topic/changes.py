@@ -58,7 +58,7 @@ def replaced_configs(
     *,
     internal: bool = False,
 ) -> dict[str, str]:
-    """The explicit configs after `given` replaced all existing ones (AlterConfigs). Raises as `altered_configs`."""
+    """The explicit configs after `given` replaced all existing configs (AlterConfigs). Raises as `altered_configs`."""
     return _accept(broker, existing, replaced(given), internal=internal)
 
 

@@ -125,8 +125,8 @@ def _one(
 def _check_who_stays(
     image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: PartitionFitness | None
 ) -> None:
-    """Refuse a move that leaves too few replicas in sync, because replicas not in `named` leave before others join
-    (R19)."""
+    """Refuse a move that leaves too few replicas in sync, because replicas that are not in `named` leave before other
+    replicas join (R19)."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
     if len(stay) == len(row.in_sync):

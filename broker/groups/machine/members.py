@@ -1,7 +1,7 @@
 """The member set of a classic group: members, static names, votes for a protocol.
 
-A static name maps to one member. The leader, if any, is a member. `awaiting_join` and the protocol counts are those of
-the current members.
+A static name maps to one member. The leader, if any, is a member. `awaiting_join` and the protocol counts cover the
+current members.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Members:
         return self.leader == member_id
 
     def add(self, member: Member) -> None:
-        """Add a member, which becomes the leader if there is none."""
+        """Add a member, which becomes the leader if there is no leader."""
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._static

@@ -190,7 +190,7 @@ async def _by_time(
     *,
     is_committed: bool,
 ) -> None:
-    """The first record with the requested timestamp or a later one. The older tier is searched first."""
+    """The first record with the requested timestamp or a later timestamp. The older tier is searched first."""
     for _ in range(_SEAM_LOOKS):
         seam = partition.log.local_log_start_offset
         found = None

@@ -168,7 +168,7 @@ def _by_topic(topics: Sequence[wire.OffsetFetchRequestTopic]) -> _Positions:
 
 
 class _ResponseQuota:
-    """Rows and metadata bytes that one response may still carry."""
+    """Rows and metadata bytes that a response may still contain."""
 
     def __init__(self) -> None:
         self._rows = _ANSWER_ROWS_MAX

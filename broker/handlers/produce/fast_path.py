@@ -5,8 +5,8 @@
 3. Pack the responses (`responses`).
 
 A request is taken only under three conditions:
-* its bytes before the topics equal those of an earlier request on the general path, and the current ACLs allowed the
-  same principal, host and listener every topic of that request;
+* its bytes before the topics equal the bytes of an earlier request on the general path. For this principal, host and
+  listener, the current ACLs allowed every topic of that request;
 * each of its batches passed the checks;
 * it need not wait for backpressure, offsets or a worker.
 

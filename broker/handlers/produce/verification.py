@@ -120,7 +120,7 @@ async def _ask(
     wanted: _Wanted,
     verification: Verification,
 ) -> None:
-    """Ask about one producer's batches, and refuse those that may not be appended."""
+    """Ask about one producer's batches, and refuse batches that may not be appended."""
     assert context.verifier is not None and request.transactional_id is not None
     adds, limits = call.version >= ADDS_SINCE, context.config.transactions
     loop = asyncio.get_running_loop()

@@ -249,7 +249,7 @@ class FollowerRole:
 
     async def _begin_anew(self, why: str) -> None:
         """Move the log aside as a stray, so that copying restarts in an empty directory. The replica is out of the
-        in-sync set, so none of its reports counts, and its leader serves (R16, R18)."""
+        in-sync set, so its reports do not count, and its leader serves (R16, R18)."""
         roles, of = self._roles, (self.topic.topic_id, self.index)
 
         def is_aside() -> None:  # runs even if this role is cancelled: the next role finds no log and no damage

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # The kernel blocks writers when the dirty pages of all files exceed dirty_ratio (20 % of memory by default). One log
 # gets half of this limit, and at most a few seconds of a fast disk. The kernel's own writeback continues, so most pages
 # of a drain are already clean. Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget
-# for all logs is no better, and early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
+# for all logs is not better. Early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
 DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
