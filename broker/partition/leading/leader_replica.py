@@ -238,8 +238,8 @@ class LeaderReplica(Watchable):
         return self.leader.is_end_known
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """The end of an epoch, up to the log end. A lower high watermark after a restart would look like a truncation
-        to a reader."""
+        """The end of an epoch, up to the log end. The high watermark is not the limit: after a restart a lower high
+        watermark would look like a truncation to a reader."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def _damaged(self, damaged: DamagedLog) -> None:
@@ -438,7 +438,7 @@ class LeaderReplica(Watchable):
         return self.waiters.awaits_flush()
 
     def start_moved(self) -> None:
-        """The log start of an idle log moves too, so the next checkpoint has to include it."""
+        """The log start moved. This also happens in an idle log, so the next checkpoint has to include the log."""
         self._touched.add(self)
         self._mark_isr_pending()
         self._held(self.log.log_start_offset)

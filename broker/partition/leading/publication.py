@@ -46,7 +46,7 @@ class Publication:
             self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._publish_ready)
 
     def drop(self, index: int, *, is_given_up: bool = False) -> None:
-        """The partition will not be published: it stays offline, or its role ended."""
+        """The partition will not be published, because it stays offline or its role ended."""
         self.was_given_up |= is_given_up
         self._ready.pop(index, None)
         if index in self._missing:
