@@ -1,6 +1,7 @@
 """The broker: Kafka's requests and errors are known here, and in no package below.
 
-`app` runs it, `start` wires it from a `World` of seams, `dispatcher` routes requests, `context` is passed to handlers.
-Packages from the bottom: `wire`, `net`, `config` · `metadata` · `following` · `peers` · `partition`, `controller` ·
-`membership` · `internal_topics` · `groups` · `handlers`, `observe` · `startup`, `read_only`.
+`app` runs it, `start` wires it from a `World` of seams, `dispatcher` routes requests, `context` has the parts that
+every handler gets. Packages from the bottom: `wire`, `net`, `config` · `metadata` · `following` · `peers` ·
+`partition`, `controller` · `membership` · `internal_topics` · `groups` · `handlers`, `observe` · `startup`,
+`read_only`.
 """

@@ -1,7 +1,7 @@
 """The process of one broker: starts, serves, stops, and returns the exit code.
 
-It serves only after its session is committed to `cluster.json`. The simulation starts this same broker with other
-seams.
+The broker serves clients only after its session is committed to `cluster.json`. The simulation starts the same broker
+with other seams.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ async def run(
 ) -> int:
     """Serve until `stop` is set or the broker ends by itself. `announce` gets the ready line. Returns the exit code.
 
-    `reread`: the configuration as its file is now, for a reload. `hang_up` asks for a reload (SIGHUP) each time it is
-    set.
+    `reread` reads the configuration from its file again, for a reload. Each time `hang_up` is set (SIGHUP), the broker
+    reloads.
     """
     broker = Broker(config, world, open_bucket or open_configured_bucket, make_engine or ProcessEngine, reread)
     if hang_up is not None:
@@ -129,12 +129,12 @@ class Broker:
         self.metrics = BrokerMetrics()
         self.audit = Audit(world.clock.monotonic_s)
         self.clients = ClientAccess(_authorizer(config), self.audit, config.brokers_listener)
-        self._outage = OutageLog(world.clock)  # counters of the probe; the session has others
+        self._outage = OutageLog(world.clock)  # counted by the probe of the store; the session has its own log
         self._lag = LoopLag()
         self._startup = StartupSources(
             config, self.health, self.metrics, self._store_outage, self._lag, lambda: self.components.store
         )
-        self._sources: Sources | ReadOnlySources | None = None  # for the HTTP port, once clients are served
+        self._sources: Sources | ReadOnlySources | None = None  # for the HTTP port; None until clients are served
         self._waits = Waits(self.health, self._tasks)
         self.exit_code: int = ServeExit.CLEAN
         self._start: BrokerStart | ReadOnlyStart = (
@@ -148,7 +148,7 @@ class Broker:
         self.components.http, self.components.server = self._listening.http, self._listening.server
 
     def _serves(self, open_bucket: StoreOpener) -> BrokerStart:
-        """Make the start of a member of a cluster."""
+        """Make the `BrokerStart` of a cluster's member."""
         config, world = self._config, self._world
         self.views = operator_views(self._startup, lambda: self._once(Sources), self._reload_asked)
         dispatcher = BrokerDispatcher(self._tasks, BrokersOnly(config.brokers_listener), self.clients)
@@ -201,11 +201,11 @@ class Broker:
         return Logins(config.sasl, dispatcher, self._world, self._tasks, self.audit, config.brokers_listener)
 
     def _once(self, kind: type[T]) -> T | None:
-        """The sources of a serving broker; None before it serves."""
+        """The sources of a serving broker, if they are of this kind. None before the broker serves."""
         return self._sources if isinstance(self._sources, kind) else None
 
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
-        """Make the start of a read-only broker beside another cluster."""
+        """Make the `ReadOnlyStart` of a broker that only reads another cluster's bucket."""
         config, world = self._config, self._world
         self.views = read_only_views(self._startup, lambda: self._once(ReadOnlySources), self._reload_asked)
         refuses = RefusesWrites(config.brokers_listener)
@@ -266,7 +266,7 @@ class Broker:
         self._superseded.set()
 
     async def _until(self, stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None when `stop` was set (or this broker superseded) first."""
+        """The result of `work`. None if `stop` was set, or this broker was superseded, before `work` ended."""
         task = self._tasks.spawn("start", _awaited(work), awaited=True)
         halts = [self._tasks.spawn("stop", stop.wait()), self._tasks.spawn("superseded", self._superseded.wait())]
         try:
@@ -277,20 +277,20 @@ class Broker:
                 waiting.cancel()
 
     def _report(self, name: str, failure: BaseException) -> None:
-        """Failures of background work: to the log, a counter, and `/healthz`."""
+        """Report a failure of background work to the log, a counter and `/healthz`."""
         self.metrics.unexpected_errors += 1
         self.health.failed(name, failure)
-        # Errors of disks and stores name the place; only unexpected ones need a trace.
+        # The message of a disk's or store's error names the place. Only an unexpected error needs a stack trace.
         expected = isinstance(failure, ThermoclineError | OSError)
         log.error("%s failed: %s", name, failure, exc_info=None if expected else failure)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop: cleanly after `stop`, at once when superseded or failed."""
+        """Stop the broker: cleanly after `stop`, at once after a failure or if another process serves as this node."""
         self.health.starting("stopping")
         closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
-        # A superseded broker sends no responses, so draining would last until the time-out.
+        # A superseded broker sends no responses, so a drain would last until its time-out.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
 
 

@@ -1,4 +1,4 @@
-"""The parts of one broker, passed to every handler."""
+"""The parts of one broker, which every handler gets."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from seams.world import World
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """`live_configs`: broker configs that only the running process knows, such as bound ports. `brokers`: handles
-    requests of other brokers to the controller; None on a read-only broker. `clients`: permissions of each client."""
+    """The parts of one broker. `live_configs`: broker configs that only the running process knows, such as bound ports.
+    `brokers`: handles requests of other brokers to the controller; None on a read-only broker. `clients`: permissions
+    of each client."""
 
     live: LiveConfig
     world: World
@@ -70,10 +71,11 @@ class Context:
         return self.live.now
 
 
-@dataclass(slots=True)  # frozen costs 0.3 µs a request
+@dataclass(slots=True)  # `frozen=True` would cost 0.3 µs a request
 class Call:
-    """The peer, API version and client id of one request; never changed. `access`: permissions of the peer. `refused`:
-    rows of a produce response for refused topics. `time`: measured time of the request, while a quota is set."""
+    """The peer, API version and client id of one request. A `Call` is never changed. `access`: permissions of the peer.
+    `refused`: rows of a produce response for refused topics. `time`: measured time of the request, while a quota is
+    set."""
 
     version: int
     peer: Peer

@@ -1,7 +1,7 @@
 """Dispatches frames to handlers: decodes, asks the authorizer, waits for the serving gate, calls the handler.
 
-A frame is decoded completely before it has any effect. A handler's failure is answered or closes that connection; it
-affects no other.
+A frame is decoded completely before it has any effect. A handler's failure is answered or closes its connection; it
+does not affect other connections.
 
 Hot path: Produce and Fetch are answered during dispatch unless they have to wait; other requests run as tasks, one at a
 time a connection, as in Kafka.
@@ -68,7 +68,7 @@ from broker.wire.messages import EnvelopeRequest, FetchRequest, ProduceRequest
 from seams.loop.tasks import Tasks
 from seams.loop.turns import ROWS_PER_TURN, next_turn
 
-# `Any`: the codec gives each API its message class, so the table below does not repeat the class for mypy.
+# `Any`: the codec knows the message class of each API, so the table below does not repeat it.
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 Refuse = Callable[[Any, ErrorCode], Awaitable[Message]]
 
@@ -170,7 +170,7 @@ REFUSALS: Final[dict[int, Refuse]] = {
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
-# Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent one.
+# Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent heartbeat.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
 _WIDE_FRAME: Final = 8 << 10  # a smaller frame has fewer partitions
 
@@ -202,7 +202,7 @@ def _allowed_part(call: Call, request: ProduceRequest, verdict: Verdict) -> tupl
 
 
 async def _nothing_to_open(_: str) -> None:
-    """A refused forwarded change opens no log."""
+    """Do nothing: a refused forwarded change opens no log."""
 
 
 class BrokerDispatcher:
@@ -226,7 +226,7 @@ class BrokerDispatcher:
 
     def serve(self, context: Context, own: Mapping[int, Handler] | None = None) -> None:
         """Use `context` from now on; called before the first frame (ports are known only after binding). `own`:
-        handlers that replace those of a cluster's broker."""
+        handlers that replace the usual handlers."""
         self._handlers = HANDLERS | dict(own or {})
         self.context = context
         remote = ControllerRequests(
@@ -247,7 +247,7 @@ class BrokerDispatcher:
         """See `Dispatcher.dispatch`."""
         began_s = self._now_s()
         answer = self._throttled(peer, frame) if self._quotas.is_set else self._answer(peer, frame)
-        api_key = frame[1]  # the second byte of two: served APIs have keys below 128
+        api_key = frame[1]  # the second of the key's two bytes: served APIs have keys below 128
         if isinstance(answer, Later):
             answer.when_done(partial(self._answered, api_key, began_s, 1))
         else:
@@ -316,7 +316,7 @@ class BrokerDispatcher:
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         """Handle a produce or fetch of very many partitions, in turns with other work."""
-        await next_turn()  # decoding it took a full turn already
+        await next_turn()  # the decoding already took a full turn
         if header.api_key == _PRODUCE:
             if call.access.is_enforced:
                 verdict = await data_rules.produce(
@@ -356,9 +356,9 @@ class BrokerDispatcher:
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
                 return await self._responder.forwarded(answer)
-            # No controller is known to have received it: each API has its own error for that. The request is not
-            # executed here, even if this broker became the controller, because the old controller may have executed it
-            # on an earlier topic of the name.
+            # It is not known whether a controller received the request. Each API has its own error for this case. This
+            # broker does not execute the request, even if it became the controller, because the old controller may have
+            # executed it on an earlier topic of the same name.
             return await self._respond(self._elsewhere, header, call, request)
         if header.api_key == _ENVELOPE:
             sent = cast(EnvelopeRequest, request)
@@ -370,7 +370,7 @@ class BrokerDispatcher:
         return await self._respond(self.context, header, call, request)
 
     async def _respond(self, context: Context, header: RequestHeader, call: Call, request: Message) -> list[Part]:
-        """Asks the authorizer about all but Produce and Fetch, which are not handled here."""
+        """Answer or refuse a request, as the authorizer decides. Produce and Fetch are handled elsewhere."""
         if not call.access.is_enforced:
             response = await self._handlers[header.api_key](context, request, call)
             return await self._responder.in_turns(header, response)
@@ -387,7 +387,7 @@ class BrokerDispatcher:
         return await self._responder.in_turns(header, response)
 
     def _unsupported(self, header: RequestHeader, body: memoryview) -> list[Part]:
-        """UNSUPPORTED_VERSION where the response has such a field, else close the connection."""
+        """Answer UNSUPPORTED_VERSION if the response has an error field. Otherwise close the connection."""
         if header.api_key == ApiKey.API_VERSIONS:
             table = encode_response(header.api_key, 0, cluster.api_versions(0, ErrorCode.UNSUPPORTED_VERSION))
             return response_frame(0, header.correlation_id, table)

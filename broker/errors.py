@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiError(InvalidRequest):
-    """An error with an explicit Kafka code. Clients see the message where the protocol has a field for it."""
+    """An error with an explicit Kafka code. Clients see the message if the response has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -74,7 +74,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (Corrupt, ErrorCode.CORRUPT_MESSAGE),
     (Retryable, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
-    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),  # errors of the disk; TimeoutError is its subclass
+    (OSError, ErrorCode.KAFKA_STORAGE_ERROR),  # errors of the disk; TimeoutError is a subclass of OSError
     (InvalidRequest, ErrorCode.INVALID_REQUEST),
 )
 

@@ -1,6 +1,6 @@
 """Configs: names, meanings, limits, and the values of a running broker and its topics. Pure.
 
-`kafka` has Kafka's configs, `own.py` has our broker configs, `definitions.py` joins both. `resolve.py` makes the
-`BrokerConfig` that a broker starts with, `live.py` changes it at run time. `topic` has the configs of topics, `api`
+`kafka` has Kafka's configs, `own.py` has Thermocline's broker configs, `definitions.py` joins both. `resolve.py` makes
+the `BrokerConfig` that a broker starts with, `live.py` changes it at run time. `topic` has the configs of topics, `api`
 shows and alters configs.
 """

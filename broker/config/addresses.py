@@ -27,7 +27,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost counts as public."""
+        """Whether only this machine can reach the address. A name other than localhost counts as public."""
         if self.host.lower() == "localhost":
             return True
         try:
@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, config: str) -> Address:
-    """One address. InvalidConfig names the config it was read from."""
+    """Parse one address. Raises InvalidConfig, which names `config`."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
         raise InvalidConfig(

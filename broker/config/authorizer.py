@@ -1,7 +1,7 @@
 """The authorizer's configs: `authorizer.class.name`, `super.users`, `allow.everyone.if.no.acl.found`.
 
-One class is served, Kafka's StandardAuthorizer, under its name. Without the name there is no authorizer, and the other
-two have no effect. Source: Kafka 4.3.1's StandardAuthorizer; KIP-801.
+The only class that can be configured is Kafka's StandardAuthorizer. If `authorizer.class.name` is not set, there is no
+authorizer, and the other two configs have no effect. Source: Kafka 4.3.1's StandardAuthorizer; KIP-801.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ ALLOWS_WITHOUT_ACLS: Final = "allow.everyone.if.no.acl.found"
 
 @dataclass(frozen=True, slots=True)
 class AuthorizerConfig:
-    """`super_users`: principals that may do everything. `allows_without_acls`: resources without an ACL are open to
-    everybody."""
+    """The authorizer's configuration. `super_users`: principals that may do everything. `allows_without_acls`:
+    resources without an ACL are open to everybody."""
 
     super_users: frozenset[str] = frozenset()
     allows_without_acls: bool = False
 
 
 def authorizer_config(class_name: str, super_users: str | None, allows_without_acls: bool) -> AuthorizerConfig | None:
-    """None: there is no authorizer. Raises InvalidConfig."""
+    """The authorizer's configuration; None if there is no authorizer. Raises InvalidConfig."""
     class_name = class_name.strip()
     if not class_name:
         return None

@@ -1,4 +1,4 @@
-"""The configuration of a broker as one typed value; `resolve` makes it, and checks every field against its
+"""The configuration of a broker as one typed value. `resolve` makes the value and checks every field against its
 definition."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hotstore.cleaning.cleaner_config import CleanerConfig
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Times in ms, sizes in bytes; None where the comment says so. A field annotated with a config has its value."""
+    """The configuration of a broker. Times in ms, sizes in bytes. A field that is annotated with a config has that
+    config's value."""
 
     # identity and places
     node_id: int
@@ -28,7 +29,7 @@ class BrokerConfig:
     selects_by_rack: bool  # consumers are redirected to replicas in their rack (KIP-392)
     data_dir: str  # absolute
     bucket_url: str
-    bucket_is_default: bool  # the directory beside data_dir: both tiers share a disk
+    bucket_is_default: bool  # the bucket is the directory beside data_dir: both tiers share a disk
     take_over: bool  # the operator asserts that the last broker of this bucket is dead (design 1)
     read_only: bool  # reads another cluster's bucket and never writes it
 
@@ -50,8 +51,8 @@ class BrokerConfig:
     # network limits
     request_bytes_max: Annotated[int, "socket.request.max.bytes"]
     inflight_request_bytes_max: int | None  # None: no limit
-    socket_send_buffer_bytes: Annotated[int, "socket.send.buffer.bytes"]  # -1: the kernel's
-    socket_receive_buffer_bytes: Annotated[int, "socket.receive.buffer.bytes"]  # -1: the kernel's
+    socket_send_buffer_bytes: Annotated[int, "socket.send.buffer.bytes"]  # -1: the default of the kernel
+    socket_receive_buffer_bytes: Annotated[int, "socket.receive.buffer.bytes"]  # -1: the default of the kernel
     connection_idle_ms_max: Annotated[int, "connections.max.idle.ms"]
     connections_max: Annotated[int, "max.connections"]
     connections_per_ip_max: Annotated[int, "max.connections.per.ip"]
@@ -92,7 +93,7 @@ class BrokerConfig:
     local_space_ratio_max: float  # share of the file system, 0 to 1
     brokers_on_disk: Annotated[
         int, "thermocline.brokers.on.disk"
-    ]  # brokers that share that file system, this one among them
+    ]  # brokers that share that file system, including this broker
 
     cleaner: CleanerConfig
 

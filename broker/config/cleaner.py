@@ -1,7 +1,6 @@
-"""The log cleaner's configs (`log.cleaner.*`): their values, and the rules for them together (Kafka's `LogCleaner`,
-`KafkaConfig`). Pure.
-
-Kafka accepts a negative load factor or rate, and then does not clean or fails; here they are refused.
+"""The log cleaner's configs (`log.cleaner.*`): their values, and the rules for their combinations (Kafka's
+`LogCleaner`, `KafkaConfig`). Pure. Kafka accepts a negative load factor or rate, but its cleaner then fails or does
+nothing. This broker refuses negative values.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _RATE: Final = "log.cleaner.io.max.bytes.per.second"
 
 
 def cleaner_config(values: Explicit) -> CleanerConfig:
-    """The cleaner's configuration, start-time and dynamic values together. Raises InvalidConfig, in Kafka's words where
+    """The cleaner's configuration, start-time and dynamic values together. Raises InvalidConfig, in Kafka's words if
     Kafka has the rule."""
     number, fraction = values.number, values.fraction
     threads = number("log.cleaner.threads")
@@ -47,8 +46,8 @@ def cleaner_config(values: Explicit) -> CleanerConfig:
 
 
 def cleaner_refusal(values: Explicit) -> str | None:
-    """The reason why the cleaner's values contradict each other, or None. Values for all brokers may be wrong for one
-    of them.
+    """The reason why the cleaner's values contradict each other, or None. Values that are set for all brokers may
+    contradict the values of one broker.
     """
     try:
         cleaner_config(values)
@@ -58,8 +57,9 @@ def cleaner_refusal(values: Explicit) -> str | None:
 
 
 def check_cleaner_change(configured: Mapping[str, str], now: CleanerConfig, values: Explicit) -> None:
-    """Raises InvalidConfig when a change at run time, from `configured` to `values`, touches the cleaner and breaks a
-    rule of `cleaner_config`, or more than halves or doubles the threads (in Kafka's words)."""
+    """Check the change of the cleaner's configs from `configured` to `values` at run time. Raises InvalidConfig if the
+    change breaks a rule of `cleaner_config`. Raises InvalidConfig, in Kafka's words, if the new number of threads is
+    less than half or more than twice the old one."""
     if _cleaners(configured) == _cleaners(values.configured):
         return
     threads = cleaner_config(values).threads

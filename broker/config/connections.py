@@ -20,14 +20,15 @@ PER_S: Final = "max.connection.creation.rate"
 
 
 class ConnectionBounds(NamedTuple):
-    """Open connections of one listener, and new ones a second; None: only the bound of the whole broker applies."""
+    """Bounds of one listener: open connections, and new connections a second. None: only the bound of the whole broker
+    applies."""
 
     most: int | None
     per_s: int | None
 
 
 def of_listeners(values: Explicit, listeners: Iterable[str]) -> Mapping[str, ConnectionBounds]:
-    """The bounds of the listeners that have their own. Raises InvalidConfig."""
+    """The bounds of the listeners for which bounds are configured. Raises InvalidConfig."""
     found = {}
     for listener in listeners:
         own = values.own_of_listener(listener)
@@ -46,8 +47,8 @@ def check_of_listeners(bounds: Mapping[str, ConnectionBounds]) -> None:
 
 
 def per_ip_overrides(text: str | None) -> Mapping[str, int]:
-    """Connection limits by address, from `address:count,…`. Kafka also accepts host names, which it resolves once, at
-    its start; they are refused here. Raises InvalidConfig.
+    """Connection limits by address, from `address:count,…`. Kafka also accepts host names and resolves them once, at
+    its start. This broker refuses host names. Raises InvalidConfig.
     """
     found: dict[str, int] = {}
     for entry in (text or "").split(","):

@@ -19,7 +19,7 @@ from broker.config.kafka.without_effect import IGNORED_BEGINNINGS, REFUSED, TOPI
 from broker.config.own import OWN
 from broker.config.values import ConfigType, Definition, InvalidConfig, ValidValues
 
-# Kafka's authorizer reads these from the same file, but Kafka's tables do not list them.
+# Kafka's authorizer reads these configs from the broker's file, but Kafka's tables do not list them.
 _AUTHORIZER = (
     Definition(
         SUPER_USERS,
@@ -140,8 +140,8 @@ _OF_ONE_LISTENER = {
 
 
 def broker_definition(name: str) -> Definition | None:
-    """The definition of a broker config, also of a listener's config or of one known only by its prefix; None for an
-    unknown name."""
+    """The definition of a broker config, including a listener's config and a config that is known only by its prefix.
+    None for an unknown name."""
     found = BROKER.get(name)
     if found is None and (own := _CONNECTIONS_OF_A_LISTENER.fullmatch(name)) is not None:
         return replace(BROKER[own[1]], name=name, default=None, doc=_OF_ONE_LISTENER[own[1]], reason="")
@@ -153,7 +153,7 @@ def broker_definition(name: str) -> Definition | None:
 
 
 def is_of_one_broker(name: str) -> bool:
-    """Whether a listener's config is refused for all brokers at once, as in Kafka."""
+    """Whether the config can be set for a single broker only, as in Kafka. It is then a listener's config."""
     return name.startswith("listener.name.") and _CONNECTIONS_OF_A_LISTENER.fullmatch(name) is None
 
 

@@ -22,7 +22,7 @@ CLIENT_ID_CHARS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Times in ms, sizes in bytes."""
+    """Configs of consumer groups. Times in ms, sizes in bytes."""
 
     session_timeout_min_ms: Annotated[int, "group.min.session.timeout.ms"] = 6_000
     session_timeout_max_ms: Annotated[int, "group.max.session.timeout.ms"] = 1_800_000

@@ -1,7 +1,8 @@
-"""Check of a listener's key store while the broker runs: it must be a file in the directory of the first one. Pure.
+"""Check of a listener's new key store while the broker runs. Pure.
 
-Otherwise a user who may alter configs could name a file that clients write, such as a log that contains a certificate
-of their own. The listener would present it, and no client would connect. Kafka accepts every path.
+The new key store must be a file in the directory of the listener's first key store. Otherwise a user who may alter
+configs could name a file that clients write, such as a log with a certificate that a client produced. The listener
+would present this certificate, and no client would connect. Kafka accepts every path.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.ssl\.keystore\.locat
 
 
 def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
-    """`static`: the configs of the start. Raises InvalidConfig if the config `name` of a key store may not get the
-    value `text`.
+    """Check the new value of a key store. `static`: the configs of the start. Raises InvalidConfig if the config `name`
+    of a key store may not get the value `text`.
     """
     found = _OF_LISTENER.fullmatch(name)
     if found is None:

@@ -4,7 +4,7 @@ Checks `listeners`, `advertised.listeners`, `listener.security.protocol.map`, `c
 `inter.broker.listener.name` and `thermocline.internal` together, with the messages of Kafka 4.3.1. Every listener has a
 unique name and port, and an address that its clients can use. Brokers have a listener that clients do not need, so that
 requests of brokers never come from a client (R5, CVE-2018-1288). Listeners of controllers are left out, because there
-is no controller quorum. Pure: names are not resolved, addresses not bound.
+is no controller quorum. Pure: names are not resolved, and addresses are not bound.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ListenerConfig(NamedTuple):
 
 
 class ListenerTexts(NamedTuple):
-    """The configs as written; None for those that were not."""
+    """The listener configs as written; None for a config that was not written."""
 
     listeners: Sequence[str]
     advertised: Sequence[str]
@@ -46,7 +46,7 @@ class ListenerTexts(NamedTuple):
     inter_broker: str | None
     inter_broker_protocol: str | None
     internal: str  # thermocline.internal
-    is_internal_written: bool  # else `internal` is its default
+    is_internal_written: bool  # False: `internal` is the default
 
 
 def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig, ...]:
@@ -74,15 +74,15 @@ def read_listeners(texts: ListenerTexts, host_name: str) -> tuple[ListenerConfig
 
 
 class BrokersListener(NamedTuple):
-    """The listener of brokers: its name, and its address when it is not one of `listeners`."""
+    """The listener of brokers: its name, and its address if the listener is not one of `listeners`."""
 
     name: str
     own: ListenerConfig | None
 
 
 def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> BrokersListener:
-    """The listener that inter.broker.listener.name names, if another one remains for clients; otherwise an additional
-    listener.
+    """The listener that inter.broker.listener.name names, if another listener remains for clients. Otherwise an
+    additional listener.
     """
     named = _named_for_brokers(texts, [listener.name for listener in listeners])
     if named is None or len(listeners) == 1:
@@ -96,7 +96,7 @@ def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], 
 
 
 def _listener_of_brokers(texts: ListenerTexts, listeners: Sequence[ListenerConfig], host_name: str) -> ListenerConfig:
-    """The protocol of the brokers' listener: from listener.security.protocol.map, else
+    """The protocol of the brokers' listener: from listener.security.protocol.map, otherwise from
     security.inter.broker.protocol."""
     address = parse_address(texts.internal, "thermocline.internal")._replace(name=BROKERS)
     if any(listener.name == BROKERS for listener in listeners):
@@ -136,7 +136,7 @@ def _check_names(addresses: Sequence[Address]) -> None:
 
 
 def _check_ports(addresses: Sequence[Address]) -> None:
-    """Check that each port has one listener, or one of IPv4 and one of IPv6."""
+    """Check that each port has one listener, or one listener of IPv4 and one of IPv6."""
     by_port: dict[int, list[Address]] = {}
     for address in addresses:
         if address.port:

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class LiveConfig:
-    """`now`: the current configuration; read it again for each use. `started`: the configuration from flags,
-    environment and file."""
+    """The configuration of a running broker. `now`: the current configuration; read it again for each use. `started`:
+    the configuration from flags, environment and file."""
 
     def __init__(self, started: BrokerConfig) -> None:
         self.now = started
@@ -30,7 +30,7 @@ class LiveConfig:
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
     def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
-        """Call `subscriber` with every later configuration, at once when it changes."""
+        """Call `subscriber` with every later configuration, as soon as the configuration changes."""
         self._subscribers.append(subscriber)
 
     def apply(self, cluster_overrides: Mapping[str, str], own_overrides: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Broker configs of Thermocline, all named `thermocline.…`. There are no topic configs of our own.
+"""Broker configs of Thermocline, all named `thermocline.…`. Thermocline has no topic configs of its own.
 
 A limit is a config only if operators have a reason to change it; every other limit is a constant beside its code.
 """
@@ -86,7 +86,7 @@ OWN: tuple[Definition, ...] = (
         "",
         "Read the records of every batch and refuse malformed ones. false: batches are stored as sent, unread.",
     ),
-    # how the log sinks
+    # when and how the log is copied to the bucket
     _own(
         "seal.ms",
         _LONG,

@@ -32,7 +32,7 @@ class Launch(NamedTuple):
     take_over: bool = False  # --take-over
     read_only: bool = False  # --read-only
     insecure: bool = False  # --insecure: addresses that other machines reach are allowed
-    host_name: str = "localhost"  # advertised where every interface is listened on
+    host_name: str = "localhost"  # advertised by a listener on every interface
     working_dir: str = "/"  # relative paths start here
 
 
@@ -44,7 +44,8 @@ class Addresses(NamedTuple):
 
 
 def addresses(values: Explicit, launch: Launch) -> Addresses:
-    """Raises ConfigError for addresses that other machines reach, unless allowed."""
+    """Read the addresses. Raises ConfigError for an unprotected address that other machines reach, unless `launch`
+    allows it."""
     texts = _listener_texts(values)
     listeners = read_listeners(texts, launch.host_name)
     http = parse_address(text, "thermocline.http") if (text := values.text("thermocline.http").strip()) else None
@@ -77,7 +78,7 @@ def _listener_texts(values: Explicit) -> ListenerTexts:
 
 
 class _Open(NamedTuple):
-    """An address without authentication or encryption: its config, and a remedy."""
+    """An address without authentication or encryption. It has its config and a remedy."""
 
     config: str
     address: Address
@@ -121,7 +122,7 @@ def data_dir_of(values: Explicit, launch: Launch) -> str:
 
 
 def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
-    """The bucket: as configured, else a directory beside the data directory."""
+    """The URL of the bucket: the configured URL, or else the URL of a directory beside the data directory."""
     text = values.text("thermocline.bucket")
     bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
     if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):

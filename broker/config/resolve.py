@@ -40,8 +40,8 @@ def resolve(
 ) -> BrokerConfig:
     """The broker's configuration. Raises ConfigError for a value that cannot be used.
 
-    `flags`: config name → text, of flags that stand for a config; `sets`: `KEY=VALUE` each; `env`: the whole
-    environment; `file_text`: a `server.properties`, or None; `defaults`: values below all of these.
+    `flags`: texts by config name, of the flags that set a config; `sets`: `KEY=VALUE` each; `env`: the whole
+    environment; `file_text`: a `server.properties`, or None; `defaults`: values that all other sources override.
     """
     try:
         configured = merge(
@@ -146,11 +146,12 @@ def with_overrides(
     *,
     check: bool = False,
 ) -> BrokerConfig:
-    """The configuration of a broker that started with `started`, after overrides. Its own overrides win over the
-    cluster's, and these over the values of the start.
+    """The configuration of a broker that started with `started`, after overrides. The broker's own overrides win over
+    the overrides of all brokers. Both win over the values of the start.
 
-    Raises InvalidConfig when a value cannot be read. With `check` it is also raised when the cleaner's values, or
-    values that topics inherit, contradict each other; without `check` the cleaner keeps its configuration in that case.
+    Raises InvalidConfig when a value cannot be read. With `check`, InvalidConfig is also raised if the cleaner's values
+    contradict each other, or if values that topics inherit contradict each other. Without `check`, the cleaner keeps
+    its configuration if its new values contradict each other.
     """
     values = Explicit(merge([started.static, cluster_overrides, own_overrides]))
     bounds = of_listeners(values, (one.name for one in started.every_listener))
@@ -175,7 +176,8 @@ def _groups(values: Explicit) -> GroupConfig:
 
 
 def _check_topic_defaults(values: Explicit) -> None:
-    """Check that broker values which topics inherit satisfy the topic's own limits and, together, Kafka's rules."""
+    """Check the broker values that topics inherit: each against the limits of topics, and all together against Kafka's
+    rules."""
     for topic_name, synonyms in TOPIC_SYNONYMS.items():
         for synonym in synonyms:
             text = values.configured.get(synonym.name)

@@ -56,14 +56,14 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True)
 class SaslListener:
-    """SASL of one listener. `reauth_ms`: the length of a session, by mechanism; 0: it does not end."""
+    """SASL of one listener. `reauth_ms`: the length of a session, by mechanism; 0: the session does not end."""
 
     mechanisms: tuple[str, ...]
     token_bytes_max: int
     failure_delay_ms: int
     reauth_ms: Mapping[str, int]
     plain_users: Mapping[str, str] = field(repr=False)
-    tokens: TokenRules | None  # of OAUTHBEARER
+    tokens: TokenRules | None  # rules of OAUTHBEARER
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class PasswordLogin:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """OAUTHBEARER as a client: the file that has the token, read at each login."""
+    """Credentials of this program as an OAUTHBEARER client: the file with the token. It is read at each login."""
 
     token_file: str
     mechanism: str = OAUTHBEARER
@@ -97,8 +97,8 @@ def sasl_listeners(values: Explicit, listeners: Sequence[ListenerConfig]) -> dic
 
 
 def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
-    """Login of this broker to others, with `sasl.mechanism.inter.broker.protocol`; None if their listener does not use
-    SASL. Raises InvalidConfig."""
+    """Login of this broker to other brokers, with `sasl.mechanism.inter.broker.protocol`; None if their listener does
+    not use SASL. Raises InvalidConfig."""
     if not listener.protocol.uses_sasl:
         return None
     mechanism = values.text("sasl.mechanism.inter.broker.protocol")
@@ -122,7 +122,7 @@ def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
 
 
 def first_users(values: Explicit, listeners: Sequence[ListenerConfig]) -> tuple[PasswordLogin, ...]:
-    """First users of a new cluster: those in the SCRAM login modules of all listeners."""
+    """First users of a new cluster: the users in the SCRAM login modules of all listeners."""
     found: dict[tuple[str, str], PasswordLogin] = {}
     for listener in listeners:
         own = values.of_listener(listener.name)

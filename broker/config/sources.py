@@ -16,12 +16,13 @@ _OF_LISTENER: Final = "THERMOCLINE_LISTENER_NAME_"
 
 
 class ConfigError(InvalidConfig):
-    """The configuration cannot be used: exit 2. The message has the config, its value, and the valid form."""
+    """The configuration cannot be used; the process exits with 2. The message has the config, its value, and the valid
+    form."""
 
 
 def environment_names() -> dict[str, str]:
-    """Environment variable → config: `THERMOCLINE_` and the name in capitals with `_`; for Thermocline's configs also
-    without the doubled prefix."""
+    """Environment variable → config: `THERMOCLINE_` and the config's name in capitals with `_`. A config of Thermocline
+    also has a variable without the doubled prefix."""
     names = {_ENVIRONMENT_PREFIX + _capitals(name.removeprefix("thermocline.")): name for name in BROKER}
     return names | {_ENVIRONMENT_PREFIX + _capitals(name): name for name in BROKER}
 
@@ -108,8 +109,8 @@ class Explicit:
         self.configured = configured
 
     def of_listener(self, listener: str) -> Explicit:
-        """The values for listener `listener`: those of `listener.name.LISTENER.`, under the plain names, override the
-        others.
+        """The values for listener `listener`, under the plain names. Values of `listener.name.LISTENER.` override
+        general values.
         """
         return Explicit({**self.configured, **self.own_of_listener(listener).configured})
 

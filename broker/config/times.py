@@ -1,7 +1,7 @@
 """Timeouts between brokers: sessions, heartbeats, the lease. Pure.
 
-Two heartbeats fit into a session, two renewals into a lease. After a closed connection a session ends sooner than after
-silence, and at once if the port refuses.
+Two heartbeats fit into a session, two renewals into a lease. A session ends sooner after a closed connection than after
+silence. If the broker's port then refuses connections, the session ends at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _PARKED_MS_MIN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimes:
-    """Times in seconds.
+    """Timeouts between brokers, in seconds.
 
     * `session_s`: time of silence after which a broker loses its session (`broker.session.timeout.ms`).
     * `parked_s`: longest wait of a heartbeat for news, and thus the interval of heartbeats
       (`broker.heartbeat.interval.ms`).
-    * `interval_s`: between two renewals of the lease, and two polls of it (`thermocline.lease.interval.ms`).
+    * `interval_s`: time between two renewals of the lease, and between two polls of the lease
+      (`thermocline.lease.interval.ms`).
     * `lease_s`: time without renewal after which another broker may take over (`thermocline.lease.ms`).
     """
 
@@ -37,34 +38,36 @@ class ClusterTimes:
 
     @property
     def closed_s(self) -> float:
-        """Time from the close of a heartbeat connection to the end of the session. It is shorter than `session_s`, so
-        that a killed process is replaced sooner than a silent one. A broker that reconnects keeps its session: its next
-        heartbeat may already be parked when the end of the old connection is detected.
+        """Time from the close of a heartbeat connection to the end of the session. This time is shorter than
+        `session_s`, so that a killed process is replaced sooner than a silent one. A broker that reconnects keeps its
+        session: its next heartbeat may already be parked when the end of the old connection is detected.
         """
         return max(min(_CLOSED_S, self.session_s / 4), self.parked_s * 4 / 3)
 
     @property
     def knock_s(self) -> float:
-        """Time from that close to a single probe of the broker's port: if it refuses, the process is gone and its
-        session ends. A broker that reconnects (0.3 s) is not probed."""
+        """Time from the close of a heartbeat connection to a single probe of the broker's port. If the port refuses,
+        the process is gone and its session ends. A broker that reconnects within this time is not probed; a
+        reconnection takes 0.3 s."""
         return self.closed_s / 4
 
     @property
     def heard_s(self) -> float:
-        """A broker whose last heartbeat is not older than this (two intervals) counts as alive."""
+        """A broker counts as alive if its last heartbeat is not older than this time (two intervals)."""
         return 2 * self.parked_s
 
     @property
     def answer_s(self) -> float:
-        """Time-out of a heartbeat's response: two fit into a session."""
+        """Time-out of a heartbeat's response. Two time-outs fit into a session."""
         return self.session_s / 2
 
     @property
     def duplicate_s(self) -> float:
-        """Longest wait of a starting process for the end of another process's session with the same node id. After that
-        the other process counts as alive, and this one is refused. It is the longer of two times: two session timeouts,
-        because a new controller restarts each timeout (D8); and session, lease and one poll, because the last replica
-        of a partition is not replaced before its holder was silent for both.
+        """Longest wait of a starting process for the end of another process's session with the same node id. After the
+        wait the other process counts as alive, and the starting process is refused. The wait is the longer of two
+        times. The first is two session timeouts, because a new controller restarts each timeout (D8). The second is a
+        session, a lease and one poll, because the last replica of a partition is replaced only after its holder was
+        silent for a session and a lease.
         """
         return max(2 * self.session_s, self.session_s + self.lease_s + self.interval_s)
 
@@ -77,8 +80,8 @@ class ClusterTimes:
 def cluster_times(
     *, session_ms: int, parked_ms: int, interval_ms: int, lease_ms: int, is_directory: bool
 ) -> ClusterTimes:
-    """The times from the configs; −1 for the lease: by the kind of bucket. Raises ConfigError for contradicting
-    values."""
+    """The times that the configs give. If a lease config is −1, the kind of bucket decides the time. Raises ConfigError
+    for contradicting values."""
     interval_s, lease_s = _LEASE_ON_DIRECTORY_S if is_directory else _LEASE_S
     if interval_ms >= 0:
         interval_s = interval_ms / 1000

@@ -12,7 +12,7 @@ from typing import Annotated
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """Times in ms, sizes in bytes."""
+    """Configs of transactions. Times in ms, sizes in bytes."""
 
     timeout_max_ms: Annotated[int, "transaction.max.timeout.ms"] = 900_000
     id_expiration_ms: Annotated[int, "transactional.id.expiration.ms"] = 604_800_000

@@ -14,7 +14,7 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigType(IntEnum):
-    """Numbers as in DescribeConfigs."""
+    """The type of a config; numbers as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -52,7 +52,7 @@ def double_text(number: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValidValues:
-    """Valid values. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
+    """The valid values of a config. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
 
     low: float | None = None
     high: float | None = None
@@ -99,8 +99,8 @@ class ValidValues:
 class Definition:
     """One config: its type, default (as text, None = null), limits and doc.
 
-    `honoured` False: Kafka's, accepted without effect. `reason`: why the default differs from Kafka's. `dynamic`: may
-    change at run time (KIP-226); all topic configs may.
+    `honoured` False: a config of Kafka that is accepted without effect. `reason`: why the default differs from Kafka's.
+    `dynamic`: may change at run time (KIP-226); all topic configs may.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Definition:
 
     @property
     def full_doc(self) -> str:
-        """The doc with the reason of a differing default."""
+        """The doc, with the reason if the default differs from Kafka's."""
         return f"{self.doc} {self.reason}" if self.reason else self.doc
 
     def with_units(self, text: str) -> str:
@@ -138,7 +138,7 @@ class Definition:
         return text
 
     def parse(self, text: str | None) -> Value:
-        """The typed value. InvalidConfig names value, config and reason. Surrounding blanks do not count."""
+        """The typed value. InvalidConfig names value, config and reason. Surrounding blanks are ignored."""
         if text is None:
             return None
         text = text.strip()
@@ -155,7 +155,8 @@ class Definition:
         return text
 
     def canonical(self, text: str | None) -> str | None:
-        """The text as Kafka shows a parsed double or list. Other texts, and unreadable ones, stay as they are."""
+        """The text in the form in which Kafka shows a double or a list. A text of another type, or an unreadable text,
+        stays as it is."""
         try:
             value = self.parse(text) if self.type in (ConfigType.DOUBLE, ConfigType.LIST) else None
         except InvalidConfig:

@@ -1,7 +1,7 @@
 """Requests of brokers to the controller, without a wire format: a session, heartbeats, in-sync set proposals.
 
-A response carries no state, except that a heartbeat's has the committed `cluster.json`. A broker acts when its own
-image shows the result.
+A response carries no state, except that the response to a heartbeat has the committed `cluster.json`. A broker acts
+when its own image shows the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ class SessionRequest:
 
     - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: this boot
       of the machine.
-    - `previous_broker_epoch`: the epoch of the node's last session in the image that it read; NO_EPOCH: none (KIP-966).
-    - `lost_logs`: logs of this directory that are gone (R18). `held_logs`: logs here of partitions whose holders a
-      rebuilt cluster does not know (R29).
+    - `previous_broker_epoch`: the epoch of the node's last session in the image that the process read; NO_EPOCH: there
+      was no session (KIP-966).
+    - `lost_logs`: logs of this directory that are gone (R18). `held_logs`: logs of this directory for partitions whose
+      holders a rebuilt cluster does not know (R29).
     - `take_over`: an operator vouches that the process of the previous session is dead.
-    - `lease_counter`: the counter in `lease.json`, read just before this request; NO_LEASE: there was none; NOT_READ:
-      unknown.
+    - `lease_counter`: the counter in `lease.json`, read just before this request. NO_LEASE: there was no `lease.json`.
+      NOT_READ: the counter is unknown.
     - `wants_bump`: the broker has not seen the counter move yet. It gets no session. The controller bumps the lease
-      instead, which proves that both use the same bucket and not a copy.
+      instead. If the broker sees the bump, both use the same bucket and not a copy.
     """
 
     node_id: int
@@ -50,8 +51,8 @@ class SessionRequest:
 
 
 class AnsweredAt(NamedTuple):
-    """Time when the controller of this epoch answered a heartbeat, in ms of its boot clock; only that controller uses
-    it."""
+    """Time when the controller of this epoch answered a heartbeat, in ms of the controller's boot clock. Only that
+    controller uses the time."""
 
     controller_epoch: int
     boottime_ms: int
@@ -62,10 +63,10 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeat:
-    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and applied the image of `position`
-    records. `fitness`: its current health, in each heartbeat. `wants_shutdown`: end its session. `no_claim_s`: seconds
-    for which it will not claim the lease. `since`: the last response that the node had read when it counted these
-    seconds.
+    """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and has applied the image of `position`
+    records. `fitness`: the node's current health. `wants_shutdown`: the broker asks for the end of its session.
+    `no_claim_s`: seconds for which the node will not claim the lease. `since`: the last response that the node had read
+    when it counted these seconds.
     """
 
     node_id: int
@@ -80,10 +81,10 @@ class SessionHeartbeat:
 @dataclass(frozen=True, slots=True)
 class SessionHeartbeatResponse:
     """The response to a heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's
-    position. `store_away`: the controller cannot bump its lease, so this proves no freshness. `lease_counter`: the last
-    counter that the controller wrote (R28). `may_stop`: the session ended as requested. `is_disputed`: another broker
-    may have claimed, so this proves no session; NOT_CONTROLLER on the wire. `boottime_ms`: when it was made, see
-    `AnsweredAt`."""
+    position. `store_away`: the controller cannot bump its lease, so the response does not prove that `root` is the
+    newest. `lease_counter`: the last counter that the controller wrote (R28). `may_stop`: the session ended as
+    requested. `is_disputed`: another broker may have claimed, so the response does not prove that the session exists;
+    NOT_CONTROLLER on the wire. `boottime_ms`: the time of the response, see `AnsweredAt`."""
 
     controller_epoch: int
     root: bytes | None = None
@@ -104,14 +105,14 @@ class ProposalsRequest:
 
 
 class BrokerRpc(Protocol):
-    """Every method raises ApiError NOT_CONTROLLER where another broker is the controller, and Retryable while the
-    bucket does not answer."""
+    """The controller, as brokers call it. Every method raises ApiError NOT_CONTROLLER if another broker is the
+    controller, and Retryable while the bucket does not answer."""
 
     async def register(self, asked: SessionRequest) -> int:
         """Begin a session. Returns its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another
         process of this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch`
         is outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
-        also if this controller does not bump the lease in the bucket that the broker read, which is then a copy.
+        also if the broker read a copy of the bucket, because this controller does not bump the lease of a copy.
         """
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
@@ -119,10 +120,10 @@ class BrokerRpc(Protocol):
         STALE_BROKER_EPOCH: the session does not exist any more. BROKER_ID_NOT_REGISTERED."""
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
-        """Decide each proposal, in order; NONE: it became a row, which the leader sees in its image (R17). Of one:
-        FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's), INVALID_UPDATE_VERSION (the row
-        changed), INELIGIBLE_REPLICA (a joiner does not have the named session), UNKNOWN_TOPIC_ID, INVALID_REQUEST.
-        ApiError STALE_BROKER_EPOCH for the whole."""
+        """Decide each proposal, in order. NONE: the proposal became a row, which the leader sees in its image (R17).
+        Errors of a single proposal: FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's),
+        INVALID_UPDATE_VERSION (the row changed), INELIGIBLE_REPLICA (a joiner does not have the named session),
+        UNKNOWN_TOPIC_ID, INVALID_REQUEST. ApiError STALE_BROKER_EPOCH: the whole request is refused."""
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         """The connection of this session's last heartbeat closed."""

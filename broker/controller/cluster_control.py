@@ -1,8 +1,8 @@
 """The controller's view of brokers: accepts registrations and heartbeats, and commits the end of silent sessions.
 
 - A heartbeat is recorded first, before its other effects (D9). A response carries only committed state.
-- A controller that cannot bump its lease ends no session. A controller that misses the heartbeats of more than half of
-  the cluster releases its lease instead of ending sessions (R27).
+- A controller that cannot bump its lease does not end sessions. A controller that misses the heartbeats of more than
+  half of the cluster releases its lease instead of ending sessions (R27).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from seams.world import World
 
 log = logging.getLogger(__name__)
 
-_REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
-_BUMPS_BEHIND_MAX: Final = 2  # between the read of the lease and the request
+_REFUSED_S: Final = 1.0  # wait after a failed commit, before the next try
+_BUMPS_BEHIND_MAX: Final = 2  # bumps between the broker's read of the lease and its request
 
 
 class ClusterControl:
-    """It answers only while this broker is the controller. `refuses`: whether a node's port refuses connections.
-    `step_back` releases the lease, `bump` bumps it at once."""
+    """The requests of brokers, answered only while this broker is the controller. `refuses`: whether a node's port
+    refuses connections. `step_back` releases the lease, `bump` bumps it at once."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ClusterControl:
 
     @property
     def lease_bumped_s(self) -> float:
-        """When this controller bumped the lease last; monotonic clock."""
+        """Time of this controller's last bump of the lease, by the monotonic clock."""
         return self._lease_bumped_s
 
     def lease_bumped(self, counter: int, sent_s: float) -> None:
@@ -138,7 +138,8 @@ class ClusterControl:
         return epoch
 
     def _register(self, image: ClusterImage, asked: SessionRequest) -> Decision[int]:
-        """Register the broker. The decision may wait long, and uses the heartbeats received until then."""
+        """Register the broker. The decision may wait long in the queue. It uses the heartbeats received up to the end
+        of that wait."""
         sessions, now_s = self._there(), self._clock.monotonic_s()
         is_live, is_silent = sessions.is_live(asked.node_id, now_s), sessions.is_silent(asked.node_id, now_s)
         found = registrations.register(image, asked, self._cluster_id, is_live=is_live, is_silent=is_silent)
@@ -148,7 +149,7 @@ class ClusterControl:
 
     def _refuse_copies(self, asked: SessionRequest) -> None:
         """Refuse a broker that reads a copy of this bucket: a copy has the same ids, but nobody bumps its lease. Right
-        after a claim this controller does not know the counter, and refuses no broker."""
+        after a claim this controller does not know the counter. It then does not refuse a broker."""
         if asked.wants_bump:
             self._bump()
             raise ApiError(
@@ -165,7 +166,7 @@ class ClusterControl:
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         answer = await self._answer(asked)
-        return replace(answer, boottime_ms=int(self._clock.boottime_s() * 1000))  # when it is sent: see `AnsweredAt`
+        return replace(answer, boottime_ms=int(self._clock.boottime_s() * 1000))  # the time of sending (`AnsweredAt`)
 
     async def _answer(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:
         sessions = self._there()
@@ -187,7 +188,7 @@ class ClusterControl:
         if self._sessions is None:
             raise not_controller()
         if self._is_away():
-            if self.is_disputed:  # the broker must not rely on this: it may have a session with another controller
+            if self.is_disputed:  # the broker may have a session with another controller
                 return SessionHeartbeatResponse(self._commit_queue.epoch, is_disputed=True)
             return SessionHeartbeatResponse(self._commit_queue.epoch, store_away=True)
         newest = self._root.encoded
@@ -290,8 +291,8 @@ class ClusterControl:
 
     # ── parked heartbeats ────────────────────────────────────────────────────────────────────────────────────────
     async def _news_for(self, position: int, *, until_moved: bool) -> None:
-        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. With `until_moved` it
-        also returns when the consequences of the heartbeat's report are decided."""
+        """Wait until the image is newer than `position`, or for as long as a heartbeat is parked. With `until_moved`,
+        the wait also ends when the consequences of the heartbeat's report are decided."""
         with suppress(TimeoutError):
             now_s = asyncio.get_running_loop().time()
             async with asyncio.timeout_at(self._beats.until(now_s + self._times.parked_s, now_s)):

@@ -2,8 +2,8 @@
 elections.
 
 It also commits a SCRAM secret to a cluster that has users and no secret. Only the cluster's values decide when a write
-is acknowledged and which replica is elected. The first controller with a configured value commits it. Later a differing
-value has no effect and is logged.
+is acknowledged and which replica is elected. The first controller with a configured value commits the value. A
+different value that is configured later has no effect and is logged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def commit_defaults(
     controller: ControllerRequests, metadata: MetadataCache, node_id: int, configured: Mapping[str, str]
 ) -> None:
     """Commit the defaults at the start of broker `node_id`. `configured`: values of its file, flags and environment.
-    Raises as `set_broker_configs`; retry then."""
+    Raises as `set_broker_configs`; the caller then retries."""
     wanted = {name: configured[name] for name in DEFAULTS if name in configured}
     if metadata.is_decided_by(node_id) and wanted.keys() - metadata.image.cluster_configs.keys():
         await controller.set_broker_configs(None, lambda existing: {**wanted, **existing})

@@ -1,11 +1,11 @@
 """The controller's queue of metadata changes, committed one batch at a time (Kafka's QuorumController event queue).
 
-- A change is decided on the newest image and the decisions before it. Then it is committed, applied (image feed) and
-  answered, in this order.
-- After a commit of unknown outcome no change is decided until the bucket resolved it, so a retry never creates a second
+- A change is decided on the newest image and the decisions before it. The change is then committed, applied (image
+  feed) and answered, in this order.
+- After a commit of unknown outcome no change is decided until the outcome is known, so a retry never creates a second
   topic of one name.
-- A process that lost the controller epoch makes no more decisions (R1). A change begun in one epoch never commits in a
-  later one.
+- A process that lost the controller epoch makes no more decisions (R1). A change that began in one epoch never commits
+  in a later epoch.
 - A change that needs no commit is answered only while no other process can have claimed.
 
 Changes that wait together are committed together, because a bucket takes only a few commits a second.
@@ -34,10 +34,10 @@ from seams.loop.turns import Turns, next_turn
 log = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 1000  # changes that wait at once; more are refused as Retryable
-_TURN_S: Final = 60.0  # a change waits for those before it, which may wait for the bucket
-_OUTCOME_S: Final = 120.0  # and for its own commit, which makes four requests of at most 30 s: a page twice, two roots
+_TURN_S: Final = 60.0  # a change waits for earlier changes, which may wait for the bucket
+_OUTCOME_S: Final = 120.0  # a change waits for its commit: four requests of at most 30 s (a page twice, two roots)
 _TOPICS_PER_TURN: Final = 20_000  # rows visited by deciders: 5 ms of the loop
-_SETTLE_S: Final = 5.0  # between polls for an unknown outcome, while no change waits
+_SETTLE_S: Final = 5.0  # time between polls for an unknown outcome, while no change waits
 
 
 class _Asked:
@@ -53,7 +53,7 @@ class _Asked:
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def decide(self, image: ClusterImage) -> tuple[MetadataRecord, ...]:
-        """A decided change: its records, and the answer or refusal, which waits until all decisions that it depends on
+        """Decide the change and return its records. The answer or refusal waits until all decisions that it depends on
         are committed."""
         self._refusal = None
         try:
@@ -69,7 +69,7 @@ class _Asked:
             self.outcome.set_exception(why)
 
     def tell(self) -> None:
-        """The decision is committed, or depends only on committed records."""
+        """Answer the caller: the decision is committed, or depends only on committed records."""
         if self._refusal is not None:
             self.refuse(self._refusal)
         elif not self.outcome.done():
@@ -77,7 +77,7 @@ class _Asked:
 
 
 class CommitQueue:
-    """`keep` is its one task."""
+    """The queue of changes. `keep` is its one task."""
 
     def __init__(self, root: ClusterRoot, feed: ImageFeed) -> None:
         self._root = root
@@ -99,7 +99,8 @@ class CommitQueue:
     async def decide(self, decider: Decider[T]) -> T:
         """Run `decider`, wait until its records are committed and their image is applied here, and return its answer.
         Raises the decider's errors; ApiError NOT_CONTROLLER; Retryable when earlier changes take too long or the
-        outcome is unknown; and the errors of a commit. Cancelling the caller withdraws a change that did not begin."""
+        outcome is unknown; and the errors of a commit. If the caller is cancelled, a change that did not begin is
+        withdrawn."""
         if not self._is_controller:
             raise not_controller()
         if len(self._queue) >= QUEUE_MAX:
@@ -128,7 +129,7 @@ class CommitQueue:
 
     def activate(self, is_disputed: Callable[[], bool]) -> None:
         """This process is the controller from now on, perhaps again. A commit in doubt is resolved first.
-        `is_disputed`: whether another process may have claimed after this one.
+        `is_disputed`: whether another process may have claimed after this process.
         """
         self._is_controller, self._is_disputed = True, is_disputed
         self._asked.set()
@@ -147,7 +148,7 @@ class CommitQueue:
                 await self._commit_next()
 
     async def _settled(self) -> bool:
-        """Resolve a commit in doubt and apply its image. False when the bucket does not answer: waiting changes
+        """Resolve a commit in doubt and apply its image. False when the bucket does not answer; waiting changes then
         fail."""
         doubtful, epoch = self._doubtful, self._root.epoch
         if doubtful is None:
@@ -175,7 +176,7 @@ class CommitQueue:
         try:
             records = await self._decide_next(begun)
             if self._root.epoch != epoch:
-                raise not_controller()  # claimed again: another controller may have decided meanwhile
+                raise not_controller()  # this process claimed again: another controller may have decided meanwhile
             if records:
                 await self._commit(records)
         except (ThermoclineError, OSError) as failure:
@@ -186,13 +187,13 @@ class CommitQueue:
             for asked in begun:
                 asked.tell()
         finally:
-            for asked in begun:  # after a bug, which the supervisor reports
+            for asked in begun:  # a change waits here only after a bug, which the supervisor reports
                 asked.refuse(Retryable("the change was interrupted; check whether it took effect"))
 
     async def _decide_next(self, begun: list[_Asked]) -> tuple[MetadataRecord, ...]:
-        """Decide as many changes as one commit takes, each on the image after the changes before it. A change that
-        depends on no commit is answered at once. If the image may be outdated, the answer is NOT_CONTROLLER, because no
-        commit would detect that."""
+        """Decide as many changes as one commit takes, each on the image that includes the earlier changes. A change
+        that depends on no commit is answered at once. If the image may be outdated, the answer is NOT_CONTROLLER,
+        because no commit would detect that."""
         image = self._feed.image
         records: list[MetadataRecord] = []
         size = 0
@@ -204,7 +205,7 @@ class CommitQueue:
             added = asked.decide(image)
             size += len(msgspec.json.encode(added)) if added else 0
             if records and size > COMMIT_BYTES_MAX:
-                self._queue.appendleft(begun.pop())  # for the next commit, decided again
+                self._queue.appendleft(begun.pop())  # it is decided again for the next commit
                 asked.is_begun = False
                 break
             if added:
@@ -223,18 +224,18 @@ class CommitQueue:
         self._doubtful = records  # the PUT may succeed even if the commit fails
         try:
             at = await self._root.commit(records)
-        except CommitTooLarge:  # before any write
+        except CommitTooLarge:  # nothing was written
             self._doubtful = None
             raise
         self._doubtful = None
         self._feed.take(at)
 
     def _refusal(self, failure: Exception, epoch: int) -> Exception:
-        """The error for changes of this epoch that failed. A fence ends the controller of that epoch."""
-        # A missing root may be an unmounted directory: no other controller took over.
+        """The error for changes of this epoch that failed. `Fenced` means that the controller epoch is over."""
+        # A missing root may mean an unmounted directory. It does not mean that another controller took over.
         if not isinstance(failure, Fenced) or isinstance(failure, RootVanished):
             return failure
-        if epoch == self._root.epoch:  # else this process claimed again meanwhile
+        if epoch == self._root.epoch:  # otherwise this process claimed again meanwhile
             log.error("no longer the controller: %s", failure)
             self.renounce()
         return not_controller()

@@ -26,8 +26,8 @@ from broker.wire.messages import (
 
 
 class ControllerClient:
-    """Client of node `node_id`, in its session by the image. `own`: the local controller. Each request goes to one
-    controller, once."""
+    """Client of node `node_id`, in its session of the current image. `own`: the local controller. Each request goes to
+    one controller, once."""
 
     def __init__(
         self, own: BrokerRpc, metadata: MetadataCache, links: Links, node_id: int, times: ClusterTimes
@@ -62,7 +62,7 @@ _TIMEOUT_MS: Final = 30_000
 
 class RemoteTopicCreator:
     """Creates topics through the controller on another broker, by Kafka's requests. The response comes after this
-    broker applied the new image, if that wait did not time out."""
+    broker applied the new image, or after a time-out."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward

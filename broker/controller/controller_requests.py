@@ -46,9 +46,10 @@ AskCandidates: TypeAlias = Callable[[ClusterImage, Iterable[LogPlace]], Awaitabl
 
 @dataclass(slots=True, eq=False, repr=False)
 class ControllerRequests:
-    """Each method raises the errors of `CommitQueue.decide` and of its decision. `opened` is `Effects.opened`.
-    `remote`: the controller on another broker (None: there is no other broker). `ask_candidates` asks replicas about
-    their logs (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is `ClusterControl.fitness`."""
+    """Requests to the controller. Each method raises the errors of `CommitQueue.decide` and of its decision. `opened`
+    is `Effects.opened`. `remote`: the controller on another broker (None: there is no other broker). `ask_candidates`
+    asks replicas about their logs (`UncleanRecoveryManager.ask`). `charge`: see `Charge`. `fitness` is
+    `ClusterControl.fitness`."""
 
     _commit_queue: MetadataWriter
     _metadata: MetadataCache
@@ -101,8 +102,8 @@ class ControllerRequests:
         replication_factor: int = 1,
         internal: bool = False,
     ) -> None:
-        """Create a topic if the name is free, and wait until it serves. Works on any broker, because brokers request
-        topics themselves. An internal topic has at most as many replicas as there are brokers."""
+        """Create a topic if the name is free, and wait until it serves. It works on every broker, because brokers
+        themselves request internal topics. An internal topic has at most as many replicas as there are brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor
@@ -126,7 +127,8 @@ class ControllerRequests:
         validate_only: bool = False,
         charge: Charge = free,
     ) -> None:
-        """Grow a topic to `count` partitions and wait until they serve. `assignments`: replicas of each new one."""
+        """Grow a topic to `count` partitions and wait until they serve. `assignments`: replicas of each new
+        partition."""
 
         def grow(image: ClusterImage) -> Decision[Topic]:
             decision = topics.add_partitions(image, name, count, assignments)
@@ -139,7 +141,8 @@ class ControllerRequests:
 
     async def delete_topic(self, name: str, topic_id: str | None = None, charge: Charge = free) -> Topic:
         """Free the name and stop serving. `topic_id`: the topic of this id, even if another topic has the name now
-        (KIP-516). Files and objects are deleted in the background; the deletion is recorded until they are gone."""
+        (KIP-516). Files and objects are deleted in the background; the deletion is recorded until all of them are
+        gone."""
 
         def delete(image: ClusterImage) -> Decision[Topic]:
             decision = topics.delete(image, name, topic_id)
@@ -236,7 +239,8 @@ class ControllerRequests:
         )
 
     async def ensure_scram_secret(self) -> None:
-        """Add the SCRAM secret if the cluster has none. Its users may come from a version without the secret."""
+        """Add the SCRAM secret if the cluster has none. A cluster of an earlier version may have users but no
+        secret."""
         fresh = self._rng.random_bytes(SECRET_BYTES)
         await self._decide(lambda image: Decision(credentials.secret(image, fresh), None))
 
@@ -264,7 +268,7 @@ class ControllerRequests:
             )
 
     async def _decide(self, decider: Decider[T], *, validate_only: bool = False) -> T:
-        """`validate_only`: decide, but commit nothing."""
+        """Decide a change and commit it. `validate_only`: commit nothing."""
         if not validate_only:
             return await self._commit_queue.decide(decider)
         return await self._commit_queue.decide(lambda image: replace(decider(image), records=()))

@@ -24,7 +24,7 @@ from broker.metadata.rows import elected, rows_set
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-ELECTIONS_MAX: Final = 1_000  # in one commit, as in Kafka: 35 KiB of rows
+ELECTIONS_MAX: Final = 1_000  # elections in one commit, as in Kafka: 35 KiB of rows
 
 
 def due(topic: Topic, image: ClusterImage, unfit: Unfit) -> Iterator[LogPlace]:
@@ -36,7 +36,7 @@ def due(topic: Topic, image: ClusterImage, unfit: Unfit) -> Iterator[LogPlace]:
 
 
 def balanced(image: ClusterImage, places: Iterable[LogPlace], unfit: Unfit) -> Decision[int]:
-    """Elect the first replica of the `places` that still need it. Returns their number."""
+    """Elect the first replica for those of `places` that still need it. Returns the number of elections."""
     made = {}
     for place in places:
         topic = image.topics.get(place[0])
@@ -65,7 +65,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False, repr=False)
 class LeaderRebalance:
-    """`unfit`: sessions of an image whose reports say that they are not fit to lead every partition."""
+    """The periodic rebalance. `unfit`: sessions of an image whose reports say that they are not fit to lead every
+    partition."""
 
     _commit_queue: CommitQueue
     _metadata: MetadataCache

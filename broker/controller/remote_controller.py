@@ -55,10 +55,10 @@ R = TypeVar("R", bound=Message)
 
 
 class RemoteController:
-    """`to`: the connection to the controller for a purpose (`Links.to` of its node). Each method also raises
-    ConnectionError and TimeoutError as `PeerConnection.ask`. The wait for a decision ends after one session timeout,
-    because a controller that is silent for longer may be cut off. The request may still take effect, so the caller
-    reads the image."""
+    """The controller on another broker. `to`: the connection to the controller for a purpose (`Links.to` of its node).
+    Each method also raises ConnectionError and TimeoutError as `PeerConnection.ask`. The wait for a decision ends after
+    one session timeout, because a controller that is silent for longer may be cut off. The request may still take
+    effect, so the caller reads the image."""
 
     def __init__(self, to: Callable[[str], PeerConnection], times: ClusterTimes) -> None:
         self._to = to
@@ -114,7 +114,7 @@ _KEYS: Final[dict[type[Message], ApiKey]] = {
 def _raise(error_code: int, message: str | None = None) -> None:
     if error_code == ErrorCode.NONE:
         return
-    if error_code == ErrorCode.KAFKA_STORAGE_ERROR:  # Retryable on the wire
+    if error_code == ErrorCode.KAFKA_STORAGE_ERROR:  # this code means `Retryable`
         raise Retryable(message or "the controller's bucket does not answer; ask again")
     raise ApiError(ErrorCode(error_code), message or "")
 
@@ -143,7 +143,7 @@ def registration_message(asked: SessionRequest) -> BrokerRegistrationRequest:
 
 
 def registration_request(request: BrokerRegistrationRequest) -> SessionRequest:
-    """Raises ApiError INVALID_REQUEST."""
+    """The session request in a message. Raises ApiError INVALID_REQUEST."""
     if len(request.log_dirs) != 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"a broker has one log directory, not {len(request.log_dirs)}")
     return SessionRequest(
@@ -252,7 +252,7 @@ def proposals_request(request: AlterPartitionRequest) -> ProposalsRequest:
 
 
 def proposals_response(request: AlterPartitionRequest, codes: Iterable[ErrorCode]) -> AlterPartitionResponse:
-    """`codes` in the request's order."""
+    """The response to proposals. `codes`: in the request's order."""
     left = iter(codes)
     return AlterPartitionResponse(
         topics=[

@@ -2,7 +2,7 @@
 
 - Every session has its full time again when the epoch begins (D8). Time is the controller's loop time, so its own
   stalls extend every session (D9).
-- A session whose connection closed ends sooner, and at once if its port refuses.
+- A session ends sooner after its connection closed, and at once if the broker's port refuses connections.
 - A heartbeat that arrives before the end is decided keeps the session. After the decision no heartbeat is accepted,
   because the commit may land at any time (R25).
 - When the sessions of more than half of all brokers expire, the controller resigns instead of ending them: it is
@@ -33,15 +33,15 @@ class _Session:
     broker_epoch: int
     heard_s: float | None  # in loop time; None: not in this epoch
     ends_s: float
-    is_closed: bool = False  # its heartbeat connection closed, and no heartbeat arrived after that
+    is_closed: bool = False  # the heartbeat connection closed, and no heartbeat arrived after that
     knock_s: float = inf  # time to probe its port
-    is_ending: bool = False  # its end is decided, or another process replaces it
+    is_ending: bool = False  # the end of the session is decided, or another process replaces it
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredSessions:
-    """`ended`: sessions to end. `steps_back`: release the lease instead. `knocks`: sessions whose port to probe
-    once."""
+    """The sessions that are due. `ended`: sessions to end. `steps_back`: release the lease instead. `knocks`: sessions
+    whose port to probe once."""
 
     ended: tuple[SessionId, ...] = ()
     knocks: tuple[SessionId, ...] = ()
@@ -49,8 +49,9 @@ class ExpiredSessions:
 
 
 class Sessions:
-    """`own`: the controller's node, which needs no heartbeat. `now_s` of each call: monotonic seconds that never go
-    back. `is_sure`: this controller resigned before this claim, and no other broker claimed in between."""
+    """The sessions of one controller epoch. `own`: the controller's node, which needs no heartbeat. `now_s` of each
+    call: monotonic seconds that never go back. `is_sure`: this controller resigned before this claim, and no other
+    broker claimed in between."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Sessions:
 
     def closed(self, node_id: int, broker_epoch: int, now_s: float) -> None:
         """The connection of the session's heartbeats closed: the session ends soon unless the broker reconnects. The
-        close counts as a sign of life, because a controller that is cut off sees no close (R27)."""
+        close counts as a sign of life, because a controller that is cut off does not see the close (R27)."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch:
             session.heard_s = self._at(now_s)
@@ -127,8 +128,8 @@ class Sessions:
             session.is_closed, session.knock_s = True, session.heard_s + self._knock_s
 
     def refused(self, node_id: int, broker_epoch: int, now_s: float) -> None:
-        """The broker's port refuses connections, so its process is gone, unless a heartbeat arrived after its
-        connection closed."""
+        """The broker's port refuses connections. Its process is gone, unless a heartbeat arrived after its connection
+        closed."""
         session = self._sessions.get(node_id)
         if session is not None and session.broker_epoch == broker_epoch and session.is_closed:
             session.ends_s = self._at(now_s)
@@ -169,8 +170,8 @@ class Sessions:
         return session.ends_s - time_s > self._closed_s
 
     def is_silent(self, node_id: int, now_s: float) -> bool:
-        """Whether this controller saw no session of the node for one lease duration. By then the node's process knows
-        this too and answers no request (R22)."""
+        """Whether the node had no session with this controller for one lease duration. By then the node's process knows
+        that it has no session, and answers no request (R22)."""
         since_s = self._without_s.get(node_id)
         return since_s is not None and self._at(now_s) - since_s >= self._lease_s
 
@@ -195,15 +196,15 @@ class Sessions:
 
 class RivalControllers:
     """Whether another broker may have become the controller, judged by the controller of one epoch (R25). Two proofs
-    exclude it:
+    exclude another controller:
 
-    - No broker claims until the lease has not changed for its duration, counted from the last bump.
+    - A broker claims only if the lease did not change for a whole lease duration after the last bump.
     - Each heartbeat says for how long its sender will not claim (`membership.lease_watch`). This proof is needed when
       the store answers no broker, so that the lease cannot be bumped. The time counts from the last response of this
       controller that the sender had read, because a heartbeat may take long to arrive.
 
     Each proof expires before any claim that it excludes can be stored. All times are seconds of the boot clock.
-    `bumped_s`: the time at which the claim was sent, or an earlier one; −inf: unknown. `others`, of each call: the
+    `bumped_s`: the time at which the claim was sent, or an earlier time; −inf: unknown. `others`, of each call: the
     other brokers in session.
     """
 

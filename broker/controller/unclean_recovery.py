@@ -1,11 +1,11 @@
 """Unclean recovery of leaderless partitions: selects the replicas to query and the new leader (R20). Pure.
 
-- An answer counts in the leader epoch and session in which it was given.
+- An answer counts only in the leader epoch and the session in which it was given.
 - With an empty in-sync set every assigned replica must have answered, because a machine that is only off may hold more
   of the log. Forgotten nodes need not answer (`cluster forget`).
-- Where unclean elections are allowed, a replica with a session is chosen a session time after the last member's session
+- If unclean elections are allowed, a replica with a session is chosen one session time after the last member's session
   ended.
-- The replica that keeps most of the log leads. Among equals it is one that saw the epoch served last.
+- The replica that keeps most of the log leads. Among equal replicas, a replica that saw the last served epoch leads.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from logformat.leader_epochs import kept_end
 
 
 class Candidate(NamedTuple):
-    """A replica's answer about its log: the last leader epoch in which it agreed with a leader or led, its high
-    watermark, and the end of its usable bytes."""
+    """A replica's answer about its log: the last leader epoch in which the replica led or agreed with a leader, its
+    high watermark, and the end of its usable bytes."""
 
     seen_epoch: int
     high_watermark: int
@@ -69,9 +69,9 @@ class _Waiting:
     question: Question
     row: Row
     assigned: tuple[int, ...]
-    is_allowed: bool  # to choose a leader without the answers of replicas that have no session
+    is_allowed: bool  # a leader may be chosen without the answers of replicas that have no session
     since_s: float
-    answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id; only of present sessions
+    answers: dict[int, Candidate | None] = field(default_factory=dict)  # by node id; only answers of present sessions
 
     @property
     def candidates(self) -> dict[int, Candidate]:
@@ -85,7 +85,7 @@ class _Count:
     questions: dict[int, list[Question]] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
     ready: list[_Waiting] = field(default_factory=list)
-    ready_in_time: list[_Waiting] = field(default_factory=list)  # a session time after they began to wait
+    ready_in_time: list[_Waiting] = field(default_factory=list)  # ready a session time after their wait began
     earliest_s: float = inf  # when the first of these waits began
 
 
@@ -98,7 +98,7 @@ class UncleanRecovery:
         self._session_s = session_s
         self._waiting: dict[str, dict[int, _Waiting]] = {}  # by topic id and index
         self._image = ClusterImage()
-        self._sessions: dict[int, int] = {}  # broker epochs
+        self._sessions: dict[int, int] = {}  # broker epochs of the sessions
         self._given_up: frozenset[int] = frozenset()
         self._counted: _Count | None = None
 
@@ -134,7 +134,7 @@ class UncleanRecovery:
         found: dict[int, _Waiting] = {}
         for index, row in enumerate(topic.rows):
             if row.leader != NO_LEADER or (row.in_sync and not is_allowed):
-                continue  # it has a leader, or a member of the in-sync set may return
+                continue  # the partition has a leader, or a member of the in-sync set may return
             question = Question((topic.topic_id, index), topic.name, row.leader_epoch)
             found[index] = now = _Waiting(question, row, _assigned(row), is_allowed, now_s)
             was = known.get(index)
@@ -167,7 +167,7 @@ class UncleanRecovery:
         return self._count().missing
 
     def choose(self, now_s: float) -> list[Chosen]:
-        """The leaders of partitions with enough answers."""
+        """The chosen leaders of the partitions that have enough answers."""
         count = self._count()
         chosen = [self._chosen(waiting) for waiting in count.ready]
         if now_s - count.earliest_s >= self._session_s:
@@ -188,8 +188,8 @@ class UncleanRecovery:
 
     def _add(self, count: _Count, waiting: _Waiting) -> None:
         """Decide whether the answers suffice: every replica with a session has answered, and one can lead. If the
-        in-sync set is empty and no replica is off or failed, the leader is chosen at once. Else it is chosen after a
-        session time, if unclean elections are allowed.
+        in-sync set is empty and no replica is off or failed, the leader is chosen at once. Otherwise, if unclean
+        elections are allowed, the leader is chosen after a session time.
         """
         answers, is_asked, others, is_empty = waiting.answers, False, 0, not waiting.row.in_sync
         for node_id in waiting.assigned:
@@ -222,7 +222,7 @@ def _assigned(row: Row) -> tuple[int, ...]:
 
 
 def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, list[Question]]:
-    """What to ask now of requested partitions, by node: all replicas with a session."""
+    """The questions about requested partitions, by node: every replica with a session is asked."""
     wanted: dict[int, list[Question]] = {}
     for topic_id, index in places:
         topic = image.topics[topic_id]
@@ -234,8 +234,8 @@ def questions_of(image: ClusterImage, places: Iterable[LogPlace]) -> dict[int, l
 
 
 def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
-    """Append rows for the chosen leaders whose partition is unchanged and still allows an unclean start. Returns their
-    number."""
+    """Append rows for the chosen leaders whose partition is unchanged and still allows an unclean start. Returns the
+    number of rows."""
     rows = {}
     for of in chosen:
         topic = image.topics.get(of.place[0])

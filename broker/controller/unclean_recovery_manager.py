@@ -1,7 +1,7 @@
 """Asks replicas about their logs of leaderless partitions, and commits the new leaders (R20).
 
-Every choice is decided again on the current image (`begin`). A broker without an answer is asked again, and delays the
-others by at most `ANSWER_S`.
+Every choice is decided again on the current image (`begin`). A broker that does not answer is asked again, and delays
+the other brokers' recovery by at most `ANSWER_S`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from seams.world import World
 log = logging.getLogger(__name__)
 
 PURPOSE: Final = "candidates"
-VERSION: Final = 4  # of OffsetForLeaderEpoch
+VERSION: Final = 4  # version of OffsetForLeaderEpoch
 ANSWER_S: Final = 5.0
-_QUESTIONS_MAX: Final = 1_000  # in one request
+_QUESTIONS_MAX: Final = 1_000  # partitions in one request
 
 Ask = Callable[[Node, OffsetForLeaderEpochRequest], Awaitable[OffsetForLeaderEpochResponse]]
 """Asks one broker, which may be this one. Raises ConnectionError, TimeoutError."""
@@ -49,7 +49,8 @@ Answer = tuple[Node, Question, Candidate | None]
 
 
 class UncleanRecoveryManager:
-    """Active only while the image names this broker the controller. `session_s`: how long a broker may be silent."""
+    """The recovery of leaderless partitions, active only while the image names this broker as the controller.
+    `session_s`: how long a broker may be silent."""
 
     def __init__(
         self, commit_queue: CommitQueue, metadata: MetadataCache, world: World, node_id: int, ask: Ask, session_s: float
@@ -85,8 +86,8 @@ class UncleanRecoveryManager:
                 log.warning("unclean election of %d partitions: no replica has all acknowledged records", count)
 
     async def ask(self, image: ClusterImage, places: Iterable[LogPlace]) -> CandidatesByQuestion:
-        """The current answers of replicas with a session about these partitions; replicas without an answer in time are
-        missing."""
+        """The current answers of replicas with a session about these partitions; replicas that did not answer in time
+        are left out."""
         found: dict[Question, dict[tuple[int, int], Candidate]] = {}
         for node, question, candidate in await self._ask_all(image, questions_of(image, places)):
             if candidate is not None:
@@ -118,7 +119,7 @@ class UncleanRecoveryManager:
         ]
 
     def _report_missing(self, machine: UncleanRecovery) -> None:
-        """Log once which brokers recovery waits for."""
+        """Log once for which brokers the recovery waits."""
         missing = machine.missing()
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
         if told and told != self._reported:

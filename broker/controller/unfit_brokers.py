@@ -66,23 +66,24 @@ class BrokerReports:
         return [session for session, places in self._pending.items() if places]
 
     def take_lost_logs(self, session: SessionId) -> frozenset[LogPlace]:
-        """Take the pending lost logs of a session, to decide on them. The caller returns those for which it wrote no
-        row by `restore_lost_logs`."""
+        """Take the pending lost logs of a session, to decide on them. The caller passes logs that got no new row to
+        `restore_lost_logs`."""
         return frozenset(self._pending.pop(session, ()))
 
     def restore_lost_logs(self, session: SessionId, places: Iterable[LogPlace]) -> None:
-        """Make these logs pending again, except those that the session's newest report no longer counts as lost."""
+        """Make these logs pending again, except logs that the session's newest report no longer counts as lost."""
         if (fitness := self._fitness.get(session)) is not None:
             self._pending.setdefault(session, set()).update(set(places) & set(fitness.lost_logs))
 
 
 log = logging.getLogger(__name__)
 
-_REFUSED_S: Final = 1.0  # after a commit that failed, before the next try
+_REFUSED_S: Final = 1.0  # wait after a failed commit, before the next try
 
 
 class UnfitBrokers:
-    """Active while this broker is the controller. `wake` is called when there is something to decide at once."""
+    """The controller's actions on health reports, active while this broker is the controller. `wake` is called when
+    there is something to decide at once."""
 
     def __init__(self, commit_queue: CommitQueue, wake: Callable[[], None]) -> None:
         self._commit_queue = commit_queue
@@ -105,7 +106,7 @@ class UnfitBrokers:
         """Record the health report of a session. Returns whether it is new."""
         is_first = not self.reports.has_reported(session)
         is_new = self.reports.record(session, fitness)
-        if is_first or is_new:  # a reassignment may wait for its report
+        if is_first or is_new:  # a reassignment may wait for this report
             self.is_done = False
             self._wake()
         if not is_new:
@@ -120,7 +121,7 @@ class UnfitBrokers:
     async def act(self) -> bool:
         """Move leaderships off unfit brokers and complete reassignments that waited for a report. Returns whether all
         of this is done."""
-        self.is_done = True  # unless a report or an image arrives meanwhile
+        self.is_done = True  # false again if a report or an image arrives meanwhile
         try:
             await self._remove_lost_logs()
             if self.reports.unfit(self._image) or fitnesses.waits(self._image):
@@ -134,7 +135,7 @@ class UnfitBrokers:
         return self.is_done
 
     async def _remove_lost_logs(self) -> None:
-        """Remove brokers from the in-sync sets of logs they lost while running, once each (R18)."""
+        """Remove brokers from the in-sync sets of the logs that they lost while running, once for each loss (R18)."""
         for session in self.reports.with_lost_logs:
             places = self.reports.take_lost_logs(session)
             decided = frozenset[LogPlace]()

@@ -17,7 +17,7 @@ from seams.rng import Rng
 
 NO_SESSION: Final = 0
 _INT32_MAX: Final = (1 << 31) - 1
-EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: how long a session is safe
+EVICTION_MS_MIN: Final = 120_000  # Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS: time without eviction
 SESSION_BYTES_TOTAL: Final = 128 << 20  # 335 000 partitions over all sessions; further clients fetch in full
 PARTITIONS_MAX: Final = 10_000
 """Most partitions of one session. All may be due at once, 4 µs each. Clients with more send full fetches."""
@@ -25,7 +25,7 @@ _TOPIC_IDS_FROM: Final = 13
 
 
 class Names(Protocol):
-    """Topics by id: a dict is one."""
+    """Topic names by id; a dict has this interface."""
 
     def get(self, topic_id: UUID, /) -> str | None: ...
 
@@ -45,7 +45,7 @@ class Incremental(NamedTuple):
 
 
 class FetchSessions:
-    """The cache. Times are milliseconds of a monotonic clock."""
+    """The cache of fetch sessions. Times are milliseconds of a monotonic clock."""
 
     def __init__(self, rng: Rng, slots_max: int, bytes_max: int = SESSION_BYTES_TOTAL) -> None:
         self._rng = rng
@@ -68,7 +68,7 @@ class FetchSessions:
     def begin(self, request: FetchRequest, version: int, names: Names, now_ms: int) -> Full | Incremental | ErrorCode:
         """The fetch that the request asks for, or its error. `names`: topics by id."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # A full fetch ends the session it names: the client restarts it, or leaves.
+            # A full fetch ends the session that it names: the client restarts the session, or leaves.
             self._close(self._sessions.get(request.session_id))
             wants_session = request.session_epoch == INITIAL_EPOCH
             return Full(wanted_by(request, version, names), wants_session=wants_session)
@@ -87,19 +87,19 @@ class FetchSessions:
             self._close(session)
             return Full(wanted, wants_session=False)
         if session.bytes > held and (self.bytes > self._bytes_max or len(session.targets) > PARTITIONS_MAX):
-            self._close(session)  # too large for one session, or for all: the client restarts and gets no session
+            self._close(session)  # too large for one session, or for the cache: the client restarts without a session
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids:
             _resolve(session, names)
         self._touch(session, now_ms)
         session.epoch = next_epoch(session.epoch)
         if session.waiter is not None:
-            session.waiter()  # a request of the previous epoch still waits on this session
+            session.waiter()  # a request of the previous epoch still waits here
         self.incremental_count += 1
         return Incremental(session, session.epoch)
 
     def create(self, targets: dict[Key, Target], version: int, now_ms: int) -> int:
-        """Create a session for `targets`, which were just answered. Returns its id; 0 without room."""
+        """Create a session for `targets`, which were just answered. Returns the session's id; 0 if there is no room."""
         if len(targets) > PARTITIONS_MAX:
             return NO_SESSION
         size = sum(map(weight, targets.values()))
@@ -123,7 +123,7 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Whether there is a slot: a free one, or that of a long unused session or an old session with fewer
+        """Whether there is a slot: a free slot, or the slot of a long unused session or of an old session with fewer
         partitions."""
         if len(self._sessions) < self._slots_max:
             return True
@@ -170,7 +170,7 @@ def forgotten_by(request: FetchRequest, version: int) -> Iterable[Key]:
 
 
 def _resolve(session: FetchSession, names: Names) -> None:
-    """Look up topics whose id was unknown; an unknown one is always due."""
+    """Look up topics whose id was unknown; a partition of an unknown topic is always due."""
     for target in session.due:
         if target.topic is None:
             target.topic = names.get(target.topic_id)

@@ -1,10 +1,11 @@
-"""One fetch session (KIP-227): its partitions, the values last sent for each, and which are due.
+"""One fetch session (KIP-227): its partitions, the values that were last sent for each partition, and the partitions
+that are due.
 
-A partition is either *due*, so that the next fetch reads it, or its source notifies the session of the next move. The
-cost of a fetch thus depends on the number of changes, not on the session's size. A source notifies once: a due
-partition gets no more notifications, so sessions of disconnected clients cost producers nothing. A new high watermark
-alone does not make a replica's partition due. The high watermark is *unreported* until it is sent with records, or
-until its longest delay has passed (`handlers.fetch`).
+If a partition is *due*, the next fetch reads it. Otherwise its source notifies the session of the next move. The cost
+of a fetch thus depends on the number of changes, not on the session's size. A source notifies once: a due partition
+gets no more notifications, so sessions of disconnected clients cost producers nothing. A new high watermark alone does
+not make a replica's partition due. The high watermark is *unreported* until it is sent with records, or until its
+longest delay has passed (`handlers.fetch`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class WatchedPartition(Protocol):
     """A partition that can notify a session of a move."""
 
     def tell_once(self, reader: Target) -> None:
-        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget the reader.
-        When `reader.is_at_tail`, also at the next append, and call `reader.advanced()` at each move of the high
-        watermark."""
+        """Call `reader.changed()` at the next move of high watermark, log start or failure, then forget the reader. If
+        `reader.is_at_tail`, the next append is also such a move, and `reader.advanced()` is called at each move of the
+        high watermark."""
         ...
 
     def forget(self, reader: Target) -> None: ...
@@ -41,8 +42,8 @@ class WatchedPartition(Protocol):
 
 
 class Target:
-    """One partition of a fetch; it belongs to a session if `session` is set. Offsets are the last ones sent; −1:
-    none."""
+    """One partition of a fetch; it belongs to a session if `session` is set. Offsets are the offsets that were sent
+    last; −1: none was sent."""
 
     __slots__ = (
         "high_watermark",
@@ -65,7 +66,7 @@ class Target:
         self.wanted = wanted
         self.high_watermark = -1
         self.log_start_offset = -1
-        self.verified_end = -1  # for replicas only
+        self.verified_end = -1  # used for replicas only
         self.turn = 0
         self.session: FetchSession | None = None
         self.source: WatchedPartition | None = None
@@ -90,8 +91,8 @@ class Target:
                 session.waiter()
 
     def awaits_flush(self) -> bool:
-        """Whether a client waits now for records that are not visible yet. If not, the flush begins when its next
-        request waits."""
+        """Whether a client waits now for records that are not visible yet. If no client waits, the flush begins when
+        the session's next request waits."""
         session = self.session
         if session is None:
             return False
@@ -122,8 +123,8 @@ class Target:
         )
 
     def answered(self, answer: FetchResponsePartition) -> None:
-        """`answer` is sent. After an error the partition is always sent again. After a divergence, too, because the
-        replica ignores the rest of the response and asks again at its truncation offset."""
+        """`answer` is sent. After an error the partition is always sent again. It is also sent again after a
+        divergence, because the replica ignores the rest of that response and asks again at its truncation offset."""
         if self.session is not None:
             self.session.reported(self)
         is_refused = answer.error_code or answer.diverging_epoch is not None
@@ -145,7 +146,8 @@ class Target:
 
 
 class FetchSession:
-    """One session. `waiter` is set while a request is parked on it: called when something becomes due."""
+    """One session. `waiter` is set while a request is parked on the session. It is called when something becomes
+    due."""
 
     __slots__ = (
         "_turn",
@@ -172,14 +174,14 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.targets = targets
         self.due: dict[Target, None] = dict.fromkeys(targets.values())
-        self.flush_deferred: dict[Target, None] = {}  # sources that flush early only while a client waits
+        self.flush_deferred: dict[Target, None] = {}  # sources that flush early, but only while a client waits
         self.unreported: dict[Target, None] = {}
         """Replicas' partitions of which only the high watermark is new."""
         self._unreported_since_s = -1.0
         self.waiter: Callable[[], None] | None = None
         self.created_ms = now_ms
         self.used_ms = now_ms
-        self.is_old = False  # at its last use: whether it may be evicted for a larger session
+        self.is_old = False  # set at the last use; an old session may be evicted for a larger one
         self.closed = False
         self.bytes = 0
         self.checked_at = -1  # the authorizer's version at which its topics were allowed
@@ -207,7 +209,7 @@ class FetchSession:
             else:
                 before, now = known.wanted, target.wanted
                 if now.current_leader_epoch != before.current_leader_epoch or now.fetch_offset == before.fetch_offset:
-                    known.high_watermark = -1  # no response was sent in this epoch, or the client did not use it
+                    known.high_watermark = -1  # no response of this epoch was sent, or the client did not use it
                 known.wanted = target.wanted
             self.due[known] = None
         for key in forgotten:
@@ -266,7 +268,7 @@ class FetchSession:
 
 
 def next_epoch(epoch: int) -> int:
-    """The next epoch: 1 follows the greatest, and a final epoch stays final."""
+    """The next epoch: 1 follows the greatest epoch, and the final epoch stays final."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == _INT32_MAX else epoch + 1

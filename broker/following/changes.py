@@ -1,7 +1,7 @@
 """Changes for one broker between two images: roles to begin and end, logs to remove.
 
-Pure (design, concept 3). The same image twice gives no changes. A chain of images ends in the same effects as its last
-image alone. A topic created and deleted within one step is never led.
+Pure (design, concept 3). The same image twice gives no changes. The effects of a chain of images are the effects of its
+last image. A topic created and deleted within one step is never led.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ class Share:
 class Changes:
     """The changes, in the order in which they are performed.
 
-    - `resign`: partitions whose role of an epoch ended, led or followed (of topics that stay).
+    - `resign`: partitions of topics that stay, whose role in an epoch (leader or follower) ended.
     - `withdraw`: deleted topics, as they were.
-    - `drop`: partitions (of topics that stay) that this node no longer holds. `is_seen`: both images show one session
+    - `drop`: partitions of topics that stay, which this node no longer holds. `is_seen`: both images show one session
       of this node.
-    - `follow_config`: configs of all brokers or of this one changed. `reconfigure`: topics whose own configs changed.
+    - `follow_config`: configs of all brokers, or of this broker, changed. `reconfigure`: topics whose own configs
+      changed.
     - `apply`: partitions that this node continues to lead in the same epoch, if their row, minimum or replica sessions
       changed.
-    - `lead`: partitions that it leads in a new epoch. `follow`: assigned partitions that another broker leads in a new
-      epoch, that have a new epoch without a leader, or whose unclean start is done.
-    - `purge`: deleted topics whose files and objects remain.
+    - `lead`: partitions that this node leads in a new epoch. `follow`: assigned partitions that another broker leads in
+      a new epoch, that have a new epoch without a leader, or whose unclean start is done.
+    - `purge`: deleted topics that still have files or objects.
     """
 
     resign: tuple[Share, ...]

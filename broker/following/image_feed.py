@@ -31,11 +31,12 @@ class ImageFeed:
     def take(self, at: ImageAt) -> bool:
         position, image, controller = at
         epoch = -1 if controller is None else controller.epoch
-        # Position and epoch never fall from one version of the root to the next, so they order the images.
+        # Position and epoch never fall from one version of the root to the next, so position and epoch order the
+        # images.
         if position < self.position or (position == self.position and epoch <= self._epoch):
             return False
         self._publisher.publish(image, controller)
-        self.position, self._epoch = position, epoch  # last: after a failure the next read applies it
+        self.position, self._epoch = position, epoch  # set last: after a failure the next read applies the image
         taken, self._taken = self._taken, asyncio.Event()
         taken.set()
         for watcher in self._watchers:
@@ -43,7 +44,7 @@ class ImageFeed:
         return True
 
     def watch(self, watcher: Callable[[ImageAt], None]) -> None:
-        """Call `watcher` with each image applied from now on. It must neither wait nor raise."""
+        """Call `watcher` with each image applied from now on. The watcher must not wait or raise."""
         self._watchers.append(watcher)
 
     async def until(self, holds: Callable[[], bool]) -> None:

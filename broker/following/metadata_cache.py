@@ -1,7 +1,7 @@
 """Metadata cache: the applied image, by topic id and name, for every request.
 
-The publisher replaces the image in one step, so two reads without an await between them agree. A topic appears here
-when it is committed. Its partitions serve once they are open (`broker.partition.registry`).
+The publisher replaces the image in one step, so two reads agree if no await is between them. A topic appears here when
+it is committed. Its partitions serve once they are open (`broker.partition.registry`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.metadata.records import NO_EPOCH
 
 class TopicNames:
     """Names of topics by id, of one image. Found ids are cached, because a fetch without a session asks for the same
-    ones each time."""
+    ids each time."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
@@ -32,7 +32,7 @@ class TopicNames:
 
 
 class MetadataCache:
-    """Swapped a few times a minute, read by every admin request."""
+    """The applied image. It is swapped a few times a minute and read by every admin request."""
 
     def __init__(self, cluster_id: str, monotonic_s: Callable[[], float] = lambda: 0.0) -> None:
         self.cluster_id = cluster_id
@@ -70,7 +70,7 @@ class MetadataCache:
         return self._by_name.get(name)
 
     def topic(self, name: str) -> Topic:
-        """Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
+        """The topic of this name. Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self._by_name.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
@@ -78,8 +78,8 @@ class MetadataCache:
 
     def facts(self, name: str) -> TopicFacts | None:
         """The facts about a topic that groups need; None: the topic is deleted, or was never created. A group moves to
-        another broker by a later image than the one under which its positions were committed. Its new coordinator thus
-        knows every topic of those positions, or knows that it is deleted.
+        another broker by an image that is newer than the image of its commits. The new coordinator thus knows every
+        topic of the committed positions, or knows that the topic is deleted.
         """
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)

@@ -1,8 +1,8 @@
 """Applies one image after another to this broker (design, concept 3).
 
 The order is: resign, withdraw, swap the metadata cache, drop, apply configs, apply rows, lead, follow, purge. The first
-image at start is published as a change from the empty image, so there is no other way to open or remove logs.
-Publishing never waits.
+image at start is published as a change from the empty image, so logs are opened and removed in one way only. Publishing
+never waits.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from broker.metadata.image import ClusterImage, Topic
 
 
 class Effects(Protocol):
-    """The operations of `ReplicaManager` for an image. No call waits or fails. Each starts work in the background,
+    """The operations of `ReplicaManager` for an image. No call waits or fails. A call starts work in the background,
     which continues until a later call replaces it. Calls for one topic take effect in order."""
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Stop leading or following these partitions. Waiters of a led one fail with NOT_LEADER_OR_FOLLOWER at once;
-        logs stay open."""
+        """Stop leading or following these partitions. Waiters of a led partition fail with NOT_LEADER_OR_FOLLOWER at
+        once. Logs stay open."""
 
     def withdraw(self, topic: Topic) -> None:
         """The topic was deleted: stop serving at once, then close its logs. Nothing is removed yet."""
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Remove the logs of these partitions. Their roles ended, because other brokers hold the partitions now.
-        `is_seen`: rows of one session of this process show the change; without that nothing is removed."""
+        `is_seen`: rows of one session of this process show the change. If they do not, nothing is removed."""
 
     def follow_config(self) -> None:
         """Apply the broker's current configuration to every partition."""
 
     def reconfigure(self, topic: Topic) -> None:
-        """Apply the topic's configs to its partitions; to those being opened when they are open."""
+        """Apply the topic's configs to its partitions. A partition that is being opened gets them when it is open."""
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
         """Lead these partitions in the leader epochs of the image. A closed log is opened. A partition that never
@@ -47,16 +47,16 @@ class Effects(Protocol):
         image), in the same leader epoch."""
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Follow the leaders of these partitions in the leader epochs of the image; without a leader wait for the next
-        epoch. A closed log is opened, a missing one created."""
+        """Follow the leaders of these partitions in the leader epochs of the image; without a leader, wait for the next
+        epoch. A closed log is opened, and a missing log is created."""
 
     def purge(self, topic: Topic) -> None:
         """Remove a deleted topic's files. The controller's broker also removes its objects and then forgets the topic.
         Called again for all deleted topics when this broker becomes the controller."""
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until each partition of the topic that is led here serves or stays offline. Ends too when the topic is
-        withdrawn. Raises Retryable when the broker stops first.
+        """Wait until each partition of the topic that is led here serves or stays offline. The wait also ends when the
+        topic is withdrawn. Raises Retryable when the broker stops first.
         """
 
 
@@ -72,7 +72,7 @@ class Publisher:
         return self._metadata.image
 
     def publish(self, after: ClusterImage, controller: ControllerAt | None = None) -> None:
-        """Apply `after`, newer than the last one. `controller`: the controller in that image."""
+        """Apply the image `after`, which is newer than the last image. `controller`: the controller in that image."""
         found = changes(self.image, after, self._node_id)
         effects, metadata = self._effects, self._metadata
         has_decided = metadata.is_decided_by(self._node_id)

@@ -1,7 +1,7 @@
 """Cache of long encoded responses about the cluster, by request.
 
-All entries belong to one version of the cluster view, its stamp; a request at another stamp clears them. The key names
-everything that the response depends on except the stamp.
+All entries belong to one version of the cluster view, which its stamp names. A request at another stamp clears the
+cache. The key names everything that the response depends on except the stamp.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from typing import Final
 
 BYTES_MIN: Final = 4 << 10  # a shorter response is made again in about 0.2 ms (100 partitions)
-BYTES_MAX: Final = 8 << 20  # of all entries: 190 000 partitions of three replicas, 42 bytes each
-ANSWERS_MAX: Final = 16  # each listener, version and flag has its own response; clients use a few of them
+BYTES_MAX: Final = 8 << 20  # size of all entries: 190 000 partitions of three replicas, 42 bytes each
+ANSWERS_MAX: Final = 16  # each listener, version and flag has its own response; clients use few of these
 
 
 class ResponseCache:

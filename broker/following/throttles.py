@@ -1,7 +1,8 @@
 """Detects a replication throttle that is set while no partition moves, because an operator may have forgotten it
 (KIP-73).
 
-The cost of an image depends only on its changes. A throttle set before this broker started counts from its start.
+The cost of an image depends only on its changes. The time of a throttle that was set before this broker started counts
+from this broker's start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counts and logs cluster changes between images.
 
-An election is counted by the elected broker, and a shrunk or grown in-sync set by the partition's leader, so a sum over
-brokers counts each once. The first image is no change.
+The elected broker counts an election. The partition's leader counts a shrunk or grown in-sync set. A sum over all
+brokers thus counts each change once. The first image is not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN_MAX: Final = 3
 
 @dataclass(slots=True)
 class Some:
-    """Some partitions: their number, and the names of the first ones."""
+    """Some partitions: their number, and the names of the first partitions."""
 
     count: int = 0
     names: tuple[str, ...] = ()
@@ -40,9 +40,9 @@ class Some:
 
 @dataclass(slots=True)
 class LeadershipChanges:
-    """Partitions whose leadership on this broker changed. `led`: led here in a new leader epoch. `unclean`: those of
-    them that may lack acknowledged records. `resigned`: no longer led here. `shrunk`, `grown`: led here, and a replica
-    left or joined the in-sync set."""
+    """Partitions whose leadership on this broker changed. `led`: led here in a new leader epoch. `unclean`: partitions
+    of `led` that may lack acknowledged records. `resigned`: no longer led here. `shrunk`, `grown`: led here, and a
+    replica left or joined the in-sync set."""
 
     led: Some = field(default_factory=Some)
     unclean: Some = field(default_factory=Some)
@@ -52,7 +52,7 @@ class LeadershipChanges:
 
 
 def turned(before: ClusterImage, after: ClusterImage, node_id: int) -> LeadershipChanges:
-    """Changes of topics that both images have. An unchanged topic costs a look-up, a changed row 2 µs. Pure."""
+    """Changes of topics that both images have. An unchanged topic costs a look-up; a changed row costs 2 µs. Pure."""
     found = LeadershipChanges()
     for topic, index, was, row in _changed_rows(before, after):
         if row.leader == node_id:

@@ -53,7 +53,8 @@ class DescribedMember(msgspec.Struct, frozen=True, gc=False):
 
 
 class DescribedGroup(msgspec.Struct, frozen=True, gc=False):
-    """One group; with an error only `group_id` is valid. GROUP_ID_NOT_FOUND: it does not exist; its state is Dead."""
+    """One group; with an error only `group_id` is valid. GROUP_ID_NOT_FOUND: the group does not exist, and its state is
+    Dead."""
 
     group_id: str
     error: ErrorCode = ErrorCode.NONE
@@ -72,9 +73,9 @@ class GroupAdmin:
     _now_ms: Callable[[], int]
 
     async def listed(self, states: Collection[str], types: Collection[str]) -> tuple[ErrorCode, list[Listed]]:
-        """All groups, or those of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some
+        """All groups, or the groups of these states and types (case-insensitive). COORDINATOR_LOAD_IN_PROGRESS if some
         groups are loading or were loaded during the call, because an incomplete list would look complete. Groups whose
-        partition cannot be read, or is dropped during the call, are left out like those of other coordinators.
+        partition cannot be read, or is dropped during the call, are left out, like the groups of other coordinators.
         POLICY_VIOLATION: too many bytes.
         """
         shards = self._log.all_ready()
@@ -104,8 +105,8 @@ class GroupAdmin:
         return (ErrorCode.NONE, found) if size <= ANSWER_BYTES_MAX else (ErrorCode.POLICY_VIOLATION, [])
 
     async def described(self, group_ids: Sequence[str]) -> list[DescribedGroup]:
-        """One row a name; duplicates are answered once (Kafka repeats them). Groups that do not fit into the response
-        are COORDINATOR_NOT_AVAILABLE; clients ask for those again.
+        """One row a name. A name that occurs twice is answered once (Kafka repeats the row). Groups that do not fit
+        into the response are COORDINATOR_NOT_AVAILABLE; clients ask for these groups again.
         """
         rows: list[DescribedGroup] = []
         room = ANSWER_BYTES_MAX
@@ -150,8 +151,8 @@ class GroupAdmin:
     async def delete(self, group_id: str, *, until_s: float | None = None) -> ErrorCode:
         """Delete a group without members, with its positions and generation; NONE when the deletion is durable. After a
         partial failure, which returns the error of the write, the group exists again with the remaining positions.
-        `until_s`: the deadline of the whole request (`deadline`); after it the deletion is refused and nothing is
-        written.
+        `until_s`: the deadline of the whole request (`deadline`); after the deadline the deletion is refused and
+        nothing is written.
         """
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
@@ -247,7 +248,7 @@ class GroupAdmin:
             facts = self._topics(topic)
             if facts is None or not 0 <= partition < facts.partitions:
                 codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif reads is None or topic in reads:  # None: the topics that its members read are unknown
+            elif reads is None or topic in reads:  # None: the topics that the members read are unknown
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 codes.append(ErrorCode.NONE)

@@ -1,8 +1,8 @@
-"""Background cleaning of groups: tombstones for expired offsets, positions in deleted topics, and empty groups; topic
-ids for positions without one.
+"""Background cleaning of groups. The cleaner writes tombstones for expired offsets, for positions in deleted topics and
+for empty groups. It adds topic ids to positions that have none.
 
-A tombstone is decided only while no commit of its position is in flight, so it never follows one into the log. A
-position in a deleted topic is hidden even before its tombstone is written (`offsets.belongs`).
+A tombstone is decided only while no commit of its position is in flight, so a tombstone never follows a commit in
+flight into the log. A position in a deleted topic is hidden even before its tombstone is written (`offsets.belongs`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seams.loop.turns import next_turn
 
 log = logging.getLogger(__name__)
 
-_GROUPS_AT_ONCE: Final = 200  # written before yielding to the loop and awaiting them
+_GROUPS_AT_ONCE: Final = 200  # groups whose changes are written before the cleaner waits for them
 _POSITIONS_AT_ONCE: Final = 2_000  # 10 µs each: encoded, and put into a batch
 
 Changes = list[tuple[TopicPosition, CommittedOffset | None]]
@@ -45,7 +45,7 @@ class Cleaner:
 
     def __post_init__(self) -> None:
         self._withdrawn: set[str] = set()
-        self._loaded: list[GroupShard] = []  # since the last check
+        self._loaded: list[GroupShard] = []  # shards loaded since the last check
         self._wake = asyncio.Event()
 
     def topic_withdrawn(self, name: str) -> None:
@@ -54,19 +54,20 @@ class Cleaner:
         self._wake.set()
 
     def adopt(self, group: Group) -> None:
-        """Called before a loaded group is used. Positions without a topic id (OffsetCommit 2–4 with a retention, as
-        Kafka and earlier versions of this broker store them) belong to the current topic. While an earlier topic of
-        that name is being removed, they probably belong to that one, and get no id.
+        """Give topic ids to positions without one, before a loaded group is used. Positions without a topic id
+        (OffsetCommit 2–4 with a retention, as Kafka and earlier versions of this broker store them) belong to the
+        current topic. While an earlier topic of that name is being removed, such positions probably belong to the
+        earlier topic, and get no id.
         """
         group.offsets.adopt(self._topics, self._leaving)
 
     def shard_loaded(self, shard: GroupShard) -> None:
-        """Topic ids that loading adopted, and tombstones of orphaned positions, are written soon."""
+        """A shard was loaded: adopted topic ids, and tombstones of orphaned positions, are written soon."""
         self._loaded.append(shard)
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled: expire at every interval, and handle loaded shards and deleted topics."""
+        """Expire offsets at every interval, and handle loaded shards and deleted topics, until cancelled."""
         interval_s = self._config.offsets_retention_check_interval_ms / 1000
         next_s = self._clock.monotonic_s() + interval_s
         while True:
@@ -109,7 +110,7 @@ class Cleaner:
                     break
                 room -= len(changes)
             if await self._are_settled(shard, writes):
-                left.extend(unfinished)  # else a log that refuses writes would be retried without end
+                left.extend(unfinished)  # otherwise a log that refuses writes would be retried without end
             await next_turn()
 
     async def _are_settled(self, shard: GroupShard, writes: list[Write]) -> bool:
@@ -137,7 +138,7 @@ class Cleaner:
         return [*group.offsets.adopted(), *self._forget(shard, group)]
 
     def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
-        """Tombstones for positions in deleted topics; with `names`, only in those of these names."""
+        """Tombstones for positions in deleted topics; with `names`, only for deleted topics of these names."""
         return _tombstones(group.offsets.orphaned(self._topics, names))
 
 

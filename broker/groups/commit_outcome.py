@@ -1,7 +1,7 @@
 """Outcome of a write to `__consumer_offsets`: the wait for it, and the client's error code.
 
 A request waits for offsets.commit.timeout.ms in total, which also bounds the wait of later requests of its connection
-(heartbeats). The append continues, and its result is applied.
+(heartbeats). After a time-out the append continues, and its result is applied.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Write: TypeAlias = "asyncio.Future[Exception | None]"
 
 
 def deadline(config: GroupConfig) -> float:
-    """The deadline (loop time) of a request that begins now: it waits for the log at most offsets.commit.timeout.ms in
-    total."""
+    """The deadline (loop time) of a request that begins now. The request waits for the log for at most
+    offsets.commit.timeout.ms in total."""
     return asyncio.get_running_loop().time() + config.offsets_commit_timeout_ms / 1000
 
 
@@ -30,8 +30,9 @@ def is_over(until_s: float) -> bool:
 
 
 async def outcome_of(write: Write, until_s: float) -> ErrorCode:
-    """NONE when the write is durable, else the error for a committing client. `until_s` as `deadline` returns it."""
-    # Cheaper than asyncio.timeout around a shield; every commit takes this path.
+    """NONE when the write is durable, otherwise the error for a committing client. `until_s` as `deadline` returns
+    it."""
+    # This is cheaper than asyncio.timeout around a shield, and every commit takes this path.
     timer = asyncio.get_running_loop().call_at(until_s, _give_up, write)
     try:
         failure = await write
@@ -41,8 +42,9 @@ async def outcome_of(write: Write, until_s: float) -> ErrorCode:
 
 
 def group_code_of(failure: Exception, too_large: ErrorCode) -> ErrorCode:
-    """The error when a group's state could not be stored, translated like Kafka's append errors for groups. It differs
-    from `broker.errors.code_of`, because a client must look for the coordinator, not for a partition's leader."""
+    """The error when a group's state could not be stored, translated as Kafka translates append errors for groups. The
+    code differs from `broker.errors.code_of`, because a client must look for the coordinator, not for a partition's
+    leader."""
     if isinstance(failure, InvalidProducerEpoch):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if isinstance(failure, TransactionEnded):

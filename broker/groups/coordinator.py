@@ -1,8 +1,8 @@
 """The group coordinator: routes requests to shards and enforces limits.
 
 A commit is answered and visible only once its records are durable. All memory that a client can grow has a bound in
-`GroupConfig`. Two background tasks serve all groups (timers, `cleaner`), and one task per partition runs while it loads
-or is written to.
+`GroupConfig`. Two background tasks serve all groups (timers, `cleaner`), and one task per partition runs while the
+partition loads or is written to.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class GroupCoordinator:
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topics`: the topics that allow commits; by default all. `names`: topic names by id. `leaving`: names of
-        deleted topics that are still being removed. `keep_objects`: see `World.keep_objects`. `in_session`: whether
-        this broker's session excludes another coordinator (R25)."""
+        """`topics`: the topics that allow commits; the default allows all topics. `names`: topic names by id.
+        `leaving`: names of deleted topics that are still being removed. `keep_objects`: see `World.keep_objects`.
+        `in_session`: whether this broker's session excludes another coordinator (R25)."""
         self._clock = clock
         self._rng = rng
         self._config = config
@@ -100,8 +100,8 @@ class GroupCoordinator:
         self.admin = GroupAdmin(self.log, self, config, topics, clock.wall_ms)
 
     def undecided(self, topic: str, index: int) -> MutableMapping[int, int] | None:
-        """Producers and their epochs whose offsets in that partition wait for a marker that may be lost. None while
-        they are loaded.
+        """Producers and their epochs whose offsets in that partition wait for a marker that may be lost. None while the
+        offsets are being loaded.
         """
         if topic != OFFSETS_TOPIC:
             return {}
@@ -116,8 +116,8 @@ class GroupCoordinator:
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
     async def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Answer waiting requests, refuse new ones, and let running appends end (offsets.commit.timeout.ms at most).
-        Snapshots can still be taken afterwards: state and log do not change any more."""
+        """Answer waiting requests, refuse new requests, and let running appends end (offsets.commit.timeout.ms at
+        most). Snapshots can still be taken afterwards: state and log do not change any more."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -144,10 +144,10 @@ class GroupCoordinator:
         self._effects.step(shard, group, Unload(error))
 
     def led(self, _partition: object) -> None:
-        """The internal log watches this itself."""
+        """Do nothing: the internal log watches leadership itself."""
 
     def resigned(self, _topic: str, _index: int) -> None:
-        """The internal log watches this itself."""
+        """Do nothing: the internal log watches leadership itself."""
 
     def withdrawn(self, topic: str) -> None:
         """A topic was deleted: its positions are hidden from now on, and get tombstones soon."""

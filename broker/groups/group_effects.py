@@ -32,12 +32,12 @@ from broker.internal_topics.batches import KeyValue
 from seams.clock import Clock
 from seams.loop.turns import next_turn
 
-_TIMERS_AT_ONCE: Final = 200  # in a turn of the loop: about 5 ms of expiries
+_TIMERS_AT_ONCE: Final = 200  # timers in a turn of the loop: about 5 ms of expiries
 _NOT_READY_S: Final = 1.0  # delay of a timer that fires while its shard loads
 
 
 class _TimerKey(NamedTuple):
-    shard: GroupShard  # not the partition, so that timers of another leader epoch are ignored
+    shard: GroupShard  # the shard instead of the partition, so that timers of another leader epoch are ignored
     group_id: str
     timer: Timer
 
@@ -63,7 +63,7 @@ class GroupEffects:
             match effect:
                 case Reply(token, result):
                     future = cast("asyncio.Future[Result]", token)
-                    if not future.done():  # its connection may be closed
+                    if not future.done():  # the request's connection may be closed
                         future.set_result(result)
                 case StartTimer(timer, delay_ms):
                     self._start_timer(_TimerKey(shard, group.group_id, timer), delay_ms / 1000)
@@ -73,8 +73,8 @@ class GroupEffects:
                     self._store(shard, group, ticket, group_record(group.group_id, metadata))
 
     def _store(self, shard: GroupShard, group: Group, ticket: int, record: KeyValue) -> None:
-        """Its members wait at most as long as for a commit (as in Kafka). A later outcome does not matter, because the
-        next generation's record replaces this one."""
+        """Store the record of a group. The members wait at most as long as for a commit (as in Kafka). A later outcome
+        does not matter, because the record of the next generation replaces this record."""
         is_decided, machine = False, group.machine
 
         def decided(failure: Exception | None) -> None:
@@ -84,7 +84,7 @@ class GroupEffects:
             is_decided = True
             timer.cancel()
             error = ErrorCode.NONE if failure is None else group_code_of(failure, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if group.machine is machine:  # else its deletion failed meanwhile, and the new machine has no such ticket
+            if group.machine is machine:  # after a failed deletion the new machine has no such ticket
                 self.step(shard, group, Stored(ticket, error))
 
         def late() -> None:
@@ -117,7 +117,7 @@ class GroupEffects:
 
     def _fire_timers(self) -> None:
         for key in self._timers.due(self._clock.monotonic_s(), _TIMERS_AT_ONCE):
-            group = key.shard.groups.get(key.group_id)  # a dropped shard has none
+            group = key.shard.groups.get(key.group_id)  # a dropped shard has no groups
             if group is None:
                 continue
             if key.shard.is_ready:

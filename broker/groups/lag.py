@@ -1,7 +1,7 @@
 """Consumer lag: the distance of committed positions from the high watermark.
 
-The walk over all positions yields to the loop every few ms. A survey shows at most `SHOWN_MAX` positions, the largest
-lags, so that no client can make it grow.
+The walk over all positions yields to the loop every few ms. A survey shows at most `SHOWN_MAX` positions (with the
+largest lags), so that a client cannot make a survey grow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from broker.metadata.image import TopicLookup
 from seams.loop.turns import Turns, next_turn
 
 SHOWN_MAX: Final = 2_000  # positions in a survey; each is a time series (10 µs to write one)
-_POSITIONS_PER_TURN: Final = 5_000  # 0.5 µs each
+_POSITIONS_PER_TURN: Final = 5_000  # positions a turn: 0.5 µs each
 
 EndLookup: TypeAlias = Callable[[str, int], int | None]
 """High watermark of a topic's partition; None when this broker does not serve it."""
 
 
 class Lag(NamedTuple):
-    """Records between a committed position and the end; the first field, so that lags order by it."""
+    """Lag of one position. `records` between the position and the log's end is the first field, so that lags order by
+    it."""
 
     records: int
     group_id: str
@@ -35,7 +36,8 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """`shown`: the largest lags first. `positions`: their number, including those not shown."""
+    """The lags of a coordinator's positions. `shown`: the largest lags first. `positions`: the number of all positions,
+    including those not shown."""
 
     shown: Sequence[Lag]
     positions: int

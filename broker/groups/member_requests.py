@@ -57,8 +57,9 @@ class MemberRequests:
         return self._shard_of_any(group_id, empty_is_valid=False)
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
-        """Answered when the join phase ends: at the latest after the longest rebalance timeout, for new members after
-        `new_member_join_timeout_ms`. `event`'s token and new member id are filled in here."""
+        """JoinGroup, answered when the join phase ends: at the latest after the longest rebalance timeout, for new
+        members at the latest after `new_member_join_timeout_ms`. `event`'s token and new member id are filled in
+        here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return JoinReply(error, event.member_id)
@@ -86,8 +87,8 @@ class MemberRequests:
                 return member_id
 
     async def sync(self, group_id: str, event: Sync) -> SyncReply:
-        """Answered when the leader's assignments are durable, or the rebalance starts over. `event`'s token is filled
-        in here."""
+        """SyncGroup, answered when the leader's assignments are durable, or when the rebalance starts over. `event`'s
+        token is filled in here."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return SyncReply(error)
@@ -101,7 +102,7 @@ class MemberRequests:
         return await future
 
     async def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """While the group loads, every member counts as alive, as in Kafka, because an error would only make it
+        """While the group loads, every member counts as alive, as in Kafka, because an error would only make the member
         rejoin."""
         shard, error = self._shard_of(group_id)
         if shard is None:

@@ -1,6 +1,7 @@
 """OffsetCommit and OffsetFetch, group by group.
 
-A commit answered with NONE is durable. Fetched positions are durable, and their shard is still led when they are sent.
+A commit answered with NONE is durable. Fetched positions are durable, and this broker still leads their shard when they
+are sent.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class CommitRow(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """`codes`: one per row, in order; `values`: the commits of rows with NONE."""
+    """The judgement of a commit's rows. `codes`: one per row, in order; `values`: the commits of rows with NONE."""
 
     codes: list[ErrorCode]
     values: list[tuple[TopicPosition, CommittedOffset]]
@@ -63,9 +64,9 @@ def judge(
     retention_ms: int,
 ) -> Judged:
     """Validate the rows of an OffsetCommit. Each row is checked separately, except for memory bounds: if the rows make
-    this group or all groups too large, all are refused. An accepted position belongs to the current topic of the name
-    (KIP-516). `held`: the group's positions. `is_full`: whether so many additional bytes are too many. `retention_ms`
-    −1: as configured. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`.
+    this group or all groups too large, all rows are refused. An accepted position belongs to the current topic of the
+    name (KIP-516). `held`: the group's positions. `is_full`: whether this number of additional bytes exceeds the limit.
+    `retention_ms` −1: the configured retention. 30 µs a row, on the loop; the caller enforces `config.commit_rows_max`.
     """
     expire_at_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
     codes: list[ErrorCode] = []
@@ -76,7 +77,7 @@ def judge(
         code = refuses_metadata(row.metadata, config.offset_metadata_bytes_max)
         if facts is None or not 0 <= row.partition < facts.partitions or is_too_long(row.topic):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # created again since the request was read
+        elif row.topic_id not in (ZERO_UUID, facts.topic_id):  # the topic was created again since the request was read
             code = ErrorCode.UNKNOWN_TOPIC_ID
         codes.append(code)
         if code is ErrorCode.NONE:
@@ -119,8 +120,8 @@ class OffsetRequests:
         until_s: float | None = None,
     ) -> list[ErrorCode]:
         """One error per row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
-        the error for a member of no group (it depends on the API's version). `until_s`: the deadline of the request
-        (`deadline`); after it the commit is refused and not written."""
+        the error for a member of a group that does not exist (it depends on the API's version). `until_s`: the deadline
+        of the request (`deadline`); after the deadline the commit is refused and not written."""
         until_s = deadline(self._config) if until_s is None else until_s
         if is_over(until_s):
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
@@ -217,9 +218,10 @@ class OffsetRequests:
         until_s: float | None = None,
         require_stable: bool = False,
     ) -> tuple[ErrorCode, tuple[FetchedOffset, ...]]:
-        """Durable positions; `wanted` None: all. An unknown group has none, without an error. `until_s`: the deadline
-        of the request (`deadline`). Waits for commits that were accepted before, so that the next owner of a partition
-        never starts below commits of the previous owner. Kafka waits only when the client asks for stable offsets.
+        """Durable positions; `wanted` None: all. An unknown group has no positions, which is not an error. `until_s`:
+        the deadline of the request (`deadline`). Waits for commits that were accepted before, so that the next owner of
+        a partition never starts below a commit of the previous owner. Kafka waits only when the client asks for stable
+        offsets.
         """
         shard, error = self._shard_of(group_id)
         if shard is None:
@@ -232,8 +234,8 @@ class OffsetRequests:
                 async with asyncio.timeout_at(deadline(self._config) if until_s is None else until_s):
                     await group.writes.settled()
             except TimeoutError:
-                return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this one
-            if self._shard_of(group_id)[0] is not shard:  # the state moved to the next coordinator
+                return ErrorCode.NOT_COORDINATOR, ()  # every client retries after this error
+            if self._shard_of(group_id)[0] is not shard:  # the group moved to the next coordinator
                 return ErrorCode.NOT_COORDINATOR, ()
             group = shard.groups.get(group_id)
         if group is None:

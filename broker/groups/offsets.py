@@ -1,9 +1,9 @@
 """Committed offsets of one group: durable positions, offsets of open transactions (`open_offsets`), and pending writes.
 
 - `fetch` shows durable, committed positions only. A position with a pending write never expires. Otherwise its
-  tombstone could be appended after a newer commit, and delete it.
-- A position belongs to the topic that had the name at its commit, and is never shown as a later topic's (topic ids,
-  KIP-516).
+  tombstone could be appended after a newer commit, and delete the commit.
+- A position belongs to the topic that had the name at its commit, and is never shown for a later topic of the name
+  (topic ids, KIP-516).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from broker.groups.records import NO_EXPIRY, CommittedOffset
 from broker.metadata.image import TopicFacts, TopicLookup
 from broker.wire.primitives import ZERO_UUID
 
-# A position without its metadata (measured: 0.19 KB in a topic of many, 0.47 KB alone in its topic, CPython 3.11).
+# Bytes of a position without its metadata. Measured (CPython 3.11): 0.19 KB in a topic of many positions, 0.47 KB
+# alone.
 OFFSET_OVERHEAD_BYTES: Final = 500
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", -1)  # the answer for a partition without a commit
 UNSTABLE: Final = CommittedOffset(-1, -1, "", -2)  # the answer for a position that an open transaction may change
@@ -32,7 +33,7 @@ _ANY_TOPIC: Final = TopicFacts(ZERO_UUID, 2**31)
 
 
 def any_topic(_: str) -> TopicFacts:
-    """A `TopicLookup` without an image: every name is one existing topic."""
+    """A `TopicLookup` without an image: every name is the name of an existing topic."""
     return _ANY_TOPIC
 
 
@@ -54,14 +55,16 @@ class FetchedOffset(NamedTuple):
 
 
 class OffsetExpiry(NamedTuple):
-    """When offsets of a group expire. `since_ms`: when the group emptied; None: each counts from its own commit."""
+    """When offsets of a group expire. `since_ms`: when the group emptied; None: an offset's time begins at its
+    commit."""
 
     since_ms: int | None
     subscribed: frozenset[str]
 
 
 def refuses_metadata(metadata: str, units_max: int) -> ErrorCode:
-    """offset.metadata.max.bytes, which Kafka compares with the length of a Java string (UTF-16 units)."""
+    """Whether the metadata exceeds offset.metadata.max.bytes. As in Kafka, its length is that of a Java string (UTF-16
+    units)."""
     if len(metadata) > units_max or len(metadata.encode("utf-16-le", "surrogatepass")) // 2 > units_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
@@ -90,7 +93,7 @@ class GroupOffsets:
         return self.count + self.open.count
 
     def positions(self) -> Iterator[TopicPosition]:
-        """Positions with committed offsets, then those with only open transactions."""
+        """Positions with committed offsets, then positions with open offsets only."""
         for topic, partition, _ in self:
             yield topic, partition
         for topic, partition in self.open.positions():
@@ -110,7 +113,7 @@ class GroupOffsets:
         return self._topics.get(topic, {}).get(partition)
 
     def holds(self, position: TopicPosition) -> bool:
-        """Whether the position has an offset, durable, pending or in an open transaction, that a tombstone deletes."""
+        """Whether a tombstone would delete an offset here: a durable offset, a pending offset, or an open offset."""
         is_held = position in self._pending or self.open.holds(position)
         return is_held or position[1] in self._topics.get(position[0], {})
 
@@ -119,7 +122,7 @@ class GroupOffsets:
             self._pending[position] = self._pending.get(position, 0) + 1
 
     def end(self, positions: Iterable[TopicPosition]) -> None:
-        """The outcome of that write is known; `apply` follows if it is durable."""
+        """The outcome of a write of these positions is known. If the write is durable, `apply` follows."""
         for position in positions:
             left = self._pending[position] - 1
             if left:
@@ -128,13 +131,13 @@ class GroupOffsets:
                 del self._pending[position]
 
     def apply(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
-        """A durable record, None a tombstone, in the log's order. A smaller offset is allowed."""
+        """Apply a durable record (None: a tombstone). Calls follow the log's order. A smaller offset is allowed."""
         self.open.override((topic, partition))
         self._put(topic, partition, value)
 
     def repeated(self, topic: str, partition: int, value: CommittedOffset | None) -> None:
-        """A rewritten copy of a committed record (`ReplayedState.repeated`). It is no later commit, so it does not
-        replace open offsets."""
+        """Apply a rewritten copy of a committed record (`ReplayedState.repeated`). The copy is not a later commit, so
+        it does not replace open offsets."""
         self._put(topic, partition, value)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, is_commit: bool) -> list[TopicPosition]:
@@ -163,8 +166,8 @@ class GroupOffsets:
     def fetch(
         self, wanted: Sequence[Wanted] | None, topics: TopicLookup = any_topic, *, require_stable: bool = False
     ) -> tuple[FetchedOffset, ...]:
-        """Durable positions, NO_OFFSET where there is none; `wanted` None: all. `require_stable`: UNSTABLE where an
-        open transaction has an offset."""
+        """Durable positions, NO_OFFSET for a position without one; `wanted` None: all. `require_stable`: UNSTABLE for a
+        position with an open offset."""
         if require_stable and self.open.count:
             fetched = self.fetch(wanted, topics)
             return tuple(FetchedOffset(topic, tuple(self._stable(topic, rows, topics))) for topic, rows in fetched)
@@ -210,14 +213,15 @@ class GroupOffsets:
                     self._adopted.add((topic, partition))
 
     def adopted(self) -> list[tuple[TopicPosition, CommittedOffset]]:
-        """Positions changed by `adopt` without a later record, written or pending. Positions with an open transaction
-        are left out: its offset may be newer, and a plain record would replace it."""
+        """Positions that `adopt` changed and that have no later record, written or pending. Positions with an open
+        offset are left out: the open offset may be newer, and a plain record would replace it."""
         free = (at for at in sorted(self._adopted) if at not in self._pending and not self.open.holds(at))
         return [(at, self._topics[at[0]][at[1]]) for at in free]
 
     def orphaned(self, topics: TopicLookup, names: Collection[str] | None = None) -> list[TopicPosition]:
-        """Positions in deleted topics (of these `names` only), except those being written now, and those with an open
-        offset for the current topic of the name, because a tombstone would remove that, too."""
+        """Positions in deleted topics (with `names`, only in topics of these names). Positions that are being written
+        now are left out. Positions with an open offset for the current topic of the name are left out too, because a
+        tombstone would also remove the open offset."""
         gone: list[TopicPosition] = []
         for topic in self._topics if names is None else names:
             held = self._topics.get(topic)
@@ -280,8 +284,8 @@ def subscribed_of(group: ClassicGroup) -> frozenset[str] | None:
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """Topics of a consumer protocol subscription, None when it does not parse. All versions share this prefix (KIP-429
-    "ConsumerProtocolSubscription": version int16, topics [string]); the rest is opaque."""
+    """Topics of a consumer protocol subscription; None when the bytes do not parse. All versions begin with these
+    fields (KIP-429 "ConsumerProtocolSubscription": version int16, topics [string]); the rest is opaque."""
     try:
         (version,) = _INT16.unpack_from(subscription, 0)
         (count,) = _INT32.unpack_from(subscription, 2)

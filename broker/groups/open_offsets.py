@@ -1,7 +1,8 @@
 """Offsets of one group in open transactions (KIP-98, KIP-447): durable, but not committed until their marker.
 
-- They are kept by producer id, in the order of the log. A marker ends those of its producer up to its epoch.
-- A later plain record of the same position (a commit or a tombstone) replaces them, as in the log."""
+- Open offsets are kept by producer id, in the order of the log. A marker ends its producer's open offsets up to the
+  marker's epoch.
+- A later plain record of the same position (a commit or a tombstone) replaces the open offsets, as in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Position: TypeAlias = tuple[str, int]
 
 
 class OpenOffset(NamedTuple):
-    """`order`: grows with the log, in one group."""
+    """One open offset. `order`: grows with the log, in one group."""
 
     order: int
     producer_epoch: int
@@ -33,7 +34,7 @@ class OpenOffsets:
         self.metadata_bytes = 0
 
     def put(self, producer: Producer, position: Position, value: CommittedOffset) -> None:
-        """A durable record of a transaction, in the log's order."""
+        """Add a durable record of a transaction. Calls follow the log's order."""
         self._remove(producer.producer_id, position)
         self._order += 1
         held = self._by_producer.setdefault(producer.producer_id, {})
@@ -43,8 +44,8 @@ class OpenOffsets:
         self.metadata_bytes += len(value.metadata)
 
     def put_again(self, producer: Producer, position: Position, value: CommittedOffset) -> None:
-        """A rewritten copy of an open offset (`ReplayedState.repeated`). It keeps its place in the log's order, which
-        decides between several transactions that commit the same position."""
+        """Apply a rewritten copy of an open offset (`ReplayedState.repeated`). The offset keeps its place in the log's
+        order, which decides between several transactions that commit the same position."""
         held = self._by_producer.get(producer.producer_id, {})
         found = held.get(position)
         if found is None or found.producer_epoch != producer.producer_epoch:
@@ -54,7 +55,7 @@ class OpenOffsets:
             held[position] = found._replace(value=value)
 
     def override(self, position: Position, before: int | None = None) -> None:
-        """A newer record of the position: drop the transactions' offsets of a smaller order."""
+        """Drop the position's open offsets of a smaller order, because a newer record replaces them."""
         for producer_id in tuple(self._by_position.get(position, ())):
             if before is None or self._by_producer[producer_id][position].order < before:
                 self._remove(producer_id, position)
@@ -91,7 +92,7 @@ class OpenOffsets:
         return sorted(found, key=lambda row: row[0])
 
     def in_order(self) -> list[tuple[Producer, Position, CommittedOffset]]:
-        """All of them, in the log's order."""
+        """All open offsets, in the log's order."""
         found = [
             (one.order, Producer(owner, one.producer_epoch), at, one.value)
             for owner, held in self._by_producer.items()

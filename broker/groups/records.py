@@ -1,11 +1,11 @@
 """Records of `__consumer_offsets`, byte for byte as Apache Kafka 4.3 writes them.
 
-Other kinds of records (KIP-848 groups, transactions) are skipped. Source: observed in Apache Kafka 4.3.1: keys 0–1 are
-offsets (1 is written), 2 groups; offset values are version 4 with the topic id, 3 without one, 1 when the client set a
-retention; group values are version 3.
+Other kinds of records (KIP-848 groups, transactions) are skipped. Source: observed in Apache Kafka 4.3.1: keys 0 and 1
+are offsets (1 is written), key 2 is a group; offset values are version 4 with the topic id, 3 without a topic id, 1
+when the client set a retention; group values are version 3.
 
 Version 1 has no topic id, so a later topic of the same name could not be distinguished. For a commit with a retention,
-version 4 is written here, with the expiry in a tagged field of ours that Kafka skips. Version 1 is read.
+this broker writes version 4 and puts the expiry into a tagged field that Kafka skips. This broker also reads version 1.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """`raw` is the value in the log."""
+    """A group's record. `raw` is the value in the log."""
 
     group_id: str
     metadata: GroupMetadata | None
@@ -70,7 +70,7 @@ Parsed: TypeAlias = OffsetRecord | GroupRecord
 
 
 def offset_record(key: OffsetKey, value: CommittedOffset | None) -> KeyValue:
-    """A commit, or with None its tombstone."""
+    """The record of a commit; None: its tombstone."""
     raw_key = encode_record("OffsetCommitKey", _OFFSET_KEY_VERSION, OffsetCommitKey(*key))
     if value is None:
         return KeyValue(raw_key, None)

@@ -1,7 +1,7 @@
 """Groups of one partition of `__consumer_offsets`, as its records define them, while this broker leads it.
 
-They are the state that an internal log replays and rewrites. `record` and `offsets` of a group have the content of the
-applied part of the log. A commit is applied only when its append in this leader epoch succeeded.
+The groups are the state that an internal log replays and rewrites. `record` and `offsets` of a group have the content
+of the applied part of the log. A commit is applied only when its append in this leader epoch succeeded.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class MemoryUsage:
         return over or (new_group and self.group_count >= self._config.groups_max)
 
     def resize(self, before: int, after: int) -> int:
-        """A group takes `after` bytes instead of `before`; 0 is none. Returns `after`."""
+        """A group takes `after` bytes instead of `before` (0: the group does not exist). Returns `after`."""
         self.bytes += after - before
         self.group_count += (after > 0) - (before > 0)
         return after
 
 
 class Writes:
-    """Commits of one group in flight to the log, which decides them in order."""
+    """Commits of one group that are in flight to the log. The log decides them in order."""
 
     __slots__ = ("_begun", "_ended", "_waiters")
 
@@ -93,7 +93,7 @@ class Group:
         self.group_id = group_id
         self.machine = machine
         self.offsets = GroupOffsets()
-        self.record: bytes | None = None  # the value of its newest durable metadata record
+        self.record: bytes | None = None  # the value of the newest durable metadata record
         self.record_writes = 0  # metadata records on their way to the log
         self.writes = Writes()
         self.accounted = 0
@@ -125,7 +125,7 @@ class GroupShard:
         self._owner = owner
         self._loaded: dict[str, GroupMetadata | None] = {}
         self._open: dict[int, set[str]] = {}  # groups with offsets in a producer's open transaction
-        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # changed by markers during a rewrite
+        self._resolved: dict[tuple[str, TopicPosition], None] | None = None  # resolved by markers during a rewrite
         self._has_lost = False
         self.undecided: dict[int, int] = {}
         """By producer id: the epoch of a producer that had open offsets when the log lost records. The marker and the
@@ -199,13 +199,13 @@ class GroupShard:
             ended = group.offsets.end_transaction(producer_id, marker.producer_epoch, is_commit=marker.is_commit)
             if self._resolved is not None and marker.is_commit:
                 self._resolved.update(dict.fromkeys((group_id, position) for position in ended))
-            if group.offsets.open.is_open(producer_id):  # of a later epoch: the marker is a repeat, or late
+            if group.offsets.open.is_open(producer_id):  # in a later epoch: the marker is a repeat, or late
                 self._open.setdefault(producer_id, set()).add(group_id)
             self.settle(group)
 
     def lost(self) -> None:
-        """Records are missing, and nobody knows which. An offset that moves back only causes records to be read again,
-        but transaction markers may be missing too.
+        """An unknown part of the log's records is missing. A missing commit only causes records to be read again, but
+        transaction markers may be missing too.
         """
         self._has_lost = True
 
@@ -219,10 +219,11 @@ class GroupShard:
         return Live(count, _live_records(groups))
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        """Committed positions, then open ones, which are newer. Offsets that a marker commits meanwhile come last."""
+        """The rewritten records: committed positions, then open offsets, which are newer. Offsets that a marker commits
+        meanwhile come last."""
         self._resolved = {}
         try:
-            yield stored_group_record("", None)  # a record without effect: no member may use the empty group id
+            yield stored_group_record("", None)  # this record has no effect: no member may use the empty group id
             yield from self._committed_again()
             yield from self._opened_again()
             yield None  # later records are in no transaction
@@ -237,7 +238,8 @@ class GroupShard:
             self._resolved = None
 
     def _opened_again(self) -> Iterator[KeyValue | None]:
-        """Open offsets by producer, so that there are few batches. Offsets of one position are in the log's order."""
+        """Open offsets, sorted by producer so that there are few batches. Offsets of one position are in the log's
+        order."""
         shared: list[tuple[str, TopicPosition]] = []
         for producer_id in list(self._open):
             yield None
@@ -256,12 +258,12 @@ class GroupShard:
                 yield from self._opened_at(group, position)
 
     def _opened_at(self, group: Group, position: TopicPosition) -> Iterator[KeyValue | None]:
-        """One record per batch. A newer record that is appended meanwhile is repeated after these, which preserves the
-        order."""
+        """The open offsets of one position, one record a batch. A newer record that is appended meanwhile is repeated
+        after these records, which preserves the order."""
         last = 0
         while newer := [found for found in group.offsets.open.at(position) if found[0] > last]:
             yield None
-            # Read again, because the previous record is appended and markers may have ended this one.
+            # Read the offsets again: while the previous record was appended, a marker may have ended them.
             newer = [found for found in group.offsets.open.at(position) if found[0] > last]
             if newer:
                 last = newer[0][0]
@@ -296,7 +298,7 @@ class GroupShard:
         return group
 
     def settle(self, group: Group) -> None:
-        """After a change: account the group's memory, and forget the group if it is empty."""
+        """Account the group's memory after a change, and forget the group if it is empty."""
         if self.groups.get(group.group_id) is not group:
             return
         if group.is_gone:
@@ -308,7 +310,8 @@ class GroupShard:
     def write_positions(
         self, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]
     ) -> asyncio.Future[Exception | None]:
-        """Queue commits and tombstones. The future gets the failure, or None when they are durable and applied."""
+        """Queue commits and tombstones. The future gets the failure, or None when the records are durable and
+        applied."""
         positions = [position for position, _ in values]
         records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
         write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()

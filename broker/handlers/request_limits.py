@@ -1,8 +1,8 @@
 """Limits of one request: how many changes it may make, and how long it waits.
 
-Too many changes are refused before the first is made. A request's time-out counts for all its changes together. It ends
-the wait for a change that has begun, and cancels other changes, as in Kafka. Changes of one request wait for the
-controller concurrently, because it commits them together.
+Too many changes are refused before the first change is made. A request's time-out counts for all its changes together.
+The time-out ends the wait for a change that has begun, and cancels the other changes, as in Kafka. Changes of one
+request wait for the controller concurrently, because it commits them together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.errors import ApiError
 from seams.loop.turns import next_turn
 
 CHANGES_PER_REQUEST_MAX: Final = 1_000
-_TOGETHER_MAX: Final = 100  # more than fit in one commit; starting all at once takes 3 ms of the loop
+_TOGETHER_MAX: Final = 100  # more changes than one commit takes; their start takes 3 ms of the loop
 _TIMEOUT_MAX_S: Final = 120.0
 
 R = TypeVar("R")
@@ -31,7 +31,7 @@ def deadline_s(timeout_ms: int) -> float:
 async def within(until_s: float, change: Callable[[], Awaitable[R]]) -> R:
     """Make a change and wait for it up to the loop's time `until_s`. Raises as `change`, and TimeoutError.
 
-    When the wait ends, the controller drops the change if it has not begun it.
+    When the wait ends, the controller drops a change that it has not begun.
     """
     if until_s <= asyncio.get_running_loop().time():
         raise TimeoutError("the request timed out before it was begun; nothing was changed")
@@ -51,7 +51,8 @@ def refuse_flood(items: Sized) -> None:
 
 
 async def together(changes: Iterable[Awaitable[None]]) -> None:
-    """Await all, up to 100 concurrently. Each handles its own errors: an exception is a bug and is raised."""
+    """Await all changes, up to 100 concurrently. Each change handles its own errors; an exception is a bug and is
+    raised."""
     left = iter(changes)
     while some := list(islice(left, _TOGETHER_MAX)):
         await asyncio.gather(*some)

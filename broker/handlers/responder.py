@@ -1,7 +1,7 @@
 """Frames and sends responses.
 
-While the serving gate is closed no response leaves (C31): a response that can wait waits for the gate, any other closes
-its connection.
+While the serving gate is closed no response leaves (C31): a response that can wait waits for the gate; any other
+response closes its connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seams.loop.turns import next_turn
 
 
 async def encoded_in_turns(api_key: int, version: int, response: Message) -> list[scatter.Part]:
-    """The encoded body. The event loop runs other work between the parts of a long one."""
+    """The encoded body. The event loop runs other work between the parts of a long body."""
     encoding = encode_response_in_steps(api_key, version, response)
     while True:
         try:

@@ -1,20 +1,21 @@
 """Throttles clients that are over a quota (KIP-219).
 
-The request is served, its response leaves at once with the throttle time, and the connection is not read until that
+The request is served, and its response leaves at once with the throttle time. The connection is not read until that
 time is over.
 
 Brokers and super users have no quotas. `fetch.quota` throttles fetches, because a throttled fetch has no records. The
 quotas measure:
-* produced bytes: the body of a request, once it was taken, also while its batches wait for acks;
+* produced bytes: the body of a request. It counts when the request was taken, even while its batches wait for acks;
 * request time: seconds of the event loop, from the dispatch of a request to its response or its first wait, and in the
-  task that continues it. Time in workers, on the disk and of other tasks does not count. 100 % is the whole loop.
+  task that continues the request. Time in workers, on the disk and of other tasks does not count. 100 % is the whole
+  loop.
 * controller mutations: counted by the controller, whose throttle time is in its response.
 
-Hot path while a quota is set: a run of produce requests costs 1.7 µs if no quota applies to its client, 2.6 µs with one
-on bytes, 7 µs with one on time too; without any quota 13 ns (`QuotaManagers.is_set`).
+Hot path while a quota is set: a run of produce requests costs 1.7 µs if no quota applies to its client, 2.6 µs with a
+quota on bytes, 7 µs with quotas on bytes and time. Without any quota it costs 13 ns (`QuotaManagers.is_set`).
 
-In a run of produce requests the last response has the throttle time. ApiVersions from version 3 on never has one, but
-its client is muted. Source: Kafka's RequestHandlerHelper, KafkaApis.
+In a run of produce requests the last response has the throttle time. ApiVersions from version 3 on never has a throttle
+time, but its client is muted. Source: Kafka's RequestHandlerHelper, KafkaApis.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MUTATES: Final = frozenset({int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS
 
 
 class RequestThrottle:
-    """Called only while a quota is set (`QuotaManagers.is_set`)."""
+    """Throttles clients after their requests. Called only while a quota is set (`QuotaManagers.is_set`)."""
 
     def __init__(self, quotas: QuotaManagers) -> None:
         self._quotas = quotas
@@ -125,7 +126,7 @@ def _end_later(end: Callable[[list[Part]], None], later: Later) -> None:
 @cache
 def _place(api_key: int, version: int) -> int | None:
     """Position of the throttle time in a response frame, from the start or, if negative, from the end. None: there is
-    no such field, or it follows fields of variable size. Our Produce responses have no tagged fields."""
+    no such field, or it follows fields of variable size. This broker's Produce responses have no tagged fields."""
     api = api_of(api_key)
     assert api is not None
     fields = present(MESSAGES[f"{api.name}Response"].fields, version)

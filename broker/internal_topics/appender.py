@@ -1,11 +1,12 @@
 """Appender of one led partition of an internal topic: many writes in one batch, one batch at a time.
 
 - Writes are applied in the order of submission. Each write's `done` is called exactly once.
-- While a batch becomes durable, further writes collect for the next one, so hundreds share one flush without a linger.
+- While a batch becomes durable, further writes wait for the next batch, so hundreds of writes share one flush without a
+  linger.
 - Records of one batch have the same producer. Transaction markers are appended elsewhere (`marked`). Committed markers
   and batches are applied in the order of the log.
-- After `resign` nothing is appended, and the outcome of a batch in flight is ignored: its writes failed, and the next
-  epoch's replay decides (KAFKA-20634).
+- After `resign` nothing is appended, and the outcome of a batch in flight is ignored: its writes have failed, and the
+  replay of the next epoch decides their outcome (KAFKA-20634).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _RECORD_OVERHEAD_BYTES: Final = 64  # of lengths, deltas and the batch's header,
 
 class Done(Protocol):
     def __call__(self, failure: Exception | None) -> None:
-        """The write's records are durable and applied, or `failure` has the reason why that is unknown."""
+        """The write's records are durable and applied. If this is unknown, `failure` has the reason."""
 
 
 Cut = Callable[[], Sequence[KeyValue]]
@@ -46,7 +47,7 @@ class TransactionEnded(Retryable):
 
 class Guard:
     """A guard from the verification of a producer's transaction to the append of its records (KIP-890). A marker of the
-    producer invalidates it, even one that is not committed yet.
+    producer invalidates the guard, even if the marker is not committed yet.
     """
 
     __slots__ = ("_guards", "is_void", "producer_id")
@@ -83,8 +84,8 @@ class _Marked(NamedTuple):
 
 
 class Appender:
-    """`appended(end_offset, size)` is called for every durable batch, before its writes' `done`, and for every
-    committed marker before `end_transaction(marker)`."""
+    """The appender of one shard. `appended(end_offset, size)` is called for every durable batch, before its writes'
+    `done`, and for every committed marker before `end_transaction(marker)`."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class Appender:
         self._end_transaction = end_transaction
         self._markers: deque[_Marked] = deque()
         self._guards: dict[int, set[Guard]] = {}
-        self._begun = 0  # batches
+        self._begun = 0  # number of batches begun
         self._ended = 0
         self._moved = asyncio.Event()  # a batch ended, or markers were applied
         self._applies_markers: bool | None = None  # None until the log is loaded
@@ -121,7 +122,7 @@ class Appender:
         return Guard(producer_id, self._guards)
 
     def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
-        """Queue a write. It is refused, by a later `done`, when too many writes wait."""
+        """Queue a write. If too many writes wait, the write is refused by a later call of `done`."""
         size = sum(record.size for record in records)
         refusal = self._resigned or self._refusal(len(records), size)
         if refusal is not None:
@@ -133,8 +134,8 @@ class Appender:
         self._run()
 
     def submit_cut(self, cut: Cut, done: Done, rewrite: Rewrite) -> None:
-        """Queue the records of `cut` as a separate batch. They are read when all earlier writes are applied or failed,
-        and no batch is in flight. One at a time; `rewrite` as in `batch_of`."""
+        """Queue the records of `cut` as a separate batch. The records are read when all earlier writes are applied or
+        failed, and no batch is in flight. One call at a time; `rewrite` as in `batch_of`."""
         if self._resigned is not None:
             asyncio.get_running_loop().call_soon(done, self._resigned)
             return
@@ -162,7 +163,7 @@ class Appender:
         if self._markers and self._applies_markers is False:
             try:
                 self._tasks.spawn(f"markers {self._shard_log.name}", self._apply_committed())
-            except RuntimeError:  # the broker stops; the next load reads them
+            except RuntimeError:  # the broker stops; the next load reads the markers
                 return
             self._applies_markers = True
 
@@ -178,7 +179,7 @@ class Appender:
                     continue
                 except (ThermoclineError, OSError) as over:
                     log.warning("%s: markers are no longer applied: %s", self._shard_log.name, over)
-                    return  # the epoch ends: the next load reads them
+                    return  # the epoch ends; the next load reads the markers
                 while self._ended < first.batches and self._resigned is None:
                     self._moved.clear()
                     await self._moved.wait()
@@ -199,7 +200,7 @@ class Appender:
         if not self._is_running:
             try:
                 self._tasks.spawn(f"append {self._shard_log.name}", self._drain())
-            except RuntimeError:  # the broker ends
+            except RuntimeError:  # the broker stops
                 asyncio.get_running_loop().call_soon(self._fail_queued, self._stopped())
             else:
                 self._is_running = True
@@ -225,7 +226,7 @@ class Appender:
             while self._queue:
                 await self._append_next()
         finally:
-            # Only a bug or the end of the broker leaves writes here.
+            # Writes are left here only by a bug, or when the broker stops.
             self._is_running = False
             self._fail_queued(self._stopped())
 
@@ -269,7 +270,7 @@ class Appender:
                     self._appended(last_offset + 1, len(batch))
             failure = None
         except (ThermoclineError, OSError) as refused:  # TimeoutError is an OSError
-            if self._resigned is None:  # else it is expected, and the writes were notified
+            if self._resigned is None:  # after `resign` a failure is expected, and the writes were notified
                 log.warning("append of %d writes to %s: %s", len(writes), self._shard_log.name, refused)
             failure = refused
         finally:
@@ -299,7 +300,7 @@ class Appender:
             raise self._resigned
 
     def _settle(self, failure: Exception | None) -> None:
-        """Notify the writes of the batch in flight, unless that is done."""
+        """Notify the writes of the batch in flight, unless they were notified."""
         writes, self._under_way = self._under_way, []
         for write in writes:
             tell(write.done, failure, "the writer of an append")

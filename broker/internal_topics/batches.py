@@ -23,22 +23,22 @@ _REWRITE_GOES_ON: Final[Header] = ("thermocline.rewrite", b"goes on")
 
 
 class Rewrite(Enum):
-    """The place of a batch in a rewrite: from the batch that begins the rewrite on, the log has all live records."""
+    """The place of a batch in a rewrite. The log has all live records from the first batch of the rewrite on."""
 
     BEGINS = _REWRITE
     GOES_ON = _REWRITE_GOES_ON
 
 
 class Producer(NamedTuple):
-    """The producer whose transaction a record belongs to."""
+    """A producer, to whose transaction a record belongs."""
 
     producer_id: int
     producer_epoch: int
 
 
 class KeyValue(NamedTuple):
-    """A record without an offset yet; without a value it is a tombstone. `producer`: the record takes effect when that
-    transaction commits; None: at once."""
+    """A record that has no offset yet. Without a value it is a tombstone. `producer`: the record takes effect when this
+    producer's transaction commits; None: at once."""
 
     key: bytes
     value: bytes | None
@@ -52,9 +52,9 @@ class KeyValue(NamedTuple):
 def batch_of(
     records: Sequence[KeyValue], now_ms: int, base_offset: int = 0, *, rewrite: Rewrite | None = None
 ) -> bytes:
-    """One uncompressed batch (Kafka's offsets.topic.compression.codec is none too). All records have the same producer:
-    with one the batch is transactional, without a sequence, as Kafka's coordinator writes it. `rewrite` becomes a
-    header of the first record, which other readers ignore."""
+    """One uncompressed batch (in Kafka, offsets.topic.compression.codec is also none). All records have the same
+    producer. With a producer the batch is transactional and has no sequence, as in Kafka's coordinator. `rewrite`
+    becomes a header of the first record, which other readers ignore."""
     stamped = [Record(base_offset + i, now_ms, record.key, record.value) for i, record in enumerate(records)]
     if rewrite is not None:
         stamped[0] = stamped[0]._replace(headers=(rewrite.value,))
@@ -75,9 +75,9 @@ def is_begin_of_rewrite(batch: bytes) -> bool:
 
 
 class ReplayedBatch(NamedTuple):
-    """`next_offset`: the offset after the batch. `records`: its records with a key. `marker`: set if the batch is the
-    marker of a transaction. `is_gap`: records at its offsets are lost. `rewrite`: its part of a rewrite; earlier
-    versions marked only the beginning."""
+    """A batch of a replay. `next_offset`: the offset after the batch. `records`: its records with a key. `marker`: set
+    if the batch is the marker of a transaction. `is_gap`: records at its offsets are lost. `rewrite`: its part of a
+    rewrite; earlier versions marked only the beginning."""
 
     next_offset: int
     records: Iterator[KeyValue] = iter(())
@@ -87,7 +87,7 @@ class ReplayedBatch(NamedTuple):
 
 
 def batches_in(data: bytes) -> Iterator[ReplayedBatch]:
-    """Raises Corrupt, also for a wrong CRC or a truncated end."""
+    """The batches in these bytes. Raises Corrupt, also for a wrong CRC or a truncated end."""
     end = 0
     for position, header in walk(data):
         end = position + header.size
@@ -119,7 +119,8 @@ def _records(first: Record | None, others: Iterator[Record], producer: Producer 
 
 
 def chunks(records: Iterable[KeyValue], count_max: int, bytes_max: int) -> Iterator[list[KeyValue]]:
-    """`records` in groups for batches of bounded size and one producer each; a larger record is alone."""
+    """`records` in groups for batches of bounded size and one producer each; a record that is larger has its own
+    batch."""
     chunk: list[KeyValue] = []
     size = 0
     for record in records:

@@ -1,5 +1,5 @@
-"""Interfaces of an internal log: its partition's log (`LedPartition`), and the state it replays (groups,
-transactions)."""
+"""Interfaces of an internal log: its partition's log (`LedPartition`), and the state that the internal log replays
+(groups, transactions)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ class InternalTopic(Protocol):
         """The partition's leader, which is the coordinator; NO_LEADER while there is none."""
 
     def leaders(self) -> list[int] | None:
-        """Leaders of all partitions, each once; None while a partition has none. Empty: the topic does not exist."""
+        """Leaders of all partitions, each once; None while a partition has no leader. Empty: the topic does not
+        exist."""
 
     async def ensure_created(self) -> None:
-        """Returns when the topic exists and its partitions are led as far as they could be opened; cheap afterwards.
-        Raises Retryable (try again later), Fenced, InvalidRequest."""
+        """Create the topic if it is missing. Returns when its partitions are led, except partitions that could not be
+        opened. Later calls are cheap. Raises Retryable (try again later), Fenced, InvalidRequest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
     """Limits of one partition. Sizes in bytes, times in ms."""
 
-    append_batch_bytes_max: int  # of one batch: many writes share one flush
+    append_batch_bytes_max: int  # bytes of one batch: many writes share one flush
     append_queue_max: int  # waiting writes; more are refused as retriable
-    append_queue_bytes_max: int  # the same in bytes
-    snapshot_interval_ms: int  # a changed partition gets a snapshot this long after the last one
+    append_queue_bytes_max: int  # bytes of waiting writes; more are refused as retriable
+    snapshot_interval_ms: int  # a changed partition gets a snapshot this long after its last snapshot
     close_timeout_ms: int  # how long a stop waits for appends in flight
 
 
 class Replayed(NamedTuple):
-    """Part of a replay: complete batches, and the offset below which everything is replayed after them."""
+    """Part of a replay: complete batches, and the offset below which everything is replayed after these batches."""
 
     end_offset: int
     batches: bytes
@@ -65,9 +66,9 @@ class ShardLog(Protocol):
 
     async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record. Returns
-        when the batch is durable and below the high watermark (acks=all). One call at a time; the call bounds its own
+        when the batch is durable and below the high watermark (acks=all). One call at a time. The call limits its own
         wait. `may_wait` False: append before the first yield, or refuse. Raises Retryable, Fenced, StorageFailed,
-        InvalidRequest (batch too large). After any of them the batch may still be in the log."""
+        InvalidRequest (batch too large). After any of these errors the batch may be in the log."""
 
     async def committed(self, end_offset: int) -> None:
         """Wait until the high watermark reaches `end_offset`. Raises Retryable after a while, Fenced, StorageFailed."""
@@ -76,20 +77,20 @@ class ShardLog(Protocol):
         """The leader epoch ended: a waiting append is dropped."""
 
     def replay(self) -> AsyncIterator[Replayed]:
-        """Replay all records in order, a few MiB at a time. If the local log holds all live records only that is read;
-        otherwise the newest snapshot (even if empty), then the local log above it. Ends when the high watermark reached
-        the log's end, so that no replayed record can be truncated. Raises Retryable (the store is needed and does not
-        answer), Corrupt, StorageFailed, Fenced, OSError.
+        """Replay all records in order, a few MiB at a time. If the local log holds all live records, only the local log
+        is read. Otherwise the newest snapshot (even an empty one) is read, then the local log above it. The replay ends
+        when the high watermark reached the log's end, so that no replayed record can be truncated. Raises Retryable
+        (the store is needed and does not answer), Corrupt, StorageFailed, Fenced, OSError.
         """
 
     @property
     def is_whole(self) -> bool:
-        """Whether `replay` found all live records in the local log; then the next leader does not need the bucket."""
+        """Whether `replay` found all live records in the local log; if so, the next leader does not need the bucket."""
 
     async def start_at(self, offset: int) -> bool:
         """A rewrite from `offset` on contains all live records and is committed: move the log start there, so that
-        every replica may delete lower records. Durable when this returns. False: the start did not move, because with
-        other replicas assigned the root also names the start, and the root's snapshot does not reach `offset`. Raises
+        every replica may delete lower records. Durable when this returns. False: the start did not move. If other
+        replicas are assigned, the root also names the start, and the root's snapshot does not reach `offset`. Raises
         Fenced, StorageFailed, OSError.
         """
 
@@ -113,18 +114,18 @@ class ReplayedState(Protocol):
     without waiting."""
 
     def apply(self, records: Sequence[KeyValue]) -> None:
-        """Replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
+        """Apply replayed records, in the log's order, some hundreds at a time. Raises Corrupt."""
 
     def repeated(self, records: Sequence[KeyValue]) -> None:
         """As `apply`, for records of a rewrite that began after the applied records. They repeat live records, and have
-        an effect only if those are missing here."""
+        an effect only if the live records are missing here."""
 
     def end_transaction(self, marker: TransactionMarker) -> None:
-        """A committed marker, in the order of the log: it ends its producer's transaction here."""
+        """Apply a committed marker, which ends its producer's transaction here. Calls follow the log's order."""
 
     def lost(self) -> None:
         """Called during a replay: records before this place may be missing (a gap), or the replayed records may be
-        older than those that clients have seen (a snapshot)."""
+        older than records that clients have seen (a snapshot)."""
 
     def restore(self) -> Iterator[None]:
         """The replay is complete: restore in steps of about 10 µs. Requests are served after the last step."""
@@ -133,12 +134,12 @@ class ReplayedState(Protocol):
         """The content of a snapshot, at the time of the call."""
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        """Records for a rewrite: first a record without effect, then the live records, each with its value at the time
-        of reading. None: the next record is of another producer, so it begins a new batch. Records that are appended
-        during the reading may be missing, because they are higher in the log. Records that a marker commits during the
-        reading are included, unless they were already read as open.
+        """The records of a rewrite: first a record without effect, then the live records, each with its value at the
+        time of reading. A None among them means that the next record has another producer, so it begins a new batch.
+        Records that are appended during the reading may be missing, because they are higher in the log. Records that a
+        marker commits during the reading are included, unless they were already read as open.
         """
 
     def unload(self) -> None:
         """The shard is no longer led, or never fully loaded: answer waiting requests and drop the state. Called once;
-        pending writes fail after it."""
+        pending writes fail after this call."""

@@ -1,8 +1,8 @@
 """Log of one internal topic: loads and drops the shards that this broker leads, as leadership moves.
 
-When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load that
-ends in another epoch than it began in is discarded. At most `LOADS_AT_ONCE` shards load at a time; a failing one delays
-no other.
+When `resign` returns, the shard is dropped: waiting requests are answered and its state is not visible. A load is
+discarded if the leader epoch changes before it ends. At most `LOADS_AT_ONCE` shards load at a time; a failing shard
+does not delay other shards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ReplayedState)
 
-LOADS_AT_ONCE: Final = 4  # each holds one snapshot and a few MiB of the log in memory
+LOADS_AT_ONCE: Final = 4  # a load holds one snapshot and a few MiB of the log in memory
 _IDLE_LOOK_S: Final = 0.01
 
 
@@ -60,8 +60,8 @@ class _Partition(Generic[S]):
 
 @dataclass(eq=False, repr=False)
 class InternalLog(Generic[S]):
-    """`make`: an empty state for a shard. `loaded` is called with each state that becomes ready. `keep_objects` as in
-    `seams.world`. Everything runs on the loop."""
+    """The log of one internal topic. `make` makes an empty state for a shard. `loaded` is called with each state that
+    becomes ready. `keep_objects` as in `seams.world`. Everything runs on the loop."""
 
     name: str
     _clock: Clock
@@ -95,14 +95,14 @@ class InternalLog(Generic[S]):
             self._happened(index, partition, Resigned())
 
     def forget(self) -> None:
-        """The topic was deleted: a new one starts again with any epochs."""
+        """The topic was deleted. A new topic of the name may have any leader epochs."""
         for index in tuple(self._partitions):
             self.resign(index)
         self._partitions.clear()
 
     def marked(self, index: int, leader_epoch: int, marker: TransactionMarker, offset: int) -> None:
         """A marker was appended to that partition at `offset`, in this turn of the loop. A load that begins later reads
-        it from the log."""
+        the marker from the log."""
         partition = self._partitions.get(index)
         if partition is not None and partition.shard is not None and partition.shard.leader_epoch == leader_epoch:
             partition.shard.marked(marker, offset)

@@ -4,8 +4,8 @@
   start moves only to the beginning of a rewrite. A replay thus needs no bucket (ADR 17).
 - For a lost disk the manifest names one snapshot of the live state.
 - A log counts as complete if its start was never moved. It also counts as complete if its first batch marks a rewrite
-  and no gap is declared above it. With a gap it does not, because the lost tail may have been part of that rewrite.
-- If the log is not complete, a replay is the newest snapshot, then the local log above it.
+  and no gap is declared above that batch. With a gap, the lost tail may have been part of the rewrite.
+- If the log is not complete, a replay reads the newest snapshot, then the local log above it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LedPartition:
         self.leader_epoch = partition.leader_epoch
         self.is_whole = False
         self._partition = partition
-        self._local = partition.local  # of this leader epoch
+        self._local = partition.local  # access to the local log for this leader epoch
         self._clock = clock
         self._workers = workers
         self._is_resigned = False
@@ -53,8 +53,8 @@ class LedPartition:
                 raise Retryable(
                     f"{self.name}: offsets are used up, and new ones are reserved only when the bucket answers: {short}"
                 ) from short
-            # `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end: wait as producers
-            # do.
+            # If `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end, wait as
+            # producers do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
@@ -64,8 +64,8 @@ class LedPartition:
 
     def _append(self, batch: bytes) -> int:
         buffer = memoryview(bytearray(batch))
-        # This broker created the batch, so it skips the checks of produced batches: these require that a transactional
-        # batch has a sequence, and this one has none.
+        # This broker created the batch, so it skips the checks of produced batches: the checks require a sequence in a
+        # transactional batch, and this batch has none.
         header = read_header(buffer)
         now_ms = self._clock.wall_ms()
         if header.is_transactional:
@@ -98,7 +98,7 @@ class LedPartition:
         begins_whole = await self._begins_whole()
         self.is_whole = begins_whole and not await self._may_lack_rewritten()
         snapshot = None if self.is_whole else await self._partition.tier.read_snapshot()
-        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # else the log is the best copy
+        if snapshot is not None and (snapshot[0] >= offset or not begins_whole):  # otherwise the log is the best copy
             if snapshot[0] < offset:
                 raise Corrupt(
                     f"{self.name}: the snapshot ends at {snapshot[0]}, the local log begins at {offset}: "
@@ -125,9 +125,9 @@ class LedPartition:
         return False
 
     async def _may_lack_rewritten(self) -> bool:
-        """Whether the end of the rewrite at the log start may be lost. It may be if the local log has a gap, because a
-        lost tail is declared a gap. The originals of the rewritten records are below the log start and cannot replace
-        them. Raises Fenced."""
+        """Whether the end of the rewrite at the log start may be lost. If the local log has a gap, the end may be lost,
+        because a lost tail is declared a gap. The originals of the rewritten records are below the log start and cannot
+        replace them. Raises Fenced."""
         log, lease = self._partition.log, self._partition.lease
         if not log.log_start_offset:
             return False

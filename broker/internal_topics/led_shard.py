@@ -1,7 +1,7 @@
 """One shard: a partition of an internal topic while this broker leads it in one leader epoch.
 
-State, appender and bookkeeping are created for one load and dropped together. A dropped shard neither answers nor
-writes; late results of its log have no effect.
+State, appender and bookkeeping are created for one load and dropped together. A dropped shard does not answer or write.
+Late results of its log have no effect.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
 from seams.loop.tasks import Tasks
 
-GROWTH_BYTES: Final = 4 << 20  # beyond twice the live bytes: bounds a load to some hundreds of ms
+GROWTH_BYTES: Final = 4 << 20  # allowed above twice the live bytes: a load takes at most some hundreds of ms
 
 
 @dataclass(slots=True)
 class Growth:
     """Growth of a shard's log beyond its live records, and when to rewrite it. `log_bytes`: bytes in the log since the
     last rewrite began. `is_whole`: a load needs only the local log, not the bucket. `live_bytes`: the last measurement;
-    None: none in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still
+    None: not measured in this leader epoch. `start`: beginning of a committed rewrite to which the log start must still
     move."""
 
     log_bytes: int
@@ -37,8 +37,8 @@ class Growth:
 
     @property
     def is_due(self) -> bool:
-        """Whether to rewrite. A rewrite writes the live bytes, so it is due only after at least as many bytes of
-        changes. While `live_bytes` is unknown, it is due at the smallest size that is worth a measurement.
+        """Whether to rewrite. A rewrite writes the live bytes, so a rewrite is due only after at least as many bytes of
+        changes. While `live_bytes` is unknown, a rewrite is due at the smallest size that is worth a measurement.
         """
         needs_bucket = not self.is_whole and self.start is None
         return needs_bucket or self.log_bytes > 2 * (self.live_bytes or 0) + GROWTH_BYTES
@@ -58,7 +58,7 @@ S = TypeVar("S", bound=ReplayedState)
 
 
 class Snapshot(NamedTuple):
-    """The live state at `end_offset` (exclusive), as whole batches whose offsets end there; b"" without live
+    """The live state at `end_offset` (exclusive), as whole batches whose offsets end at `end_offset`; b"" without live
     records."""
 
     end_offset: int
@@ -78,14 +78,14 @@ class Shard(Protocol):
 
     def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
         """Append, in one batch with other writes. `done` is called exactly once, never before this returns. `guard`:
-        nothing is appended once it is void; the failure is TransactionEnded."""
+        nothing is appended once the guard is void; the failure is TransactionEnded."""
 
     def guard(self, producer_id: int) -> Guard:
-        """A guard, void from the next marker of that producer on. Release it."""
+        """A guard, which the next marker of that producer makes void. The caller has to release the guard."""
 
 
 class LedShard(Generic[S]):
-    """The `Shard` of the state that `make` creates."""
+    """One shard: the state that `make` creates, its appender and its bookkeeping."""
 
     def __init__(
         self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
@@ -164,7 +164,7 @@ class LedShard(Generic[S]):
         self._appender.resign(why)
 
     async def snapshot(self) -> Snapshot:
-        """A snapshot of the state at the time of the call; the encoding yields to the loop. One at a time."""
+        """A snapshot of the state at the time of the call; the encoding yields to the loop. One call at a time."""
         end_offset = self.book.cut(self._clock.monotonic_s())
         live = self.state.live()
         batches = await encode(live, end_offset, self._clock.wall_ms(), self._limits.append_batch_bytes_max)

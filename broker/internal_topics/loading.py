@@ -20,8 +20,8 @@ _SNAPSHOT_CHUNK: Final = 200  # 20 µs each, encoded
 
 
 class Loaded(NamedTuple):
-    """Everything below `end_offset` is applied. `snapshot_end`: the end of the snapshot, None without one. `log_bytes`:
-    replayed from the local log."""
+    """The result of a load: everything below `end_offset` is applied. `snapshot_end`: the end of the snapshot; None
+    without a snapshot. `log_bytes`: bytes replayed from the local log."""
 
     end_offset: int
     snapshot_end: int | None
@@ -30,8 +30,8 @@ class Loaded(NamedTuple):
 
 async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable[[], None]) -> Loaded:
     """Replay into an empty state and restore it. Raises as `ShardLog.replay`. `keep_objects` is called at every turn,
-    because 100 000 groups are two million lasting objects: otherwise Python's garbage collector takes three fifths of
-    the time, up to 1.1 s at once."""
+    because 100 000 groups are two million lasting objects. Without these calls Python's garbage collector takes three
+    fifths of the time, up to 1.1 s at once."""
     end_offset, snapshot_end, log_bytes = 0, None, 0
     is_begin, defines = True, False  # `defines`: the state began with the rewrite that is replayed
     turns = Turns(_RECORDS_PER_TURN)
@@ -67,7 +67,7 @@ async def load(shard_log: ShardLog, state: ReplayedState, keep_objects: Callable
 
 async def encode(live: Live, end_offset: int, now_ms: int, batch_bytes_max: int) -> bytes:
     """The records of `live` as whole batches whose offsets end at `end_offset`; b"" without live records."""
-    # Each live record came from a different offset, so they fit below the end.
+    # Each live record came from a different offset, so there are enough offsets below the end.
     base = max(end_offset - live.records_count, 0)
     batches = bytearray()
     for chunk in chunks(live.records, _SNAPSHOT_CHUNK, batch_bytes_max):
@@ -87,16 +87,16 @@ class _Taken:
 
 
 class SnapshotBook:
-    """Tracks changes that the bucket's snapshot of a shard lacks, and since when, in one leader epoch. Everything below
+    """Tracks in one leader epoch since when the bucket's snapshot of a shard lacks changes. Everything below
     `end_offset` is applied; a batch in flight is above it. Times are monotonic seconds."""
 
     def __init__(self, now_s: float, end_offset: int = 0, found_end: int | None = None) -> None:
         """After a load that ended at `end_offset`. `found_end`: the end of the snapshot that the load began with."""
         self.end_offset = end_offset
-        self._cut_s = now_s  # when the newest written snapshot was cut; at first the time of the load
+        self._cut_s = now_s  # time of the cut of the newest written snapshot; at first the time of the load
         self._taken: _Taken | None = None
-        # Records replayed above the newest snapshot are of unknown age, so a snapshot is due now: a broker that
-        # restarts again and again would never reach the end of an interval (simulated seed 2346).
+        # Records replayed above the newest snapshot are of unknown age, so a snapshot is due now. Otherwise a broker
+        # that restarts again and again would never reach the end of an interval (simulated seed 2346).
         self._is_dirty = end_offset > (found_end or 0)
         if self._is_dirty:
             self._cut_s = -math.inf
@@ -108,26 +108,26 @@ class SnapshotBook:
             self._taken.is_behind = True
 
     def found(self, end_offset: int) -> bool:
-        """The bucket's snapshot ends at `end_offset` (a load from the local log does not ask). Returns whether it is
-        complete."""
+        """The bucket's snapshot ends at `end_offset` (a load from the local log does not ask the bucket). Returns
+        whether this snapshot is complete."""
         if end_offset >= self.end_offset:
             self._is_dirty = False
         return not self._is_dirty
 
     @property
     def dirty_since_s(self) -> float | None:
-        """Time since which changes would be lost with the disk: when the newest written snapshot was cut; −∞ after a
-        load that replayed records of unknown age; None without later changes. A snapshot is due when this time is an
-        interval ago, so a change after a quiet time makes it due at once.
+        """Time since which changes would be lost with the disk. It is the time of the cut of the newest written
+        snapshot; −∞ after a load that replayed records of unknown age; None without later changes. A snapshot is due
+        when this time is an interval ago, so a change after a quiet time makes a snapshot due at once.
         """
         return self._cut_s if self._is_dirty else None
 
     def hurry(self) -> None:
-        """Make a snapshot due at the next check, if the newest is incomplete."""
+        """Make a snapshot due at the next check, if the newest snapshot is incomplete."""
         self._cut_s = -math.inf
 
     def cut(self, now_s: float) -> int:
-        """A snapshot is cut now. Returns its end. One at a time."""
+        """A snapshot is cut now. Returns its end. One snapshot at a time."""
         self._taken = _Taken(self.end_offset, now_s)
         return self.end_offset
 

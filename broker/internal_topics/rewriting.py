@@ -1,13 +1,14 @@
 """Rewrites of an internal topic's shards: live records are appended again, so that the log below can be deleted (R11).
 
 - Each batch has the applied values at the time of its append, when no other batch is in flight. No newer record is thus
-  below it in the log.
-- When the last batch is committed, the log start moves to the first one. If that is not possible now, nothing is
-  rewritten. The root of a replicated log names the start, which must not exceed the root's snapshot.
-- Records of open transactions are appended again as open. Their markers follow them in the log, because records are not
-  read while a marker in the log is not applied yet.
-- An interrupted rewrite changed nothing and starts over. Its batches are marked, so that a replay from below treats
-  them as repeated, not as new (`ReplayedState.repeated`). A shard delays no other.
+  below the batch in the log.
+- When the last batch is committed, the log start moves to the first batch. If the log start cannot move yet, a later
+  check moves it without another rewrite. The root of a replicated log names the start, which must not exceed the root's
+  snapshot.
+- Records of open transactions are appended again as open. Their markers come after these copies in the log, because no
+  record is read while a marker in the log is not applied.
+- An interrupted rewrite changed nothing and starts over. Its batches are marked, so that a replay that begins below
+  treats their records as repeated, not as new (`ReplayedState.repeated`). A failing shard does not delay other shards.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Rewrites:
             await self.write_due()
 
     async def write_due(self) -> None:
-        """Check each shard; a failed one is due again at the next check."""
+        """Check each shard and rewrite the shards that are due. A failed shard is due again at the next check."""
         await asyncio.gather(*[self._try(shard) for shard in self._log.shards() if shard.is_ready])
 
     async def _try(self, shard: LedShard[Any]) -> None:
@@ -66,7 +67,7 @@ class Rewrites:
             if await shard.shard_log.start_at(start):
                 growth.start_moved()
             else:
-                shard.book.hurry()  # after the loss of all disks the log begins at the root's start, with the snapshot
+                shard.book.hurry()  # the log start can move after the next snapshot
 
     async def _write(self, shard: LedShard[Any]) -> None:
         live: Iterator[KeyValue | None] = shard.state.live_again()
@@ -75,7 +76,7 @@ class Rewrites:
         start, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.BEGINS)
         while records:
             if not shard.is_ready:
-                return  # the broker stops
+                return  # the broker stops, or the shard was dropped
             live_bytes += sum(record.size for record in records)
             _, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.GOES_ON)
         shard.growth.rewritten(start, bytes_before, live_bytes)

@@ -1,7 +1,7 @@
 """State machine of one shard: loading, serving and failing with the leadership of its partition. Pure.
 
-A shard is loaded once per (partition, leader epoch), into an empty state. Events of another epoch than the current one
-change nothing (KAFKA-20634). Requests are served in READY only.
+A shard is loaded once per (partition, leader epoch), into an empty state. Events of another epoch than the current
+epoch change nothing (KAFKA-20634). Requests are served in READY only.
 
     ABSENT ─led─► LOADING ─loaded─► READY           resigned: from anywhere back to ABSENT, the state is dropped
                      │ refused for good             led in a newer epoch: the state is dropped and loaded again
@@ -23,17 +23,17 @@ _FAILED_AGAIN_MAX_S: Final = 60.0
 
 
 class ShardState(Enum):
-    ABSENT = "absent"  # not led here
+    ABSENT = "absent"  # this broker does not lead the partition
     LOADING = "loading"
     READY = "ready"
-    FAILED = "failed"  # its log cannot be read: an operator has to act; loading is retried
+    FAILED = "failed"  # the log cannot be read: an operator has to act; loading is retried
     CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`leader_epoch`: the newest one led here. `refusals`: consecutive failures in this state. `is_whole`: the state
-    has all records of the log, so its snapshot may replace an older one."""
+    """The state of one shard. `leader_epoch`: the newest epoch led here. `refusals`: consecutive failures in this
+    state. `is_whole`: the state has all records of the log, so its snapshot may replace an older snapshot."""
 
     state: ShardState = ShardState.ABSENT
     leader_epoch: int = NO_EPOCH
@@ -51,7 +51,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """Another broker leads, none does, or the topic is gone."""
+    """Another broker leads, no broker leads, or the topic is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A load ended with `why`. `is_lasting`: waiting alone will not help (damage)."""
+    """A load ended with `why`. `is_lasting`: the failure will not pass by itself (damage)."""
 
     leader_epoch: int
     why: str
@@ -107,7 +107,7 @@ class TellTrouble:
 
 @dataclass(frozen=True, slots=True)
 class TellOver:
-    """The logged failure ended."""
+    """Log that the failure ended."""
 
 
 Command: TypeAlias = Load | Unload | StopLoading | TellTrouble | TellOver
@@ -138,7 +138,7 @@ def step(life: Life, event: Event) -> Step:
 
 def _led(life: Life, leader_epoch: int) -> Step:
     if leader_epoch <= life.leader_epoch:
-        return life, ()  # repeated, or late
+        return life, ()  # a repeated or late call
     load = Load(leader_epoch)
     commands = (load,) if life.state is ShardState.ABSENT else (Unload(), load)
     return Life(ShardState.LOADING, leader_epoch), commands
@@ -156,6 +156,6 @@ def _refused(life: Life, refused: Refused) -> Step:
     refusals = 1 if fails_now else life.refusals + 1
     state = ShardState.FAILED if fails_now else life.state
     first_s, most_s = (_FAILED_AGAIN_S, _FAILED_AGAIN_MAX_S) if state is ShardState.FAILED else (_AGAIN_S, _AGAIN_MAX_S)
-    # Doubled at most ten times, so that the power stays small.
+    # The delay is doubled at most ten times, so that the power of two stays small.
     after_s = min(first_s * 2 ** min(refusals - 1, 10), most_s)
     return replace(life, state=state, refusals=refusals), (*told, Load(refused.leader_epoch, after_s))

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class ShardLookup(Generic[S]):
-    """`wait_s`: longest wait of `find` for a topic that it created."""
+    """The look-up of coordinators and shards. `wait_s`: longest wait of `find` for a topic that it created."""
 
     def __init__(
         self, name: str, shards: InternalLog[S], topic: InternalTopic, in_session: Callable[[], bool], wait_s: float

@@ -1,8 +1,8 @@
 """Writes snapshots of an internal topic's shards to the bucket, for the loss of a disk.
 
-A failing shard delays no other. The log has one line when failures begin and one when they end, for any number of
-shards. A snapshot is committed for the leader epoch it was cut in, or not at all. Nothing local is deleted because of a
-snapshot, and a load that finds the complete local log reads none.
+A failing shard does not delay other shards. The log has one line when failures begin and one line when they end, for
+any number of shards. A snapshot is committed only in the leader epoch in which it was cut. Nothing local is deleted
+because of a snapshot, and a load that finds the complete local log reads no snapshot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Snapshots:
             await self._write_and_tell(self._interval_s)
 
     async def write_changed(self) -> None:
-        """Write every shard that changed since its last snapshot. Failures stay due, and are logged."""
+        """Write every shard that changed since its last snapshot. A shard that failed stays due; failures are
+        logged."""
         await self._write_and_tell(0.0)
 
     async def _write_and_tell(self, age_s: float) -> None:
@@ -93,7 +94,7 @@ class Snapshots:
             return False
         end_offset, batches = await shard.snapshot()
         if shard.is_dropped:
-            return False  # its epoch ended during the encoding: the next leader replays these records
+            return False  # the epoch ended during the encoding: the next leader replays these records
         await shard.shard_log.commit_snapshot(end_offset, batches)
         shard.book.written(end_offset)
         return True

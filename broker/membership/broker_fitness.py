@@ -1,7 +1,8 @@
 """This broker's fitness to lead, for its heartbeats.
 
-A broker is unfit while it stops, while its disk is full, and while it alone has had no answer from the bucket for a
-minute (D20, D39). Every report has the current state, so the next heartbeat makes up for a lost one.
+A broker is unfit while it stops, while its disk is full, and when this broker, but not the controller, has had no
+answer from the bucket for a minute (D20, D39). Every report has the current state, so the next heartbeat makes up for a
+lost heartbeat.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Final
 from broker.controller.decisions.fitness import Fitness
 from broker.partition.log_failures import LogFailures
 
-CUT_OFF_S: Final = 60.0  # time of an outage of this broker alone; most outages are shorter
+CUT_OFF_S: Final = 60.0  # an outage of only this broker makes it unfit after this time; most outages are shorter
 
 
 class BrokerFitness:
-    """`is_disk_full`: whether its data directory accepts no appends."""
+    """The fitness of this broker. `is_disk_full`: whether the data directory accepts no appends."""
 
     def __init__(self, log_failures: LogFailures, is_disk_full: Callable[[], bool]) -> None:
         self._log_failures = log_failures
@@ -31,7 +32,7 @@ class BrokerFitness:
 
     @property
     def why(self) -> str:
-        """The reason to lead only partitions that no other broker can lead; empty while it is fit."""
+        """The reason to lead only partitions that no other broker can lead; empty while this broker is fit."""
         if self.is_stopping:
             return "it is stopping"
         if self.is_cut_off:

@@ -1,7 +1,7 @@
 """Controlled shutdown: hands over leaderships first, and ends the session and releases the lease last (R9).
 
-Each step takes at most `LEAVE_S`. Without a controller or store the stop continues; other brokers then wait for the
-session or lease to expire, and no record is lost (D48).
+Each step takes at most `LEAVE_S`. If the controller or the store does not answer, the stop continues. Other brokers
+then wait until the session or lease expires, and no record is lost (D48).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LEAVE_S: Final = 5.0
 
 
 async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> None:
-    """Report that this broker stops, and wait until other brokers took over. After a failure they take over when its
-    session expires.
+    """Report that this broker stops, and wait until other brokers took over. After a failure the other brokers take
+    over when this broker's session expires.
     """
     try:
         async with asyncio.timeout(LEAVE_S):
@@ -49,8 +49,8 @@ async def leave(
     *,
     is_controller: bool,
 ) -> None:
-    """End the session if there are other brokers, and release the lease. After a failure the others wait until both
-    expire."""
+    """End the session if there are other brokers, and release the lease. After a failure the other brokers wait until
+    session and lease expire."""
     try:
         async with asyncio.timeout(LEAVE_S):
             if not is_controller:

@@ -1,7 +1,6 @@
-"""Controller lease (`lease.json`): the controller bumps it, and another broker may claim when the bumps cease.
-
-It is written by compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The lease
-decides only *when* to try; `cluster.json` names the controller.
+"""Controller lease (`lease.json`): the controller bumps the lease, and another broker may claim when the bumps cease.
+The lease is written by compare-and-set in the writer's controller epoch; a lease of an older epoch is ignored. The
+lease decides only *when* to try; `cluster.json` names the controller.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from seams.world import World
 
 
 class ControllerLease:
-    """The lease, read and bumped by one process. `lease_s`: how long the holder must be silent. `interval_s`: between
-    bumps, and between others' polls.
+    """The lease, read and bumped by one process. `lease_s`: time of silence of the holder after which another broker
+    may claim. `interval_s`: time between bumps, and between polls of other brokers.
     """
 
     def __init__(
@@ -27,7 +26,7 @@ class ControllerLease:
         self._world = world
         self._incarnation = incarnation
         self._lease_s = lease_s
-        self.cluster_id = ""  # of the cluster that this process joined
+        self.cluster_id = ""  # the cluster that this process joined
         self._watch = LeaseWatch(lease_s)
         self._lease: RootStore[Lease] = RootStore(
             store, lease_key(), Lease, world.rng, world.clock, deadline_s=interval_s
@@ -35,7 +34,7 @@ class ControllerLease:
 
     @property
     def counter(self) -> int:
-        """Counter of the lease that was read last; NO_LEASE: there was none, or it was not read."""
+        """Counter of the lease that was read last; NO_LEASE: there was no lease, or it was not read."""
         lease = self._lease.known
         return NO_LEASE if lease is None else lease.content.counter
 
@@ -65,8 +64,8 @@ class ControllerLease:
         return self._watch.left_s()
 
     async def beat(self, epoch: int) -> int:
-        """Bump the lease of controller epoch `epoch`; the counter written. Raises Fenced when a later controller bumped
-        it."""
+        """Bump the lease of controller epoch `epoch`. Returns the written counter. Raises Fenced when a later
+        controller bumped it."""
 
         def bump(lease: Lease) -> Lease:
             if lease.incarnation != self._incarnation:

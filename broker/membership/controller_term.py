@@ -1,9 +1,9 @@
 """Controller role of this process: lease bumps, claims, and resignation (R27).
 
-- The image decides who is the controller, as for leaders. A claim whose response was lost thus takes effect when its
-  author reads it (D12).
+- The image decides which broker is the controller, as it does for leaders. A claim whose response was lost thus takes
+  effect when its author reads it (D12).
 - A broker does not claim while a controller answers it.
-- A controller that resigned stops bumping, and claims again if no other broker did.
+- A controller that resigned stops bumping, and claims again if no other broker claimed.
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ class ControllerTerm:
         self._times = times
         self._take = take
         self.is_controller = is_controller
-        self._is_claiming = False  # from the poll that allows a claim to the outcome of the claim
+        self._is_claiming = False  # true from the poll that allows a claim to the outcome of the claim
         self.listener: ClusterControl | None = None  # None before this broker follows its images
         self._rules: int | None = None  # the controller epoch in which `listener` began
-        self._claimed_s = claimed_s  # time when the last claim was sent, boot clock; it was stored then or later
-        self._is_sure = False  # the next claim follows a resignation, and no other broker claimed in between
+        self._claimed_s = claimed_s  # boot time when the last claim was sent; the claim was stored then or later
+        self._is_sure = False  # the next claim follows a resignation, without another broker's claim in between
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # time of the last resignation, and end of its pause
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
         self._pause_max_s = max(PAUSE_MAX_S, self._first_pause_s)
 
     def image_applied(self, at: ImageAt) -> None:
-        """The first fence: the process that the image names is the controller."""
+        """Apply an image to the controller role. This is the first fence: the process that the image names is the
+        controller."""
         listener, controller = self.listener, at.controller
         assert listener is not None
         if controller is None or controller.incarnation != self._asked.incarnation:
@@ -96,7 +97,7 @@ class ControllerTerm:
         if not self.is_controller:
             return
         try:
-            if self._stepped_back_until_s:  # and has not claimed again
+            if self._stepped_back_until_s:  # it resigned and has not claimed again
                 await self._controller_lease.release(self._cluster.epoch)
                 return
             sent_s = self._world.clock.boottime_s()
@@ -104,7 +105,7 @@ class ControllerTerm:
         except RootVanished:
             raise
         except Fenced as fenced:
-            # The lease shows when to give up, and cluster.json shows the controller. cluster.json is read first.
+            # A fenced lease alone does not end the role: cluster.json names the controller, so it is read first.
             log.warning("lease.json: %s", fenced)
             self._take((await self._cluster.poll()).at)
         else:
@@ -134,8 +135,8 @@ class ControllerTerm:
 
     @property
     def no_claim_s(self) -> float:
-        """Seconds from now in which this process sends no claim and none of its claims takes effect. 0 while a claim is
-        about to be sent or in flight, and while its outcome is unknown.
+        """Seconds from now in which this process does not send a claim, and no claim of this process takes effect. 0
+        while a claim is about to be sent, is in flight, or has an unknown outcome.
         """
         if self._is_claiming or not self._cluster.is_settled:
             return 0.0
@@ -158,7 +159,8 @@ class ControllerTerm:
 
     # ── stepping back (R27) ──────────────────────────────────────────────────────────────────────────────────────
     def step_back(self) -> None:
-        """Resign, so that a better connected broker can claim the lease. If none does, claim it again after a pause."""
+        """Resign, so that a better connected broker can claim the lease. If no broker claims the lease, this process
+        claims it again after a pause."""
         if self._is_stepping_back or not self.is_controller:
             return
         now = self._world.clock.monotonic_s()

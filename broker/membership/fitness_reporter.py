@@ -1,7 +1,7 @@
 """Tells the controller, here or on another node, whether this broker is fit to lead partitions.
 
-A change is reported at once: directly to the own controller, or by a second heartbeat beside the parked one. A stopping
-broker first reports that it stops (R9).
+A change is reported at once: directly to a controller in this process, or by a second heartbeat beside the parked
+heartbeat. A stopping broker first reports that it stops (R9).
 """
 
 from __future__ import annotations

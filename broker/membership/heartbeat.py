@@ -1,8 +1,8 @@
 """This broker's heartbeats to the controller.
 
-A heartbeat is sent when the previous one was answered. An urgent report (`tell`) is a second heartbeat beside the
-parked one. Responses of an older controller than the known one are ignored. "Store away" proves no freshness. While no
-controller answers, this broker may claim.
+A heartbeat is sent when the previous heartbeat was answered. An urgent report (`tell`) is a second heartbeat beside the
+parked heartbeat. Responses of a controller that is older than the known controller are ignored. A "store away" response
+does not prove freshness. While no controller answers, this broker may claim.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Heartbeats:
         """Time of sending of the last heartbeat whose response proved that this broker's image is fresh; boot clock."""
         self.answered_s = float("-inf")
         """Time of sending of the last answered heartbeat, even if the answer was "store away"; boot clock."""
-        self.is_refused = False  # whether the controller's port refuses (D64)
+        self.is_refused = False  # whether the controller's port refuses connections (D64)
         self._answered = NEVER_ANSWERED
-        self._after_pause: tuple[int, int] | None = None  # the gate's pause, and the first lease counter received in it
+        self._after_pause: tuple[int, int] | None = None  # a pause of the gate, and its first lease counter
 
     @property
     def is_heard(self) -> bool:
@@ -129,7 +129,7 @@ class Heartbeats:
             self._heard_s = self._heard_since_s = None
             self._lost()
             return False
-        except (ApiError, Retryable) as refused:  # our image or the controller's is outdated; the next poll shows which
+        except (ApiError, Retryable) as refused:  # this image or the controller's is outdated; a poll shows which
             self.is_refused = False
             log.info("the controller, broker %d, refuses heartbeats: %s", node.node_id, refused)
             return False
@@ -150,11 +150,11 @@ class Heartbeats:
         return True
 
     async def _take(self, answer: SessionHeartbeatResponse, pauses: int) -> bool:
-        """Apply the root. Returns whether this broker did."""
+        """Apply the root of a response. Returns whether this broker applied it."""
         if answer.root is not None:
             try:
                 await self._observe(answer.root)
-            except (Corrupt, Retryable, AccessRefused, OSError) as unread:  # the next poll reads it
+            except (Corrupt, Retryable, AccessRefused, OSError) as unread:  # the next poll reads the root
                 log.warning("a root that the controller sent could not be read: %s", unread)
                 return False
         if not self._gate.paused:
@@ -162,7 +162,8 @@ class Heartbeats:
         elif self._after_pause is None or self._after_pause[0] != pauses:
             self._after_pause = pauses, answer.lease_counter
         elif answer.lease_counter > self._after_pause[1]:
-            # The controller itself bumped the lease after our pause, so it was not suspended together with us (R28).
+            # The controller bumped the lease after this process's pause, so the controller was not suspended together
+            # with this process (R28).
             self._gate.reopen(pauses)
         return True
 

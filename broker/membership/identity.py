@@ -1,7 +1,7 @@
 """Decides whether a data directory may serve a bucket (design 1, scenario C31). Pure.
 
-A directory that another one replaced is refused for ever. An empty directory takes over a bucket only after the lease
-expired or was released, or an operator gave --take-over.
+A directory that another directory replaced is refused for ever. An empty directory takes over a bucket only after the
+lease expired or was released, or an operator gave --take-over.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from logformat.values import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """`meta.properties` of the data directory; None fields where it was never formatted. `logs`: the logs in it.
-    `is_unsynced`: acknowledged records may be only in the page cache (`thermocline.flush=os`, no clean stop), and lost
-    after a reboot. `incarnations`: processes that may have written here; None: unknown."""
+    """`meta.properties` of the data directory; the fields are None if the directory was never formatted. `logs`: the
+    logs in the directory. `is_unsynced`: acknowledged records may be only in the page cache (`thermocline.flush=os`, no
+    clean stop), and may be lost after a reboot. `incarnations`: processes that may have written here; None: unknown."""
 
     cluster_id: str | None
     node_id: int | None
@@ -32,8 +32,8 @@ class DirectoryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BucketIdentity:
-    """`cluster.json`: its cluster, and the last directory id of each node. `is_rebuilt`: rebuilt from manifests, which
-    do not name brokers."""
+    """The content of `cluster.json`: the cluster, and the last directory id of each node. `is_rebuilt`: the file was
+    rebuilt from manifests, which do not name brokers."""
 
     cluster_id: str
     directories: dict[int, str]
@@ -41,9 +41,9 @@ class BucketIdentity:
 
 
 class Verdict(Enum):
-    FORMAT = "format"  # both are new
-    RESUME = "resume"  # our own bucket: a new incarnation at once
-    TAKE_OVER = "take over"  # a new directory replaces the lost one
+    FORMAT = "format"  # directory and bucket are new
+    RESUME = "resume"  # the directory belongs to the bucket: a new incarnation begins at once
+    TAKE_OVER = "take over"  # a new directory replaces a lost directory
     JOIN = "join"  # a node that the cluster does not know yet
     WAIT = "wait"  # keep watching the lease
     REFUSE = "refuse"  # exit 3 with the reason
@@ -101,7 +101,7 @@ def _formatted(
         )
     if served_from == directory.directory_id:
         return Admittance(Verdict.RESUME, "same directory as before")
-    if served_from == FORGOTTEN:  # the node is in no in-sync set: its logs are compared with those of others
+    if served_from == FORGOTTEN:  # the node is in no in-sync set: its logs are compared with other brokers' logs
         return Admittance(Verdict.RESUME, "the node was given up and is back: the logs in its directory count as lost")
     if served_from is None and bucket.is_rebuilt:
         return Admittance(Verdict.RESUME, "the cluster was rebuilt: this broker reports its logs to the controller")
@@ -142,7 +142,7 @@ class Standing(Enum):
     """Standing of a registered process in an image."""
 
     IN_SESSION = "in session"
-    ENDED = "its session ended"  # it expired or left; no other process replaced it
+    ENDED = "its session ended"  # the session expired, or the process left; no other process replaced it
     REPLACED = "another process serves as the node"  # exit 3: this process must not answer any more
 
 

@@ -1,8 +1,9 @@
 """Freshness of this broker's image and session: the last times at which the image was proved to be the newest, and the
 session to be live (R23, R25).
 
-Each is the time of *sending* a request, not of its response. "Store away" keeps a session and proves no freshness. The
-controller is in session while no other broker can have claimed. A lone broker is always in session.
+Each time is that of *sending* a request, not of its response. A "store away" response keeps a session and does not
+prove freshness. The controller is in session while no other broker can have claimed. A lone broker is always in
+session.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from seams.clock import Clock
 
 
 class ImageFreshness:
-    """Freshness of one process's image. Times are seconds of the boot clock; −inf: no response yet."""
+    """Freshness of a process's image and session. Times are seconds of the boot clock; −inf: no response yet."""
 
     def __init__(self, clock: Clock, session_s: float) -> None:
         self._clock = clock
@@ -28,21 +29,21 @@ class ImageFreshness:
 
     @property
     def confirmed_s(self) -> float:
-        """Time of sending of the last request whose response proved that the applied image is the newest: a poll of
-        `cluster.json`, or a heartbeat to a controller that bumps its lease (R23)."""
+        """Time of the last proof that the applied image is the newest (R23): the time at which a request was sent. The
+        request is a poll of `cluster.json`, or a heartbeat to a controller that bumps its lease."""
         heard_s = float("-inf") if self._heartbeats is None else self._heartbeats.fresh_s
         return max(self.polled_s, heard_s)
 
     @property
     def heartbeat_s(self) -> float:
-        """Time of sending of the last answered heartbeat, "store away" included."""
+        """Time at which the last answered heartbeat was sent, "store away" included."""
         return float("-inf") if self._heartbeats is None else self._heartbeats.answered_s
 
     @property
     def is_in_session(self) -> bool:
         """Whether no other broker can lead this broker's partitions yet (R25). The session timeout counts from the
         sending of the last answered heartbeat, "store away" included. The controller counts from the *arrival*, which
-        is later. A claim ends the session of the controller it replaces at once."""
+        is later. A claim ends the session of the replaced controller at once."""
         listener = (
             None
             if self._controller_term is None or not self._controller_term.is_controller

@@ -1,8 +1,9 @@
 """Decides from polls of `lease.json` whether the lease is free. Pure.
 
-- The lease is free when *successful* polls saw no change of its counter for one lease duration by the own monotonic
-  clock (C19). Failed polls do not count, because otherwise every broker would claim after an outage.
-- A released lease is free at once. A claim counts as a bump: its author has one lease duration from then on.
+- The lease is free when *successful* polls saw no change of its counter for one lease duration of this process's
+  monotonic clock (C19). Failed polls do not count, because otherwise every broker would claim after an outage.
+- A released lease is free at once. A claim counts as a bump: the lease of the new controller lasts one lease duration
+  from the claim on.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import msgspec
 
 
 class LeaseSight(Enum):
-    WATCHING = "watching"  # less than one lease duration of successful polls
+    WATCHING = "watching"  # successful polls cover less than one lease duration
     STILL = "still"  # the counter did not change for one lease duration, or there is no lease
     RELEASED = "released"
-    MOVING = "moving"  # it still moved after two leases
+    MOVING = "moving"  # the counter still moved after two lease durations
 
 
 class Lease(msgspec.Struct, frozen=True):
     """Content of `lease.json`. The active controller bumps `counter`, and sets `released` at the end of a clean stop.
-    `lease_ms`: how long its holder must be silent before a takeover; a watcher with a shorter lease waits for this.
-    `cluster_id`: empty when written by older software; a lost `cluster.json` is rebuilt under it."""
+    `lease_ms`: time of silence of its holder before a takeover; a watcher with a shorter lease also waits for this
+    time. `cluster_id`: the id under which a lost `cluster.json` is rebuilt; empty when older software wrote the
+    lease."""
 
     controller_epoch: int
     incarnation: str
@@ -67,16 +69,16 @@ class LeaseWatch:
         self._look_began_at = now_s
 
     def polled(self, lease: Lease | None, now_s: float, controller_epoch: int = 0) -> LeaseSight:
-        """A poll succeeded at monotonic `now_s` and read `lease`; None: there is none of the controller that
+        """A poll succeeded at monotonic `now_s` and read `lease`; None: there is no lease of the controller that
         `cluster.json` names, of epoch `controller_epoch`."""
         self._look_began_at = None
         if self._started_at is None:
             self._started_at = self._moved_at = self._polled_at = now_s
             self._last = lease
-        # The holder's duration counts: a watcher configured with a shorter one must not replace a healthy holder.
+        # The holder's duration counts: a watcher with a shorter configured lease must not replace a healthy holder.
         lease_s = self._lease_s if lease is None else max(self._lease_s, lease.lease_ms / 1000)
         self._of_holder_s = lease_s
-        # A gap between polls longer than a lease means that this process slept: earlier polls prove nothing.
+        # A gap between polls longer than a lease means that this process slept: earlier polls do not count.
         slept = now_s - self._polled_at > lease_s
         self._polled_at = now_s
         if lease != self._last or slept or controller_epoch > self._epoch:
@@ -102,8 +104,9 @@ class LeaseWatch:
         return self._polled_at - self._moved_at
 
     def no_claim_s(self, now_s: float) -> float:
-        """Seconds from now in which no poll can find the lease free. No poll shortens this time. A poll more than one
-        lease duration after the last one restarts it. A poll in flight counts from its beginning."""
+        """Seconds from now in which no poll can find the lease free. No poll shortens this time. If a poll comes more
+        than one lease duration after the last poll, the time starts again. A poll in flight counts from its
+        beginning."""
         began_s = now_s if self._look_began_at is None else self._look_began_at
         if self._started_at is None or began_s - self._polled_at > self._of_holder_s:
             return self._lease_s

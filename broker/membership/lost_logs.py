@@ -1,14 +1,15 @@
 """Finds logs of a returning directory that lack acknowledged records although their replica is in sync. Pure.
 
-The check is made before the session begins. The commit of the registration removes the node from those in-sync sets, so
-it copies the logs from other brokers instead of leading without acknowledged records (R18, R22; scenarios D6, D70,
-D75).
+The check is made before the session begins. The commit of the registration removes the node from the in-sync sets of
+these logs. The node thus copies the logs from other brokers and does not lead without acknowledged records (R18, R22;
+scenarios D6, D70, D75).
 
-- A log is reported if other brokers are assigned the partition, in sync or not. If no in-sync replica is left, all are
-  asked and the best one leads uncleanly (R20). The leader itself checks a log that no other broker may have (C30).
-- A replica outside the set is reported while its last session exists, because a proposal may add it before the next
-  session begins. A log reported without need is only copied again.
-- After a rebuild no holder is known (R29). Then the directory reports its logs by topic id, because a deleted and
+- A log is reported if other brokers are assigned the partition, in sync or not. If no in-sync replica is left, all
+  replicas are asked and the best replica leads uncleanly (R20). The leader itself checks a log that no other broker may
+  have (C30).
+- A replica outside the set is reported while its last session exists, because a proposal may add the replica before the
+  next session begins. A log that is reported without need is only copied again.
+- After a rebuild no holder is known (R29). The directory then reports its logs by topic id, because a deleted and
   re-created topic has the same name.
 """
 
@@ -45,7 +46,7 @@ def lost_logs(image: ClusterImage, node_id: int, boot_id: str, directory: Direct
 
 def is_older_copy(image: ClusterImage, node_id: int, directory: DirectoryIdentity) -> bool:
     """Whether the node's last process wrote to another directory, so that its acknowledgements and reservations are
-    unknown here. False without any recorded process."""
+    unknown here. False if no process is recorded."""
     node, noted = image.nodes.get(node_id), directory.incarnations
     return node is not None and noted is not None and node.incarnation not in noted
 

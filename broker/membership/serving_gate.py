@@ -2,7 +2,7 @@
 
 - After another process registered as this node, no request is answered.
 - The boot clock includes sleep. If it jumps between two checks by enough for a lease to expire, this process may have
-  been replaced. Then nothing is answered until a poll of `cluster.json` succeeds (C31).
+  been replaced. No request is then answered until a poll of `cluster.json` succeeds (C31).
 - The check is made before each response leaves, and costs one clock reading a request (0.1 µs).
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class ServingGate:
-    """Open, paused (until `reopen`), or shut for ever (`shut`). `boottime_s`: see `seams.clock.Clock`."""
+    """The gate: open, paused (until `reopen`), or shut for ever (`shut`). `boottime_s`: see `seams.clock.Clock`."""
 
     __slots__ = ("_boottime_s", "_jump_max_s", "_looked_at", "_opened", "paused", "paused_count", "superseded_by")
 
@@ -36,14 +36,14 @@ class ServingGate:
         now = self._boottime_s()
         if now - self._looked_at > self._jump_max_s:
             self.paused = True
-            self.paused_count += 1  # also while paused: a poll in flight covers only the time before
+            self.paused_count += 1  # a pause counts even while paused: a poll in flight covers only the time before it
             self._opened.clear()
         self._looked_at = now
         return not self.paused and self.superseded_by is None
 
     def reopen(self, pauses: int) -> None:
-        """Open the gate, because a poll found this process still registered. The poll began after the pause:
-        `paused_count` was `pauses` then.
+        """Open the gate, because a poll found this process still registered. The poll began after the pause: at its
+        beginning, `paused_count` was `pauses`.
         """
         if self.paused and pauses == self.paused_count and self.superseded_by is None:
             self.paused = False

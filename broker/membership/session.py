@@ -3,8 +3,8 @@
 - A process that loses the controller epoch makes no more decisions, but keeps serving its partitions.
 - A process that reads another incarnation under its node id stops answering and exits. Leader epochs fence partitions
   (`broker.partition`).
-- When the image shows the end of the session, the process registers again. The lease is released last. Without the
-  store only decisions stop.
+- When the image shows the end of the session, the process registers again. The lease is released last. While the store
+  does not answer, only decisions stop.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ __all__ = ["Refused", "Session", "StartedSession"]
 
 log = logging.getLogger(__name__)
 
-_TICK_S: Final = 1.0  # between checks of the gate's clock without requests
-_POLL_HEARD_S: Final = 5.0  # between polls while the controller is heard
-_POLL_LEAST_S: Final = 4.0  # a slow store is no outage
+_TICK_S: Final = 1.0  # time between checks of the gate's clock while there are no requests
+_POLL_HEARD_S: Final = 5.0  # time between polls while the controller is heard
+_POLL_LEAST_S: Final = 4.0  # least time-out of a poll, because a slow store is not an outage
 
 
 class Session:
@@ -93,8 +93,9 @@ class Session:
         self.incarnation = world.rng.uuid().hex
         lease_s, interval_s = times.lease_s, times.interval_s
         self._controller_lease = ControllerLease(store, world, self.incarnation, lease_s=lease_s, interval_s=interval_s)
-        # Others count the lease from our last bump. That bump may be two intervals old (if one failed) when this
-        # process is suspended, so they may take over after a pause shorter than a lease.
+        # Other brokers count the lease from this broker's last bump. When this process is suspended, that bump may be
+        # two intervals old (if one failed). The other brokers may thus take over after a pause that is shorter than a
+        # lease.
         self.gate = ServingGate(world.clock.boottime_s, max(lease_s - 2 * interval_s, lease_s / 3))
         self.fresh = ImageFreshness(world.clock, times.session_s)
         self.outage = OutageLog(world.clock)  # why the last polls failed, for /readyz, /metrics and `tier status`
@@ -151,7 +152,7 @@ class Session:
     # ── polls ────────────────────────────────────────────────────────────────────────────────────────────────────
     def follow(self, feed: ImageFeed, listener: ClusterControl, joined: StartedSession, fitness: BrokerFitness) -> None:
         """From now on `feed` gets each new image, `listener` gets changes of the controller role, and the controller
-        gets `fitness`. Feed and listener have `joined` already."""
+        gets `fitness`. Feed and listener already have the image of `joined`."""
         controller_term = self._controller_term
         assert controller_term is not None
         self._feed, controller_term.listener = feed, listener
@@ -192,8 +193,8 @@ class Session:
         await asyncio.gather(self._heartbeats.keep(), self._heartbeats.keep_reporting())
 
     async def _watch_clock(self) -> None:
-        """Check the gate's clock until cancelled. A separate task, because a hanging poll is no pause of this
-        process."""
+        """Check the gate's clock until cancelled. This is a separate task, because a hanging poll is not a pause of
+        this process."""
         while True:
             self.gate.is_open()
             if self._fitness_reporter is not None:
@@ -251,7 +252,7 @@ class Session:
 
     async def _show_that_it_lives(self) -> None:
         """Bump the lease although the root is missing or damaged, so that a rebuild of the root sees that brokers run
-        (R29). This proves no freshness.
+        (R29). The bump does not prove freshness.
         """
         if self.is_controller and self.gate.superseded_by is None:
             with suppress(ThermoclineError, TimeoutError):
@@ -259,8 +260,8 @@ class Session:
                     await self._controller_lease.beat(self._cluster.epoch)
 
     def _unreachable(self, failure: Exception) -> None:
-        # A missing root is an outage too, perhaps an unmounted directory. So are expired credentials (fault O8) and a
-        # damaged root: no other controller took over.
+        # A missing root (perhaps an unmounted directory), expired credentials (fault O8) and a damaged root also count
+        # as outages: no other controller took over.
         if self.outage.failed(failure):
             log.warning(
                 "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads continue, "
@@ -274,8 +275,8 @@ class Session:
 
     # ── images ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _take(self, at: ImageAt) -> None:
-        """Apply an image that was read. The second fence comes first: if another process is registered as this node, it
-        leads the partitions.
+        """Apply an image that was read. The second fence comes first: if another process is registered as this node,
+        that process leads the partitions.
         """
         if standing(at.image, self._node_id, self.incarnation) is Standing.REPLACED:
             other = at.image.nodes[self._node_id]
@@ -306,7 +307,7 @@ class Session:
         self._controller_term.step_back()
 
     async def _register_again(self) -> None:
-        """The image shows the end of our session: it expired, or the controller took this process for dead."""
+        """The image shows the end of this session: it expired, or the controller took this process for dead."""
         asked, controller = self._asked, self._at.controller
         assert asked is not None
         if controller is None or controller.node_id == self._node_id:

@@ -1,10 +1,10 @@
 """Start of a process's session: it claims the controller epoch, or registers with the controller that the image names.
 
 - The broker serves only after it read its committed session in `cluster.json`.
-- A process claims if it is alone in the image, or the lease was released or expired. Two missed bumps are enough if the
-  controller's port refuses, or the controller served from this directory.
-- Any other process registers with the controller and names the lease counter it read, because its bucket may be a copy
-  of the controller's. A new directory first waits for a bump of that lease.
+- A process claims if it is alone in the image, or the lease was released or expired. If the controller's port refuses
+  connections, or if the controller served from this directory, two missed bumps are enough.
+- Any other process registers with the controller and names the lease counter that it read, because its bucket may be a
+  copy of the controller's. A new directory first waits for a bump of that lease.
 - The start waits for a store that does not answer.
 """
 
@@ -48,7 +48,7 @@ Doubt: TypeAlias = Callable[[], Awaitable[None]]
 FREE: Final = (LeaseSight.STILL, LeaseSight.RELEASED)
 _RETRY_MAX_S: Final = 10.0
 _SOON_S: Final = 0.25
-_TELL_S: Final = 3.0  # between two log lines about one wait
+_TELL_S: Final = 3.0  # time between two log lines about one wait
 
 
 FirstRecords = Callable[[], Awaitable[tuple[MetadataRecord, ...]]]
@@ -70,7 +70,8 @@ class Refused(InvalidRequest):
 @dataclass(frozen=True, slots=True)
 class StartedSession:
     """The result of joining. `identity`: the content for `meta.properties`. `at`: the image with the session. `asked`:
-    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent none."""
+    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent no
+    claim."""
 
     identity: DirectoryIdentity
     at: ImageAt
@@ -102,13 +103,13 @@ class SessionStart:
         self._gate = gate
         self._outage = outage
         self._times = times
-        self._pause_s = min(times.interval_s, times.lease_s / 4)  # between attempts without a result
-        self._polls_soon = False  # the result is expected within a bump
+        self._pause_s = min(times.interval_s, times.lease_s / 4)  # time between attempts without a result
+        self._polls_soon = False  # whether the result is expected within a bump
         self._waits_for = waits_for
-        # One for all attempts: an attempt whose response was lost may have been the first one.
+        # All attempts use one id: an earlier attempt whose response was lost may have succeeded.
         self._new_directory_id = uuid_text(world.rng.uuid().bytes)
-        self._duplicate: tuple[int, float] | None = None  # controller epoch of the first such error, and when
-        self._told = "", 0.0  # the last logged wait without its numbers, and when
+        self._duplicate: tuple[int, float] | None = None  # controller epoch and time of the first duplicate error
+        self._told = "", 0.0  # the last logged wait without its numbers, and its time
         self._doubt: Doubt = _no_doubt
         self._claimed_s = float("-inf")
         self._not_there: int | None = None  # epoch of the controller whose port refused the last attempt
@@ -117,8 +118,8 @@ class SessionStart:
         self, directory: DirectoryIdentity, who: SessionRequest, whose: Whose, doubt: Doubt = _no_doubt
     ) -> StartedSession:
         """Wait until this broker has a session. Raises Refused. The ids of cluster and directory are not yet set in
-        `who`. `whose` reads the topic ids of the directory's logs, used after a rebuild of the cluster. `doubt` marks
-        the end of every log here as unknown, used where this is an older copy of the directory."""
+        `who`. `whose` reads the topic ids of the directory's logs. It is used after a rebuild of the cluster. `doubt`
+        marks the end of every log here as unknown. It is used if this is an older copy of the directory."""
         wait_s, self._doubt = 0.2, doubt
         while True:
             try:
@@ -180,8 +181,8 @@ class SessionStart:
         if self._controller_lease.stood_s < 2 * self._times.interval_s:
             return False
         # The lease does not change. The controller is dead if its port refuses too (D64), or if it served from this
-        # directory, because we hold the directory's lock. The lock alone proves nothing, because this may be a copy of
-        # the controller's directory (D40).
+        # directory, because this process holds the directory's lock. The lock alone proves nothing, because this may be
+        # a copy of the controller's directory (D40).
         was_here = admission.verdict is Verdict.RESUME and found.controller.node_id == asked.node_id
         return was_here or self._not_there == found.epoch
 
@@ -193,11 +194,11 @@ class SessionStart:
         found: Loaded | None,
         sight: LeaseSight,
     ) -> StartedSession:
-        """Register without a controller: as none is active, this commit also claims the controller epoch."""
+        """Register without a controller. No controller is active, so this commit also claims the controller epoch."""
         replaced = None
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
-        self._gate.begin()  # before the claim: once it lands, others may count our lease
+        self._gate.begin()  # before the claim: once it lands, other brokers may count this lease
         self._claimed_s = self._world.clock.boottime_s()
         controller = Controller(asked.node_id, asked.incarnation)
         first = await self._first_records() if found is None else ()

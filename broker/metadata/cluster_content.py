@@ -19,14 +19,15 @@ from coldstore.roots.root import RootFormat
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
-IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # of JSON; no records are added above it, because every start reads a page
-PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # of JSON: a larger page is neither written nor read
-PAGE_SUFFIX: Final = "zz"  # JSON, deflated
+IMAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # JSON; no records are added above it, because every start reads a page
+PAGE_BYTES_MAX: Final = 4 * IMAGE_BYTES_MAX  # JSON of a page; a larger page is neither written nor read
+PAGE_SUFFIX: Final = "zz"  # deflated JSON
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class ClusterPage(msgspec.Struct, frozen=True):
-    """An immutable page. `size` and `crc32c` are of the object, `json_bytes` of its inflated content."""
+    """An immutable page. `size` and `crc32c` describe the object. `json_bytes` is the length of its inflated
+    content."""
 
     key: str
     size: int
@@ -35,7 +36,8 @@ class ClusterPage(msgspec.Struct, frozen=True):
 
 
 class Controller(msgspec.Struct, frozen=True):
-    """The controller; its epoch is the root's. `looks` counts commits made only to resolve an unknown outcome."""
+    """The controller; its epoch is the root's. `looks` counts commits that were made only to resolve an unknown
+    outcome."""
 
     node_id: int
     incarnation: str
@@ -43,7 +45,7 @@ class Controller(msgspec.Struct, frozen=True):
 
 
 class ControllerAt(NamedTuple):
-    """The controller by a root: the process `incarnation` of node `node_id`, in controller epoch `epoch`."""
+    """The controller according to a root: the process `incarnation` of node `node_id`, in controller epoch `epoch`."""
 
     node_id: int
     incarnation: str
@@ -69,14 +71,14 @@ CLUSTER_FORMAT: Final[RootFormat[Content]] = RootFormat(2, {1: Content1, 2: Clus
 
 
 def controller_of(content: Content, epoch: int) -> ControllerAt | None:
-    """The controller in the root's `epoch`; None in a root of format 1, which names none."""
+    """The controller in the root's `epoch`; None in a root of format 1, which does not name a controller."""
     if isinstance(content, Content1):
         return None
     return ControllerAt(content.controller.node_id, content.controller.incarnation, epoch)
 
 
 def check_page(data: bytes, pointer: ClusterPage | format_1.PageV1) -> bytes:
-    """The bytes of the object unchanged. Raises Corrupt unless they match the pointer."""
+    """Return the bytes of the object. Raises Corrupt unless they match the pointer."""
     if len(data) != pointer.size or crc32c(data) != pointer.crc32c:
         raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
     return data

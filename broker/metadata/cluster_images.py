@@ -1,7 +1,7 @@
 """Makes images from `cluster.json`: from its page and the records since then.
 
 Every image was checked. A page is read and decoded in a worker. If a root adds records to the newest image, the loop
-applies only those.
+applies only these records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker.metadata.records import MetadataRecord, RowsSet, TopicCreated
 from coldstore.object_store import ObjectStore
 from seams.loop.workers import Workers
 
-_ROWS_ON_LOOP_MAX: Final = 1000  # of a commit: 3 ms of the loop; a larger one is applied and checked in a worker
+_ROWS_ON_LOOP_MAX: Final = 1000  # rows of a commit: 3 ms of the loop; a worker applies and checks a larger commit
 
 
 class Made(NamedTuple):
@@ -34,7 +34,7 @@ class Images:
         self._newest: tuple[Content, Made] | None = None
 
     async def of(self, content: Content) -> Made:
-        """Raises Corrupt, and as `ObjectStore.get` when the page has to be read."""
+        """The image of `content`. Raises Corrupt, and as `ObjectStore.get` when the page has to be read."""
         newest = self._newest
         if newest is not None and newest[0] is content:
             return newest[1]
@@ -46,7 +46,7 @@ class Images:
         self._newest = content, made
 
     async def after(self, before: Made, records: Sequence[MetadataRecord]) -> Made:
-        """`before` with `records` applied. Raises Corrupt where that is impossible."""
+        """`before` with `records` applied. Raises Corrupt if the records cannot be applied."""
         rows = sum(len(record.rows) for record in records if isinstance(record, RowsSet | TopicCreated))
         if rows > _ROWS_ON_LOOP_MAX:
             image = await self._workers.run(_applied, before.image, records)

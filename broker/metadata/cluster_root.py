@@ -3,7 +3,8 @@
 - The root alone defines the cluster: a page under a unique name, and the records since then.
 - The result of records is checked before they are written. A page is written before the root that names it. A page
   without a root is garbage.
-- The root stays below 64 KiB. A commit that does not fit writes a page of all records (two PUTs), made in a worker.
+- The root stays below 64 KiB. If a commit does not fit, it writes a page of all records, which a worker makes (two
+  PUTs).
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from seams.rng import Rng
 
 log = logging.getLogger(__name__)
 
-COMMIT_BYTES_MAX: Final = 8 * 1024  # of changes combined into one commit; a larger change is committed alone
+COMMIT_BYTES_MAX: Final = 8 * 1024  # changes combined into one commit; a larger change is committed alone
 _CONTENT_BYTES_MAX: Final = ROOT_BYTES_MAX - ENVELOPE_BYTES_MAX
 _TRIES: Final = 3
 _CODEC: Final[RootCodec[Content]] = RootCodec(CLUSTER_FORMAT)
 
 
 class ImageAt(NamedTuple):
-    """The image of the first `position` records, and the controller when it was read or written (None: a root of format
-    1, which names none)."""
+    """The image of the first `position` records, and the controller at the time of the read or write (None: a root of
+    format 1, which does not name a controller)."""
 
     position: int
     image: ClusterImage
@@ -71,7 +72,7 @@ class Loaded(NamedTuple):
 
 
 class CommitTooLarge(InvalidRequest):
-    """The records make more than a page may hold. The caller bounds the changes of clients."""
+    """The image with the records is larger than a page may be. The caller bounds the changes of clients."""
 
 
 class _Moved(Retryable):
@@ -79,14 +80,14 @@ class _Moved(Retryable):
 
 
 class ClusterRoot:
-    """`cluster.json` for this process. Errors are those of `coldstore.roots.root.RootStore.commit`."""
+    """`cluster.json` for this process. Errors are as in `coldstore.roots.root.RootStore.commit`."""
 
     def __init__(self, store: ObjectStore, rng: Rng, clock: Clock, workers: Workers) -> None:
         self._store = store
         self._rng = rng
         self._workers = workers
         self._clock = clock
-        self.commit_times = Latencies(1)  # of commits, however they end
+        self.commit_times = Latencies(1)  # times of commits, successful or not
         self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
         self._images = Images(store, workers)
         self.epoch = 0
@@ -113,7 +114,7 @@ class ClusterRoot:
         return await self._root.load() is not None
 
     async def load(self) -> Loaded | None:
-        """The current cluster; None where the bucket was never formatted."""
+        """The current cluster; None if the bucket was never formatted."""
         root = await self._root.load()
         return None if root is None else await self._loaded(root)
 
@@ -124,8 +125,9 @@ class ClusterRoot:
         return await self._loaded(root)
 
     async def observe(self, data: bytes) -> Loaded:
-        """A committed root from the controller, by its bytes. Commits are not based on it. Raises Corrupt, also for
-        another cluster's; NewerFormat; and as `poll` when its page has to be read."""
+        """Take the bytes of a committed root that the controller sent. Commits are not based on this root. Raises
+        Corrupt (also for the root of another cluster), NewerFormat, and as `poll` when the root's page has to be
+        read."""
         root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
         known = self._root.known
         if known is not None and known.content.cluster_id != root.content.cluster_id:
@@ -134,7 +136,7 @@ class ClusterRoot:
 
     @property
     def encoded(self) -> tuple[int, bytes] | None:
-        """Position and bytes of the newest root that was read or committed, for brokers with an older one. None before
+        """Position and bytes of the newest root that was read or committed, for brokers with an older root. None before
         the first root, and for a root of format 1.
         """
         known = self._root.known
@@ -149,7 +151,7 @@ class ClusterRoot:
                 controller = controller_of(root.content, root.epoch)
                 return Loaded(root.content.cluster_id, image, position, root.epoch, controller)
             except ObjectMissing as missing:
-                # The controller wrote a new page between our two reads and deleted this one.
+                # Between the two reads, the controller wrote a new page and deleted this page.
                 folded = await self._root.load_if_changed()
                 if folded is None:
                     raise Corrupt(f"cluster.json names a page that is gone: {missing}") from missing
@@ -158,8 +160,8 @@ class ClusterRoot:
     async def claim(
         self, cluster_id: str, controller: Controller, records: Callable[[ClusterImage], Sequence[MetadataRecord]]
     ) -> ImageAt:
-        """Become the controller. Commits the next controller epoch together with `records` of the image loaded last.
-        Raises Fenced if another process claimed first."""
+        """Become the controller. Commits the next controller epoch together with `records`, which were decided on the
+        image that was loaded last. Raises Fenced if another process claimed first."""
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
@@ -173,10 +175,10 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:
-        """Commit `records`; the image with them. Raises Fenced when this process is no longer the controller, even if
-        the records were stored before another process claimed. Raises Corrupt for an impossible image and
-        CommitTooLarge for more records than a page may hold; then nothing is written. The commit belongs to the epoch
-        of the call, and fails after a later claim."""
+        """Commit `records`. Returns the image with them. Raises Fenced when this process is no longer the controller,
+        even if the records were stored before another process claimed. Raises Corrupt for an impossible image and
+        CommitTooLarge for more records than a page may hold; in both cases nothing is written. The commit belongs to
+        the epoch of the call, and fails after a later claim."""
         epoch = self.epoch
         for _ in range(_TRIES):
             known = self._root.known
@@ -192,8 +194,8 @@ class ClusterRoot:
         raise Retryable("cluster.json changed under every attempt to commit")
 
     async def settle(self) -> ImageAt:
-        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. It
-        makes a commit that always changes the root, so that any request in flight fails its condition. Errors as
+        """Resolve a commit of unknown outcome. Returns an image that contains it, or that excludes it for good. The
+        call makes a commit that always changes the root, so that a request in flight fails its condition. Errors as
         `commit`.
         """
 
@@ -205,8 +207,8 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def _ours(self, root: Root[Content]) -> ImageAt:
-        """The image of a root that our commit returned. Raises Fenced where another controller's claim is based on it,
-        because its image may name another process as our node."""
+        """The image of a root that this process's commit returned. Raises Fenced if another controller's claim is based
+        on that commit, because the image of the claim may name another process for this node."""
         if root.epoch != self.epoch:
             raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
         position, image = await self._images.of(root.content)
@@ -254,8 +256,8 @@ class ClusterRoot:
     async def _content(
         self, before: Content, after: Made, added: tuple[MetadataRecord, ...], controller: Controller, epoch: int
     ) -> ClusterContent:
-        """The content with the image `after`, which is `before` and the records `added`; with a new page if it does not
-        fit."""
+        """The content with the image `after`, which is `before` and the records `added`; with a new page if the content
+        would not fit."""
         if isinstance(before, ClusterContent):
             content = replace(before, controller=controller, records=before.records + added)
             if self._root.content_size(content) <= _CONTENT_BYTES_MAX:

@@ -14,11 +14,11 @@ from broker.metadata.records import Row
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-DEFAULTS: Final = {MIN_IN_SYNC: "1", UNCLEAN_ELECTION: "false"}  # Kafka's
+DEFAULTS: Final = {MIN_IN_SYNC: "1", UNCLEAN_ELECTION: "false"}  # Kafka's defaults
 
 
 def min_in_sync_set(topic: Topic, image: ClusterImage) -> int:
-    """min.insync.replicas of the topic, else of all brokers, else Kafka's default."""
+    """min.insync.replicas of the topic. If it is not set, the value for all brokers, and then Kafka's default."""
     return int(_value(MIN_IN_SYNC, topic, image))
 
 

@@ -1,7 +1,8 @@
 """Reads a `cluster.json` of format 1 as format 2 (docs/formats/cluster.md). Pure.
 
-In format 1 one node led every partition in its own epoch: replicas and in-sync set are that node, and a row's leader
-epoch is the node's. The first broker epoch lies above every producer id given so far (`broker.metadata.producer_ids`).
+In format 1 one node led every partition, in the node's epoch. In format 2, that node is the only replica and in sync,
+and the leader epoch of each row is the node's epoch. The first broker epoch lies above every producer id given so far
+(`broker.metadata.producer_ids`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker.metadata.records import Endpoint, Node, Row
 from logformat.errors import Corrupt
 from seams.typed_json import decoder_of
 
-_PARTITIONS_MAX = 10_000  # of a topic, in format 1
+_PARTITIONS_MAX = 10_000  # partitions of a topic in format 1
 
 
 class PageV1(msgspec.Struct, frozen=True):
@@ -152,7 +153,7 @@ class OldImage(msgspec.Struct):
 
 def image_of(content: Content1, page: bytes | None) -> ClusterImage:
     """The image of `content` and its page's bytes (None: no page). Raises Corrupt. `broker.metadata.image.check` is not
-    run here."""
+    called here."""
     old = OldImage()
     if page is not None:
         try:
@@ -196,7 +197,7 @@ def _row_of(nodes: dict[int, OldNode]) -> Row | None:
     if not nodes:
         return None
     node = nodes[min(nodes)]
-    # Not partition epoch 0, which means that the partition has no log anywhere.
+    # The partition epoch is not 0, because 0 means that the partition has no log anywhere.
     return Row((node.node_id,), node.node_id, node.epoch, 1, (node.node_id,), node.epoch)
 
 

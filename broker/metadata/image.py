@@ -1,4 +1,4 @@
-"""The cluster image: a value made by applying records, and its invariants.
+"""The cluster image: a value that records make, and its invariants.
 
 - The same records in the same order give the same image. A record applied twice, or an older row or session, changes
   nothing, because a commit whose response was lost is applied again.
@@ -72,22 +72,23 @@ class ClusterImage(msgspec.Struct):
     scram: dict[str, dict[str, ScramCredential]] = {}
     acls: tuple[Acl, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
-    scram_secret: bytes = b""  # for salts of unknown users; empty until a user is added or a controller makes it
+    scram_secret: bytes = b""  # secret for salts of unknown users; empty until a user is added or a controller makes it
 
     def configs_of(self, node_id: int) -> tuple[dict[str, str], dict[str, str]]:
         return self.cluster_configs, self.node_configs.get(node_id, {})
 
     def has_session(self, node_id: int, broker_epoch: int) -> bool:
-        """Whether this is the node's session and has not ended."""
+        """Whether this is the node's session, and has not ended."""
         node = self.nodes.get(node_id)
         return node is not None and node.active and node.broker_epoch == broker_epoch
 
     def topic_named(self, name: str) -> Topic | None:
-        """A scan: for decisions, not for the request path (`MetadataCache` has the index)."""
+        """The topic of this name, found by a scan. The request path uses the index of `MetadataCache` instead."""
         return next((topic for topic in self.topics.values() if topic.name == name), None)
 
     def with_records(self, records: Iterable[MetadataRecord]) -> ClusterImage:
-        """Returns a new image; this one does not change. Raises Corrupt for rows that leave a hole."""
+        """A new image with the records applied. This image does not change. Raises Corrupt if the indexes of new rows
+        leave a gap."""
         image = ClusterImage(
             dict(self.topics),
             dict(self.deleted),
@@ -144,7 +145,7 @@ class ClusterImage(msgspec.Struct):
                 self.acls = _with_acls(self.acls, added, removed)
 
     def _register(self, record: Node) -> None:
-        """A new session, or the end of the current one. An ended session never resumes."""
+        """Apply a new session, or the end of the current session. An ended session never resumes."""
         known = self.nodes.get(record.node_id)
         is_new = record.broker_epoch >= self.next_broker_epoch
         if is_new:
@@ -200,9 +201,10 @@ _EMPTY = ClusterImage()
 
 
 def check(image: ClusterImage, before: ClusterImage = _EMPTY) -> None:
-    """Raises Corrupt unless a controller can have made this image. Checks records before they are written and after
-    they are read, because names become local paths and ids become keys. `before`: a checked image from which records
-    made this one. Objects in both images are skipped; rows only if the nodes are the same."""
+    """Check the invariants. Raises Corrupt unless a controller can have made this image. Images are checked before
+    records are written and after they are read, because names become local paths and ids become keys. `before`: a
+    checked image from which records made this image. Objects in both images are skipped; rows only if the nodes are the
+    same."""
     for node_id, node in image.nodes.items():
         if node.node_id != node_id or not 0 <= node.broker_epoch < image.next_broker_epoch:
             raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")
@@ -245,7 +247,7 @@ def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...], *, sk
             and (row.clean or row.served_epoch < row.unclean_epoch)
             and (before is None or before.leader_epoch <= row.leader_epoch)
         )
-        # The common case: one node is the only replica and leads. 10 000 of them take 6 ms.
+        # The common case: one node is the only replica and leads. 10 000 such rows take 6 ms.
         is_alone = row.replicas == row.in_sync == (row.leader,) in alone and not row.target
         if not are_epochs or not (is_alone or _are_sets(row, nodes)):
             raise _impossible(f"{topic.name}-{index} as {row}")
@@ -253,7 +255,7 @@ def _check_rows(image: ClusterImage, topic: Topic, known: tuple[Row, ...], *, sk
 
 def _are_sets(row: Row, nodes: dict[int, Node]) -> bool:
     """Whether a row is valid: replicas are registered and distinct, in-sync replicas are assigned, and the leader is an
-    in-sync replica with a session, or none."""
+    in-sync replica with a session, or there is no leader."""
     assigned = (*row.replicas, *row.target)
     return (
         bool(row.replicas)

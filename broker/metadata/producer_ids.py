@@ -1,7 +1,7 @@
 """Producer ids: made from the broker epoch and a counter in memory. Pure.
 
-An id is unique in the cluster, because its broker epoch was committed for one session only. The broker needs no store
-to allocate one.
+An id is unique in the cluster, because its broker epoch was committed for one session only. The broker does not need a
+store to allocate an id.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ class ProducerIds:
         self._end = self._next + PER_EPOCH
 
     def give(self) -> int:
-        """An id never given before."""
+        """A new id, never given before."""
         given = self._next
-        # At a million a second they last 19 hours: no broker's InitProducerId is a hundredth as fast.
+        # At a million ids a second, the ids of a session last 19 hours. A broker answers InitProducerId more than a
+        # hundred times slower.
         assert given < self._end, "a session gave all of its producer ids"
         self._next = given + 1
         return given

@@ -1,4 +1,4 @@
-"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable one: the page first, then the root.
+"""Writes a rebuilt `cluster.json` in the place of a missing or unreadable root: the page first, then the root.
 
 A root that another process wrote meanwhile is never replaced.
 """
@@ -31,8 +31,9 @@ _POSITION = 1  # as if one record had created the image
 async def write_rebuilt(
     store: ObjectStore, rng: Rng, cluster_id: str, image: ClusterImage, epoch: int, damaged: str | None
 ) -> None:
-    """`epoch`: the controller epoch. `damaged`: the ETag of the unreadable root, None if there is none. Raises
-    PreconditionFailed if another root was written meanwhile, StoreError, Corrupt for an impossible image.
+    """Write the page and the root. `epoch`: the controller epoch. `damaged`: the ETag of the unreadable root, None if
+    there is none. Raises PreconditionFailed if another root was written meanwhile, StoreError, Corrupt for an
+    impossible image.
     """
     check(image)
     data, json_bytes = encode_page(image)

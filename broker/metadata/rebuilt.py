@@ -1,7 +1,8 @@
 """Placeholder node for unknown replicas; marks a cluster whose `cluster.json` was rebuilt from manifests (R29). Pure.
 
-While an image has it, no operator has confirmed that all brokers are back, so logs and objects missing from the image
-are not deleted. The node never has a session, so no partition assigned to it starts before it is given up.
+While an image has this node, no operator has confirmed that all brokers are back, so logs and objects missing from the
+image are not deleted. The node never has a session, so a partition that is assigned to it does not start before the
+node is given up.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def unknown_replica(broker_epoch: int) -> Node:
 
 
 def said_to_hold(image: ClusterImage, node_id: int, places: Collection[LogPlace]) -> list[RowsSet]:
-    """`node_id` reports logs of partitions without a known holder: it becomes their replica, and is asked about them
-    when the placeholder is forgotten."""
+    """`node_id` reports logs of partitions without a known holder: the node becomes a replica of these partitions, and
+    is asked about its logs when the placeholder is forgotten."""
     found: list[RowsSet] = []
     if not places:
         return found

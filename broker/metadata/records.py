@@ -1,8 +1,8 @@
 """The metadata records in `cluster.json`: node, gone, topic, rows, deleted, purged, config, scram, secret,
 acls, quota.
 
-A record states an outcome, never a cause, so two versions of this software cannot conclude differently. Nodes and rows
-are written whole. A released kind keeps its meaning; fields are only added, with defaults.
+A record states an outcome, never a cause, so two versions of this software cannot interpret it differently. Nodes and
+rows are written whole. A released kind keeps its meaning; fields are only added, with defaults.
 
 There are tens of thousands of rows, in trees without cycles: the garbage collector skips them (`gc=False`).
 """
@@ -29,9 +29,9 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
     """A session of a broker. `broker_epoch` is unique in the cluster. `directory_id`: an unchanged id means that no
-    acknowledged record is missing; with another id all of them are missing. FORGOTTEN: an operator forgot the node.
-    `incarnation` is the process, `boot_id` the machine since its boot. Not `active`: the session ended and never
-    resumes.
+    acknowledged record is missing; with another id, all acknowledged records are missing. FORGOTTEN: an operator forgot
+    the node. `incarnation` is the process, `boot_id` the machine since its boot. Not `active`: the session ended and
+    never resumes.
     """
 
     node_id: int
@@ -45,7 +45,7 @@ class Node(msgspec.Struct, frozen=True, tag="node", tag_field="t"):
 
 
 class NodeGone(msgspec.Struct, frozen=True, tag="gone", tag_field="t"):
-    """The node of this session left the cluster; no partition is assigned to it."""
+    """The node of this session left the cluster. No partition is assigned to the node."""
 
     node_id: int
     broker_epoch: int
@@ -54,13 +54,13 @@ class NodeGone(msgspec.Struct, frozen=True, tag="gone", tag_field="t"):
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of one partition, always written whole: about 30 bytes.
 
-    - `replicas`: the assigned ones, before an ongoing move. `target`: those after the move; empty without one.
-      `in_sync`: replicas with every committed record.
+    - `replicas`: the assigned replicas, before an ongoing move. `target`: the replicas after the move; empty without a
+      move. `in_sync`: replicas with every committed record.
     - `leader`: NO_LEADER while no replica may lead. `leader_epoch` grows by one with every change of leader, also when
       the same node leads again.
     - `partition_epoch` grows with every row; 0: the partition is new and has no log anywhere.
     - `served_epoch`: the leader epoch of the last `clean` row. `unclean_epoch`: the last leader epoch that began
-      without all acknowledged records (NO_EPOCH: none). Not `clean`: that start is not done.
+      without all acknowledged records (NO_EPOCH: none). Not `clean`: the unclean start is not done.
     """
 
     replicas: tuple[int, ...]
@@ -88,7 +88,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TopicCreated(msgspec.Struct, frozen=True, tag="topic", tag_field="t", gc=False):
-    """`topic_id` is a UUID in canonical text form; `rows` are the partitions in order; `configs` are overrides."""
+    """A topic was created. `topic_id` is a UUID in canonical text form; `rows` are the partitions in order; `configs`
+    are overrides."""
 
     topic_id: str
     name: str
@@ -117,7 +118,8 @@ class TopicPurged(msgspec.Struct, frozen=True, tag="purged", tag_field="t"):
 
 
 class ConfigsSet(msgspec.Struct, frozen=True, tag="config", tag_field="t"):
-    """The configs of a topic (`topic_id`), of a broker (`node_id`), or (neither) of every broker, whole."""
+    """The configs of a topic (`topic_id`), of a broker (`node_id`), or of every broker (neither id is set). The record
+    has all configs."""
 
     configs: dict[str, str]
     topic_id: str | None = None
@@ -137,7 +139,7 @@ class ScramCredential(msgspec.Struct, frozen=True, tag="scram", tag_field="t"):
 
 
 class ScramSecret(msgspec.Struct, frozen=True, tag="secret", tag_field="t"):
-    """The cluster's secret for salts of users whom SCRAM does not know; set once, with the first user."""
+    """The cluster's secret for salts of unknown SCRAM users. It is set once, with the first user."""
 
     secret: bytes
 
@@ -147,7 +149,7 @@ class ScramSecret(msgspec.Struct, frozen=True, tag="secret", tag_field="t"):
 
 class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One binding, by Kafka's numbers of resource types, pattern types, operations and permissions; fields in the order
-    of Kafka's messages. Two bindings of equal values are one."""
+    of Kafka's messages. Two bindings with equal values are the same binding."""
 
     resource_type: int
     resource_name: str
@@ -176,8 +178,8 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class ClientQuotas(msgspec.Struct, frozen=True, tag="quota", tag_field="t"):
-    """All quotas of one entity; empty: they are deleted. `entity`: pairs of type (`user`, `client-id`, `ip`) and name
-    (None: the default of that type), sorted by type. `quotas`: values by Kafka's names of the quotas (KIP-546)."""
+    """All quotas of one entity; empty: the quotas are deleted. `entity`: pairs of type (`user`, `client-id`, `ip`) and
+    name (None: the default of that type), sorted by type. `quotas`: values by Kafka's names of the quotas (KIP-546)."""
 
     entity: QuotaEntity
     quotas: dict[str, float]

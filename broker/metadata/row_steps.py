@@ -1,8 +1,8 @@
 """Steps from one partition row to the next: election, changes of the in-sync set, end of a reassignment. Pure.
 
 - The leader is an in-sync replica with a session, the first in the order of assignment.
-- The leader epoch grows by one when the leader changes or starts again. It also grows when a node leaves `replicas` and
-  `target`, so that no report of the node is valid after its log is deleted (R16).
+- The leader epoch grows by one when the leader changes or starts again. The epoch also grows when a node leaves
+  `replicas` and `target`, so that no report of the node is valid after its log is deleted (R16).
 - No replica leaves the in-sync set below the effective minimum, unless its log is gone.
 - A reassignment completes when all joining replicas are in sync, have sessions and report no bad log. The new set must
   have at least the minimum, or the complete target if the replication factor shrinks (ADR 19), and one member must be
@@ -21,8 +21,8 @@ from broker.metadata.records import NO_LEADER, Row
 
 
 class PartitionFitness(NamedTuple):
-    """Reports of nodes about one partition: logs that are `sound`, logs that `failed` or are lost (others: unknown),
-    nodes `unfit` to lead anything."""
+    """Reports of nodes about one partition: logs that are `sound`, logs that `failed` or are lost, and nodes that are
+    `unfit` to lead any partition. The state of other logs is unknown."""
 
     sound: frozenset[int]
     failed: frozenset[int]
@@ -31,8 +31,8 @@ class PartitionFitness(NamedTuple):
 
 def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_again: int = NO_LEADER) -> Row:
     """The last step of every event: elect a leader if possible, then remove members without a session down to `minimum`
-    (min.insync.replicas, or all replicas). `begins_again`: this node leads its partitions in a new epoch. The same
-    object if nothing changes."""
+    (min.insync.replicas, or all replicas). `begins_again`: this node leads its partitions in a new epoch. Returns the
+    same object if nothing changes."""
     after = row
     candidates = led_from(image, after)
     if after.leader not in candidates:
@@ -50,9 +50,9 @@ def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_a
 
 def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: PartitionFitness | None) -> Row:
     """Complete a move: remove the leaving replicas. Returns `row` itself while the move is incomplete, or without a
-    move. An unclean start must be complete first, because its missing records are unknown. `said` (None: all are well)
-    counts too, because a leaving replica's log is deleted: a failed log sends no reports, and an unfit replica does not
-    take leadership from a fit one."""
+    move. An unclean start must be complete first, because its missing records are unknown. `said` (None: all logs are
+    sound) also counts, because the logs of leaving replicas are deleted. A replica with a failed log sends no reports.
+    An unfit replica does not take leadership from a fit replica."""
     there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
     if said is not None:
         there = [node_id for node_id in there if node_id in said.sound]
@@ -68,8 +68,8 @@ def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: Parti
 def with_replicas(
     image: ClusterImage, row: Row, replicas: tuple[int, ...], target: tuple[int, ...] = (), fit: Collection[int] = ()
 ) -> Row:
-    """Assign these replicas. Others leave the in-sync set. If the leader is not among them, one of `fit` leads, or
-    none."""
+    """Assign these replicas; other replicas leave the in-sync set. If the leader is not assigned any more, a replica of
+    `fit` leads, or none."""
     after = replace(row, replicas=replicas, target=target)
     named = {*replicas, *target}
     after = replace(after, in_sync=in_order(after, named.intersection(row.in_sync)))
@@ -106,8 +106,8 @@ def is_alone(row: Row, node_id: int) -> bool:
 
 
 def holds_alone(row: Row, node_id: int) -> bool:
-    """Whether no other node holds the partition; nodes that a move adds have not joined. No other replica has the
-    records missing here, so the node starts as the only replica (C30)."""
+    """Whether no other node holds the partition; nodes that a move adds have not joined. If so, no other replica has
+    the records that are missing here, and the node starts as the only replica (C30)."""
     return row.replicas == row.in_sync == (node_id,)
 
 
@@ -128,8 +128,8 @@ def led_from(image: ClusterImage, row: Row) -> list[int]:
 
 
 def _shrunk(image: ClusterImage, in_sync: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """The set without members whose session ended, down to `least` members; oldest sessions leave first. The same
-    object if none leaves."""
+    """The set without members whose session ended, down to `least` members; members with the oldest sessions leave
+    first. Returns the same object if no member leaves."""
     nodes = image.nodes
     ended = [node_id for node_id in in_sync if not nodes[node_id].active]
     if not ended or len(in_sync) <= least:

@@ -1,7 +1,7 @@
 """Partition rows after each event (R4): a session began or ended, a proposal, an election, a reassignment, a lost log.
 Pure.
 
-Every new row has the next partition epoch, and follows by `row_steps` unless it begins uncleanly. The given image
+Every new row has the next partition epoch, and is made by `row_steps` unless it begins uncleanly. The given image
 already has the event's session or config.
 """
 
@@ -39,7 +39,8 @@ change."""
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def new_rows(image: ClusterImage, replicas: Iterable[tuple[int, ...]]) -> tuple[Row, ...]:
-    """Rows of new partitions, by their replicas. Replicas with a session are in sync; the first of them leads."""
+    """Rows of new partitions, by their replicas. Replicas with a session are in sync. The first replica with a session
+    leads."""
     return tuple(_new_row(image, assigned) for assigned in replicas)
 
 
@@ -55,10 +56,10 @@ def session_began(
     is_other_directory: bool,
     lost_logs: Collection[tuple[str, int]] = (),
 ) -> list[RowsSet]:
-    """`node_id` registered, which ends its earlier session. It keeps its leaderships, each with the next leader epoch.
-    With another directory all its logs are missing. The logs in `lost_logs` (topic id, index) are missing in any case.
-    The node leaves the in-sync sets of missing logs, even below the minimum (R16, R18). A partition without another
-    replica begins uncleanly."""
+    """`node_id` registered, which ends its earlier session. The node keeps its leaderships, each with the next leader
+    epoch. With another directory all its logs are missing. The logs in `lost_logs` (topic id, index) are missing in any
+    case. The node leaves the in-sync sets of missing logs, even below the minimum (R16, R18). A partition without
+    another replica begins uncleanly."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -75,7 +76,8 @@ def session_began(
 def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]]) -> list[RowsSet]:
     """Logs of the running `node_id` (topic id, index) are gone or damaged. The node leaves their in-sync sets, even
     below the minimum. The leader epoch grows, whether the node was in the set or not (R16, R18). If no other replica is
-    complete, the row does not change: the damaged log still has more than the others, and an operator decides."""
+    complete, the row does not change: the damaged log still has more records than the other logs, and an operator
+    decides."""
 
     def change(topic_id: str) -> _Change:
         def of(index: int, row: Row, minimum: int) -> Row:
@@ -89,7 +91,7 @@ def lost(image: ClusterImage, node_id: int, places: Collection[tuple[str, int]])
 
 
 def forgotten(image: ClusterImage, node_id: int) -> list[RowsSet]:
-    """Everything on `node_id`, which has no session, counts as lost: it leaves every in-sync set, even below the
+    """Everything on `node_id`, which has no session, counts as lost: the node leaves every in-sync set, even below the
     minimum. A partition whose set is empty then begins uncleanly on another replica."""
 
     def of(_: int, row: Row, minimum: int) -> Row:
@@ -110,8 +112,8 @@ def handed_over(
     chosen: _Choice,
     failed: Callable[[LogPlace], Collection[int]] = lambda _: (),
 ) -> list[RowsSet]:
-    """Partitions led by `node_ids`, and leaderless ones, get the `chosen` leader or none. Replicas with a `failed` log
-    send no reports, so they leave the set down to the minimum; all others stay."""
+    """Partitions led by `node_ids`, and leaderless partitions, get the `chosen` leader or none. Replicas with a
+    `failed` log send no reports, so they leave the set, down to the minimum. All other replicas stay."""
     found = []
     for topic in image.topics.values():
         changed = []
@@ -134,8 +136,8 @@ def handed_over(
 
 
 def config_changed(image: ClusterImage, topic_id: str | None = None) -> list[RowsSet]:
-    """`min.insync.replicas` of one topic, or (None) of all, changed: members without a session that were only kept for
-    the minimum leave with that commit (D7)."""
+    """`min.insync.replicas` of one topic, or (None) of all topics, changed: members without a session that were only
+    kept for the minimum leave with that commit (D7)."""
     return _changed(image, lambda _: lambda _, row, minimum: with_leader_elected(image, row, minimum), only=topic_id)
 
 
@@ -148,8 +150,8 @@ def proposed(
     is_done: bool,
     said: PartitionFitness | None = None,
 ) -> Row:
-    """The row of a valid proposal, which may complete a move. It is new even if nothing else changed, so that the
-    leader can settle a proposal of unknown outcome (R17)."""
+    """The row of a valid proposal, which may complete a move. The row has a new partition epoch even if nothing else
+    changed, so that the leader can settle a proposal of unknown outcome (R17)."""
     row = topic.rows[index]
     done = is_done and not row.clean
     wanted = replace(
@@ -163,15 +165,15 @@ def proposed(
 
 
 def ended(image: ClusterImage, topic: Topic, index: int, said: PartitionFitness | None = None) -> Row | None:
-    """Complete a move without a proposal: a session began, or a log is fit again. None: it is not complete."""
+    """Complete a move without a proposal: a session began, or a log is fit again. None: the move is not complete."""
     row, minimum = topic.rows[index], min_in_sync_set(topic, image)
     after = with_move_completed(image, row, minimum, said)
     return None if after is row else next_row(row, with_leader_elected(image, after, minimum))
 
 
 def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) -> Row:
-    """`leader`, an assigned replica with a session, leads alone without all acknowledged records. It serves when it
-    reports that its start is done (`proposed`, R20)."""
+    """`leader`, an assigned replica with a session, leads alone without all acknowledged records. The leader serves
+    when it reports that its start is done (`proposed`, R20)."""
     row = topic.rows[index]
     assert leader in (*row.replicas, *row.target) and image.nodes[leader].active, (leader, row)
     epoch = row.leader_epoch + 1
@@ -182,7 +184,7 @@ def begun_uncleanly(image: ClusterImage, topic: Topic, index: int, leader: int) 
 
 
 def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
-    """The preferred replica, the first assigned, leads if it is in sync and has a session; None: no change."""
+    """The preferred replica (the first assigned replica) leads if it is in sync and has a session. None: no change."""
     row = topic.rows[index]
     preferred = row.assigned[0]
     if row.leader == preferred or preferred not in led_from(image, row):
@@ -193,9 +195,10 @@ def elected(image: ClusterImage, topic: Topic, index: int) -> Row | None:
 def reassigned(
     image: ClusterImage, topic: Topic, index: int, target: tuple[int, ...], said: PartitionFitness | None = None
 ) -> Row | None:
-    """Reassign the partition to `target`, its leader first: new replicas copy it, and when all of them are in sync the
-    others leave (KIP-455). None: no change. A move to the same nodes in another order completes at once. A new move
-    continues from the replicas before the ongoing one; replicas only in that one leave at once."""
+    """Reassign the partition to `target`, its leader first: new replicas copy the log, and when all of them are in sync
+    the other replicas leave (KIP-455). None: no change. A move to the same nodes in another order completes at once. A
+    new move replaces an ongoing move: it begins with the replicas before the ongoing move, and replicas that only the
+    ongoing move added leave at once."""
     row = topic.rows[index]
     is_there = set(target) == set(row.replicas)
     after = with_replicas(image, row, target) if is_there else with_replicas(image, row, row.replicas, target)
@@ -203,20 +206,20 @@ def reassigned(
         return None
     minimum = min_in_sync_set(topic, image)
     after = with_leader_elected(image, with_move_completed(image, after, minimum, said), minimum)
-    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps
+    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps, but the epoch grows by one only
         after = with_leader(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)
 
 
 def cancelled(image: ClusterImage, topic: Topic, index: int) -> Row:
-    """Cancel the ongoing move: the earlier replicas stay, those that joined for it leave at once."""
+    """Cancel the ongoing move: the earlier replicas stay, and replicas that joined for the move leave at once."""
     row = topic.rows[index]
     after = with_replicas(image, row, row.replicas)
     return next_row(row, with_leader_elected(image, after, min_in_sync_set(topic, image)))
 
 
 def rows_set(made: Mapping[tuple[str, int], Row]) -> tuple[RowsSet, ...]:
-    """Records for rows by topic id and index: one per topic, because each record copies the topic's rows."""
+    """Records for rows by topic id and index: one record per topic, because each record copies the topic's rows."""
     by_topic: dict[str, list[tuple[int, Row]]] = {}
     for (topic_id, index), row in made.items():
         by_topic.setdefault(topic_id, []).append((index, row))

@@ -11,7 +11,7 @@ from typing import Final
 BOUNDS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
 """Upper bounds of the buckets; one more bucket holds longer times."""
 
-_API_KEYS: Final = 128  # API keys are small numbers; unknown ones close the connection before they get here
+_API_KEYS: Final = 128  # API keys are small numbers; a request with an unknown key closes its connection earlier
 
 
 class Latencies:
@@ -31,7 +31,7 @@ class Latencies:
 
 
 class BrokerMetrics:
-    """Totals since start, named as in Kafka's BrokerTopicMetrics where it has the figure."""
+    """Totals since start, named as in Kafka's BrokerTopicMetrics if Kafka has the figure."""
 
     __slots__ = (
         "failed_fetch_requests",
@@ -60,8 +60,8 @@ class BrokerMetrics:
 
 
 class ProduceIdle:
-    """Time since the last produce request. It is measured at calls of `ms`, so it is too short by at most the time
-    between two calls.
+    """Time since the last produce request. The time is measured at calls of `ms`, so it is too short by at most the
+    time between two calls.
     """
 
     __slots__ = ("_produce_requests", "_since_s")

@@ -1,7 +1,7 @@
 """Log of store outages: start, number of failed calls, and the choice of failures to log.
 
-The first failure is logged at once, the next after 10 s, 20 s, 40 s … and then every five minutes, so that an outage of
-a night fills a page. The end of a logged outage is logged too.
+The first failure is logged at once, later failures after 10 s, 20 s, 40 s … and then every five minutes. The log of an
+outage of a whole night thus has about one page. The end of a logged outage is logged too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class OutageLog:
         self.failure = ""
 
     def failed(self, failure: Exception) -> bool:
-        """Count a failed call. True when it should be logged. A failure soon after a logged one is not logged, even if
-        a call succeeded in between: a store that fails every other call must not flood the log.
+        """Count a failed call. True when it should be logged. A failure soon after a logged failure is not logged, even
+        if a call succeeded in between: a store that fails every other call must not flood the log.
         """
         now_s = self._clock.monotonic_s()
         if not self.tries:
@@ -61,12 +61,12 @@ class OutageLog:
 
     @property
     def seconds(self) -> float:
-        """Since the first failure; 0 without one."""
+        """Seconds since the first failure; 0 without a failure."""
         return self._clock.monotonic_s() - self._since_s if self.tries else 0.0
 
     @property
     def lasted(self) -> str:
-        """`1m 3s`, whole seconds."""
+        """The duration of the outage in whole seconds: `1m 3s`."""
         return show_duration(int(self.seconds) * 1000)
 
     def __str__(self) -> str:

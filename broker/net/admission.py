@@ -1,9 +1,9 @@
 """Limits on new connections: total and rate of the broker and of each listener, and limits per address (KIP-402,
 KIP-612).
 
-Above a total or a rate a connection waits, as in Kafka. It is closed when its address has too many connections, or when
-too many wait already. A connection from an address that opens them too fast is closed after a delay (KIP-612). No I/O:
-the time is a parameter.
+Above a total or a rate a connection waits, as in Kafka. A connection is closed when its address has too many
+connections, or when too many connections wait already. If an address opens connections too fast, a new connection is
+closed after a delay (KIP-612). No I/O: the time is a parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Admission(Enum):
     ADMIT = "admit"
     WAIT = "wait"
     REFUSE = "refuse"
-    DELAY = "close later"  # its address opens connections too fast
+    DELAY = "close later"  # the address opens connections too fast
 
 
 class AddressRates(Protocol):
@@ -41,8 +41,8 @@ class NoAddressRates:
 
 
 class Allowance:
-    """Bounds on open connections and on new ones per second; at most one second's worth of new ones may come at once.
-    None: no limit.
+    """Bounds on open connections and on new connections per second. At most one second's worth of new connections may
+    come at once. None: no limit.
     """
 
     def __init__(self, most: float | None, per_s: float | None, now_s: float) -> None:
@@ -67,7 +67,7 @@ class Allowance:
         self._credit -= 1.0
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """Seconds until there is room; None if there is none before a connection leaves or the limits change."""
+        """Seconds until there is room; None if there is no room before a connection leaves or the limits change."""
         self._refill(now_s)
         if self._most is not None and self.open >= self._most:
             return None
@@ -77,7 +77,7 @@ class Allowance:
 
     @property
     def _burst(self) -> float:
-        """One second's worth, as in Kafka's rate window; 0 for a rate of 0."""
+        """The connections of one second, as in Kafka's rate window; 0 for a rate of 0."""
         if self._per_s is None:
             return math.inf
         return max(self._per_s, 1.0) if self._per_s else 0.0
@@ -89,8 +89,9 @@ class Allowance:
 
 
 class Crowd:
-    """Bounds that several listeners share: on all their connections, on those of one address, and on waiting ones. With
-    `apart` there is no bound on all connections; instead each listener without its own bounds gets those of the broker.
+    """Bounds that several listeners share: on all their connections, on the connections of one address, and on waiting
+    connections. With `apart` there is no bound on all connections; each listener without its own bounds then gets the
+    bounds of the broker.
     """
 
     def __init__(self, limits: NetLimits, now_s: float, *, apart: bool = False) -> None:
@@ -134,7 +135,7 @@ class ConnectionLimiter(Generic[T]):
         return self._own.open
 
     def set_limits(self, limits: NetLimits, now_s: float) -> None:
-        """Change the limits, of its crowd too."""
+        """Change the limits of the listener and of its crowd."""
         self._crowd.set_limits(limits, now_s)
         self._own.set(*self._crowd.own(self._listener), now_s)
 
@@ -182,7 +183,8 @@ class ConnectionLimiter(Generic[T]):
         return self._waiting.popleft()
 
     def retry_in_s(self, now_s: float) -> float | None:
-        """Seconds until `next` may admit one. None if none waits, or if none is admitted before another leaves."""
+        """Seconds until `next` may admit one. None if no connection waits, or if no connection is admitted before
+        another leaves."""
         if not self._waiting:
             return None
         own, total = self._own.retry_in_s(now_s), self._crowd.total.retry_in_s(now_s)

@@ -1,4 +1,5 @@
-"""Receive buffers: one shared by all connections, pooled ones for large frames, and a budget for all of them.
+"""Receive buffers: one buffer that all connections share, pooled buffers for large frames, and a budget for all
+buffers.
 
 The shared buffer holds nothing between two reads, so an idle connection has no buffer. The budget charges allocated
 bytes, never the length that a peer claims. No I/O.
@@ -57,7 +58,8 @@ class BufferPool:
             self._idle.setdefault(capacity, []).append(buffer)
 
     def adopt_shared(self) -> bytearray:
-        """Give the shared buffer with its content to one connection. All others share a new one from now on."""
+        """Give the shared buffer with its content to one connection. All other connections share a new buffer from now
+        on."""
         adopted = self.shared.obj
         assert isinstance(adopted, bytearray)
         self.shared = memoryview(self.take(SHARED_SIZE))
@@ -68,8 +70,8 @@ class BufferPool:
 class FrameBudget:
     """Bytes that all frames in flight may hold together: `used <= limit`, beyond the allowances.
 
-    Part of the limit is a reserve that one owner at a time may use, so that one frame can always be completed. Without
-    it, frames that are all half received could wait for each other for ever.
+    Part of the limit is a reserve that only one owner at a time may use, so that at least one frame can always be
+    completed. Without it, half received frames could wait for each other for ever.
     """
 
     def __init__(self, limit: int, frame_bytes_max: int) -> None:

@@ -1,8 +1,8 @@
 """One connection: the asyncio protocol that joins frame reader, dispatcher, response queue and transport writer.
 
-Frames are dispatched in order, one at a time. None is dispatched while an earlier one blocks, while too many responses
-are in flight, while the peer does not read its responses, or while it is throttled. Reading is paused or resumed only
-after all received frames were dispatched.
+Frames are dispatched in order, one at a time. No frame is dispatched while an earlier frame blocks, while too many
+responses are in flight, while the peer does not read its responses, or while the peer is throttled. Reading is paused
+or resumed only after all received frames were dispatched.
 
 Hot path: a run of requests costs one dispatch and one list append. All responses that are ready after a read take one
 `send`.
@@ -26,14 +26,14 @@ from broker.net.transport_writer import TransportWriter
 if TYPE_CHECKING:
     from broker.net.server import Server
 
-# Looked up once: as attributes of their classes they cost 0.1 µs each time.
+# These values are looked up once: a look-up as an attribute of the class costs 0.1 µs each time.
 _READING, _MUTED, _BEHIND, _CLOSING = State.READING, State.MUTED, State.BEHIND, State.CLOSING
 _MUTE, _LEFT_OVER, _CLEAR = NEXT[Event.MUTE], NEXT[Event.LEFT_OVER], NEXT[Event.CLEAR]
 _THROTTLE = NEXT[Event.THROTTLE]
 
 _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large read
-_COPY_BLOCKING_MAX: Final = 64 << 10  # the same, on a connection that had a blocking request before
-_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this are joined; larger ones are sent at once
+_COPY_BLOCKING_MAX: Final = 64 << 10  # the limit on a connection that had a blocking request before
+_ANSWER_SMALL: Final = 4 << 10  # ready responses up to this size are joined; a larger response is sent at once
 _TURN_FRAMES: Final = 128  # frames dispatched before other connections get their turn
 
 
@@ -50,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._life = Lifecycle(shared, peer, self._memory_freed, self._advance)
         peer.throttle = self._life.throttle
         self._reader = FrameReader(shared.pool, shared.budget, shared.limits.request_bytes_max)
-        self._keeps_frames = False  # this peer sends requests that block
+        self._keeps_frames = False  # whether this peer sends requests that block
         self._outbox: Outbox
 
     @property
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         shared, life = self._shared, self._life
         shared.counters.bytes_in += nbytes
-        if nbytes:  # zero: TLS received part of a record
+        if nbytes:  # zero bytes: TLS received a part of a record
             life.timeouts.heard = shared.wheel.tick
         self._reader.received(nbytes)
         if life.state is _READING:
@@ -111,7 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self._life.stalled()
 
     def resume_writing(self) -> None:
-        # Not at once: a transport that is closed or aborted within this call reports its loss twice (CPython 3.11).
+        # `resume` is called later, because a transport that is closed or aborted within this call reports its loss
+        # twice (CPython 3.11).
         self._life.writable()
         asyncio.get_running_loop().call_soon(self._outbox.send.resume)
 
@@ -150,7 +151,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames in ------------------------------------------------------------------------------------------------
 
     def _dispatch_frames(self) -> None:
-        """Dispatch received frames until none is left or the state changes, send ready responses, keep the rest."""
+        """Dispatch received frames until no frame is left or the state changes. Send ready responses, and keep the
+        other responses."""
         life, reader, peer, outbox, reading = self._life, self._reader, self.peer, self._outbox, _READING
         queue, take, dispatcher = outbox.answers, reader.next, peer.dispatcher or self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
@@ -203,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _copy_max(self) -> int:
         """Frames up to this size are dispatched as a copy. A frame that blocks for minutes (JoinGroup, a long poll)
-        thus holds only its few bytes, not the whole buffer.
+        thus holds only its own few bytes instead of the whole buffer.
         """
         reader = self._reader
         if reader.stable:
@@ -263,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.afterwards.do(self._progress)
 
     def _released(self, _: Later) -> None:
-        """The blocking request no longer blocks the next frame; its response comes later."""
+        """The blocking request no longer blocks the next frame. Its response comes later."""
         self._shared.afterwards.do(self._go_on)
 
     def _go_on(self) -> None:
@@ -296,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         if state is _CLOSING:
             life.close_when_done()
         elif life.is_throttled:
-            life.step(_THROTTLE)  # it was STARVED when the throttle began
+            life.step(_THROTTLE)  # the connection was STARVED when the throttle began
         elif outbox.awaited is not None or outbox.answers.full or outbox.send.busy:
             life.step(_MUTE)
         elif state is _MUTED:

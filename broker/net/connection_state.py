@@ -19,7 +19,7 @@ from typing import Final
 
 
 class State(Enum):
-    """State of a connection; the value describes what it waits for."""
+    """State of a connection; the value names the thing for which the connection waits."""
 
     __hash__ = object.__hash__  # the hash of Enum is Python code: 0.2 µs a look-up
 

@@ -12,9 +12,9 @@ class Ticks(NamedTuple):
     """The limits, in ticks of the wheel."""
 
     frame: int  # from a frame's first byte to its last
-    idle: int  # without a byte from the peer
-    stall: int  # the peer takes no byte of its responses; also, from the broker's close, to take all
-    handshake: int = 11  # to complete the TLS handshake, from the admission
+    idle: int  # time without a byte from the peer
+    stall: int  # time without the peer taking a byte of its responses; also to take all after the broker's close
+    handshake: int = 11  # from the admission to the end of the TLS handshake
 
 
 class Overdue(Enum):
@@ -28,7 +28,7 @@ class PeerTimeouts:
     """Deadlines of one connection: to complete a frame, to send any byte, to take responses.
 
     A frame's time runs only while the broker reads. Idle time stops while the peer waits for a response or is
-    throttled. A peer that takes a byte now and then is not stalled. Ticks begin at 1; 0 means "not awaited".
+    throttled. A peer that sometimes takes a byte is not stalled. Ticks begin at 1; 0 means "not awaited".
     """
 
     __slots__ = ("_limits", "_stalled_since", "_taken", "frame_since", "heard")
@@ -64,8 +64,8 @@ class PeerTimeouts:
         return tick + self._limits.stall
 
     def overdue(self, tick: int, state: State, *, owes: bool, taken: tuple[int, int]) -> tuple[int, Overdue | None]:
-        """The expired deadline at `tick`, else the tick of the next deadline. `owes`: a response is outstanding;
-        `taken`: changes whenever the peer takes bytes (`TransportWriter.progress`)."""
+        """The expired deadline at `tick`. If no deadline expired, the tick of the next deadline. `owes`: a response is
+        outstanding; `taken`: changes whenever the peer takes bytes (`TransportWriter.progress`)."""
         limits = self._limits
         if self._stalled_since:
             if taken != self._taken:
@@ -107,14 +107,14 @@ class DeadlineWheel(Generic[T]):
 
     def __init__(self) -> None:
         self.tick = 1
-        self._slots: dict[int, dict[T, None]] = {}  # dicts as ordered sets: a simulation must repeat itself
+        self._slots: dict[int, dict[T, None]] = {}  # dicts as ordered sets, because a simulation must be reproducible
 
     def __len__(self) -> int:
         """Slots in use: 0 means that no tick is needed."""
         return len(self._slots)
 
     def arm(self, thing: T, tick: int) -> None:
-        """Check `thing` at `tick` at the latest (never before the next one)."""
+        """Check `thing` at `tick` at the latest (never before the next tick)."""
         tick = max(tick, self.tick + 1)
         if thing.armed_tick and thing.armed_tick <= tick:
             return

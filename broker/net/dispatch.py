@@ -30,13 +30,13 @@ class Later:
     """A response that is not ready yet. It is completed once: by `answer` with the parts (None: no response), or by
     `fail`.
 
-    A failure is `CloseConnection`, or a bug, which is reported; both close the connection. A `Later` is never
-    cancelled: when the peer is gone (`peer.closed`) its result is dropped. Listeners are called at once, without a
-    future or a turn of the loop in between (0.3 µs).
+    A failure is a `CloseConnection`, or a bug, which is reported. Both failures close the connection. A `Later` is
+    never cancelled: when the peer is gone (`peer.closed`) its result is dropped. Listeners are called at once, without
+    a future or a turn of the loop in between (0.3 µs).
 
-    `blocks=True`: until it is done the connection's next frame is not dispatched, and this frame stays valid (Kafka's
-    muted channel). `blocks=False`: later frames are dispatched meanwhile, and this frame is already invalid. A task's
-    `Later` stops blocking before it is done when the task returns another `Later`.
+    `blocks=True`: until the `Later` is done, the connection's next frame is not dispatched, and this frame stays valid
+    (Kafka's muted channel). `blocks=False`: later frames are dispatched meanwhile, and this frame is already invalid.
+    If a task returns another `Later`, the task's `Later` stops blocking before it is done.
     """
 
     __slots__ = ("_listeners", "_released", "blocks", "failure", "is_done", "parts")
@@ -76,19 +76,19 @@ class Later:
         self._tell()
 
     def when_done(self, listener: Callable[[Later], object]) -> None:
-        """Call `listener` when this is done; at once if it is done already."""
+        """Call `listener` when this `Later` is done; at once if it is done already."""
         if self.is_done:
             listener(self)
         else:
             self._listeners.append(listener)
 
     def hear(self, listener: Callable[[Later], object]) -> None:
-        """`when_done`, unless `listener` waits for it already."""
+        """As `when_done`, unless `listener` waits already."""
         if listener not in self._listeners:
             self.when_done(listener)
 
     def when_released(self, listener: Callable[[Later], object]) -> None:
-        """Call `listener` if this stops blocking before it is done. At most one listener."""
+        """Call `listener` if this `Later` stops blocking before it is done. At most one listener."""
         self._released = listener
 
     def forget(self, listener: Callable[[Later], object]) -> None:
@@ -145,29 +145,29 @@ Answer = list[Part] | None | Later
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended. The label of a counter, so a closed set."""
+    """Why a connection ended. The value is the label of a counter."""
 
     PEER = "peer"  # the peer or the network closed it
-    FRAME_LENGTH = "frame-length"  # a length that is negative, zero or above socket.request.max.bytes
-    FRAME_DEADLINE = "frame-deadline"  # a frame was not completed in time (drip)
-    IDLE = "idle"  # connections.max.idle.ms
+    FRAME_LENGTH = "frame-length"  # the length of a frame is negative, zero or above socket.request.max.bytes
+    FRAME_DEADLINE = "frame-deadline"  # a frame was not completed in time
+    IDLE = "idle"  # no byte for connections.max.idle.ms
     SLOW_READER = "slow-reader"  # the peer does not take its responses
     REFUSED = "refused"  # the dispatcher raised CloseConnection
     FAILED = "failed"  # the dispatcher raised another exception: a bug
     TLS_PLAINTEXT = "tls-plaintext"  # the first bytes on a listener with TLS are not TLS
     TLS_HANDSHAKE = "tls-handshake"  # no common version or cipher, or a certificate was refused by either side
     TLS_DEADLINE = "tls-deadline"  # the handshake was not completed in time
-    TLS_BROKEN = "tls-broken"  # a record that cannot be decrypted
-    SHORT_FILE = "short-file"  # a file range ended before its length: its frame cannot be completed
+    TLS_BROKEN = "tls-broken"  # a record cannot be decrypted
+    SHORT_FILE = "short-file"  # a file range ended too early: its frame cannot be completed
     SEND_FAILED = "send-failed"  # reading or sending a file range raised OSError
-    TOO_MANY = "too-many"  # max.connections.per.ip, or too many waiting to be admitted
-    TOO_FAST = "too-fast"  # connection_creation_rate of its address
+    TOO_MANY = "too-many"  # above max.connections.per.ip, or too many connections wait to be admitted
+    TOO_FAST = "too-fast"  # the connection_creation_rate quota of the address
     DRAINED = "drained"  # the broker stops, and nothing was in flight
     STOPPED = "stopped"  # the broker stops, and responses did not leave within the drain time
 
 
 class CloseConnection(Exception):
-    """Raised by a dispatcher (or set on a `Later`) to close the connection after the responses before this one.
+    """Raised by a dispatcher (or set on a `Later`) to close the connection after the responses to earlier requests.
 
     `reason` is text for the log; the peer does not see it.
     """
@@ -191,9 +191,8 @@ class ServedConnection(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One connection as its requests see it; lives as long as the connection, equal only to itself.
-
-    `address` is `host:port`, or "" where the network has none. The dispatcher fills in client id and software.
+    """One connection as its requests see it; it lives as long as the connection and equals only itself. `address` is
+    `host:port`, or "" if the network has no addresses. The dispatcher fills in client id and software.
     """
 
     connection_id: int
@@ -234,8 +233,9 @@ class Dispatcher(Protocol):
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """Answer one request.
 
-        `frame` is the request without its length prefix: bytes, writable (headers are stamped in place). It is valid
-        until this returns, or, for `Later(blocks=True)`, until that is done. Raises `CloseConnection`.
+        `frame` is the request without its length prefix: bytes, writable (headers are stamped in place). `frame` is
+        valid until this call returns. If the call returns a `Later(blocks=True)`, `frame` is valid until this `Later`
+        is done. Raises `CloseConnection`.
         """
         ...
 
@@ -244,15 +244,17 @@ class Dispatcher(Protocol):
 
         The bytes begin with a length prefix and are writable; the last frame may be incomplete. Returns the number of
         requests answered, the position of the next length prefix, and the joined response (None: no response). (0,
-        `pos`, None): nothing happened, because the first request is incomplete or has to be dispatched by itself. A
-        length that the reader would refuse stays in place. Called only for peers whose `produce_route` is set. The
-        bytes are valid until this returns, so the answer is never `Later(blocks=True)`. Raises `CloseConnection`.
+        `pos`, None): nothing happened, because the first request is incomplete or has to be dispatched by itself. The
+        call leaves a length that the reader would refuse in place. Called only for peers whose `produce_route` is set.
+        The bytes are valid until this call returns, so the answer is never `Later(blocks=True)`. Raises
+        `CloseConnection`.
         """
         ...
 
 
 class PeerDispatcher(Dispatcher, Protocol):
-    """The dispatcher of one peer, in place of the server's: it performs the login that comes before other requests."""
+    """The dispatcher of one peer, which replaces the server's dispatcher: it performs the login that comes before other
+    requests."""
 
     def admitted(self, peer: Peer) -> None:
         """The connection is admitted: `peer.connection` is set, and no frame was read."""

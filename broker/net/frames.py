@@ -1,9 +1,9 @@
-"""Frame reader: cuts a byte stream into length-prefixed frames, with as little copying as the memory limits allow.
+"""Frame reader: cuts a byte stream into length-prefixed frames, with few copies.
 
-Between two reads a connection holds one of three: nothing; an exact copy of an incomplete small frame; or a pooled
-buffer. That buffer grows with the received bytes: to at most twice those bytes, or twice a frame that this peer already
-delivered. A claimed length alone causes no allocation. No I/O: the caller asks `buffer` where to write, calls
-`received`, takes frames with `next`, then calls `compact` or `pause`.
+Between two reads a connection holds one of three things: nothing; an exact copy of an incomplete small frame; or a
+pooled buffer. The pooled buffer grows with the received bytes, to at most twice their number, or to twice the size of a
+frame that this peer already delivered. A claimed length alone causes no allocation. No I/O: the caller asks `buffer`
+where to write, calls `received`, takes frames with `next`, then calls `compact` or `pause`.
 
 Hot path: many small frames are cut from the shared buffer; a large frame is received into its final buffer.
 """
@@ -19,7 +19,7 @@ _PREFIX: Final = struct.Struct(">i")
 _read_length = _PREFIX.unpack_from
 _NOTHING: Final = memoryview(b"")
 
-_WINDOW_FROM: Final = 64 << 10  # bytes of an expected frame; several smaller ones fit the shared buffer
+_WINDOW_FROM: Final = 64 << 10  # bytes of an expected frame; several smaller frames fit the shared buffer
 _AHEAD: Final = 7
 _AHEAD_MAX: Final = 1 << 20
 """Room behind an expected large frame: for up to 7 more of them, up to 1 MiB. Without it, a read ends with the frame,
@@ -63,7 +63,7 @@ class FrameReader:
         self._pool = pool
         self._budget = budget
         self._frame_bytes_max = frame_bytes_max
-        self._backing: bytearray | None = None  # the own memory of `view`, if any: pooled, or an exact copy
+        self._backing: bytearray | None = None  # the memory that only `view` uses, if any: pooled, or an exact copy
         self._pooled = False
         self.view = _NOTHING
         self.pos = 0
@@ -71,7 +71,7 @@ class FrameReader:
         self._charged = 0
         self._expected = 0  # whole size of this peer's recent large frames
         self._held = False
-        self._copied = 0  # charged for a frame that is held elsewhere
+        self._copied = 0  # bytes charged for a frame that is held elsewhere
 
     @property
     def left(self) -> int:
@@ -79,7 +79,7 @@ class FrameReader:
 
     @property
     def charged(self) -> int:
-        """Bytes this connection holds from the budget."""
+        """Bytes of the budget that this connection holds."""
         return self._charged
 
     @property
@@ -109,7 +109,7 @@ class FrameReader:
 
     def received(self, count: int) -> None:
         """`count` bytes were written to the result of `buffer`."""
-        if self.end == len(self.view):  # the own buffer had no room: all bytes are in the shared buffer now
+        if self.end == len(self.view):  # this connection's buffer had no room: all bytes are in the shared buffer now
             end = self.end - self.pos + count
             if self._backing is not None:
                 self._drop_backing()
@@ -150,7 +150,7 @@ class FrameReader:
         """Free all memory that is not needed until the next read. False when the budget has no room for the incomplete
         frame: call again before the next read."""
         left = self.end - self.pos
-        if left == 0 and self._backing is None:  # the case after most reads; saves a second call
+        if left == 0 and self._backing is None:  # the case after most reads; this saves a second call
             self.view = _NOTHING
             self.pos = self.end = 0
             return True
@@ -165,7 +165,7 @@ class FrameReader:
             self._keep_copy(self.end - self.pos)
 
     def _free_if_empty(self) -> bool:
-        """Free everything if no bytes are left. Returns True when no further step is needed, also while a frame is
+        """Free everything if no bytes are left. Returns True when no further step is needed, even while a frame is
         held."""
         if self.pos == self.end and not self._held:
             self._close_window()
@@ -257,7 +257,7 @@ class FrameReader:
         self.pos = self.end = 0
 
     def _drop_backing(self, charged: int = 0) -> None:
-        """Return the present buffer; the bytes still `charged` pay for the next one."""
+        """Return the present buffer. The bytes that are still `charged` pay for the next buffer."""
         backing = self._backing
         if backing is not None:
             self._backing = None

@@ -1,7 +1,6 @@
-"""Life of a connection: applies its state to reading, deadlines and closing.
-
-It waits in the budget's queue exactly while it is STARVED. The first reason to close counts, unless the connection is
-cut later. Only `update_reading` pauses and resumes reading.
+"""Life of a connection: applies its state to reading, deadlines and closing. A connection waits in the budget's queue
+exactly while it is STARVED. The first reason to close is reported, unless the connection is cut later. Only
+`update_reading` pauses and resumes reading.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from broker.net.shared import Shared
 
 log = logging.getLogger(__name__)
 
-# Looked up once: as attributes of their classes they cost 0.1 µs each time.
+# These values are looked up once: a look-up as an attribute of the class costs 0.1 µs each time.
 _BEHIND, _STARVED, _CLOSING = State.BEHIND, State.STARVED, State.CLOSING
 
-_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # not the peer's fault
+_OURS: Final = (CloseReason.SHORT_FILE, CloseReason.SEND_FAILED)  # failures of the broker, not of the peer
 
 
 class Lifecycle:
-    """The life of one connection. `memory_freed` is called when the budget has room while it is STARVED,
+    """The life of one connection. `memory_freed` is called when the budget has room while the connection is STARVED,
     `throttle_over` when its throttle time passed."""
 
     __slots__ = (
@@ -76,7 +75,7 @@ class Lifecycle:
         was = self.state
         now = self.state = event.get(was, was)
         if was is _STARVED and now is not was and now is not _BEHIND:
-            self._shared.budget.forget(self._memory_freed)  # if it was called already, it wakes the next waiter itself
+            self._shared.budget.forget(self._memory_freed)  # a callback that was called already wakes the next waiter
 
     def update_reading(self) -> None:
         reads = self.state in READS
@@ -98,7 +97,7 @@ class Lifecycle:
         return self._throttle is not None
 
     def throttle(self, throttle_ms: int) -> None:
-        """Stop reading for this time, at most the idle time, so that the broker still notices a lost peer. An earlier
+        """Stop reading for this time, but at most for the idle time, so that the broker notices a lost peer. An earlier
         throttle that ends later remains in effect."""
         loop, timer = asyncio.get_running_loop(), self._throttle
         until_s = loop.time() + min(throttle_ms, self._shared.limits.idle_ms_max) / 1000
@@ -130,7 +129,8 @@ class Lifecycle:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, reason: CloseReason, detail: str) -> None:
-        """Read no more frames; `close_when_done` does the rest. No effect on a connection that is already ending."""
+        """Read no more frames; `close_when_done` then closes the transport. No effect on a connection that is already
+        ending."""
         was = self.state
         self.step(NEXT[Event.CLOSE])
         if self.state is not was:
@@ -140,7 +140,7 @@ class Lifecycle:
             log.debug("closing %s: %s: %s", self._peer.address, reason.value, detail)
 
     def close_when_done(self) -> None:
-        """Once CLOSING: called whenever a response left."""
+        """Close the transport if all responses left; called for each response that leaves while CLOSING."""
         if self._outbox.empty:
             self._transport.close()
 

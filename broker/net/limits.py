@@ -14,7 +14,7 @@ _BUFFERS = SocketBuffers(send=102_400)
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """Of one listener alone. None: those of the broker."""
+    """Limits of a single listener. None: the broker's limit applies."""
 
     most: int | None = None  # listener.name.NAME.max.connections
     per_s: float | None = None  # listener.name.NAME.max.connection.creation.rate
@@ -28,18 +28,18 @@ class NetLimits:
     """Limits in bytes, milliseconds and counts; the comments name Kafka's config."""
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
-    frame_bytes_total_max: int = 256 * _MIB  # frames of all connections, without 16 KiB (`ALLOWANCE`) of each
+    frame_bytes_total_max: int = 256 * _MIB  # of all connections; 16 KiB (`ALLOWANCE`) of each do not count
     answers_in_flight_max: int = 128  # per connection; 128 entries of about 0.4 KiB stay within the 64 KiB of G14
     idle_ms_max: int = 600_000  # connections.max.idle.ms; also the longest throttle
     frame_ms_max: int = 30_000  # from a frame's first byte to its last
-    handshake_ms_max: int = 10_000  # of TLS, from the admission to its end
-    write_stall_ms_max: int = 120_000  # without the peer taking a single byte of its answers
-    connections_max: int = 10_000  # max.connections: above it new ones wait
-    connections_per_ip_max: int = 2_000  # max.connections.per.ip: above it closed, as in Kafka
+    handshake_ms_max: int = 10_000  # from the admission to the end of the TLS handshake
+    write_stall_ms_max: int = 120_000  # time without the peer taking a single byte of its responses
+    connections_max: int = 10_000  # max.connections: further connections wait
+    connections_per_ip_max: int = 2_000  # max.connections.per.ip: further connections are closed, as in Kafka
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
-    connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: above it new ones wait
+    connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: further connections wait
     of_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
-    connections_waiting_max: int = 4_096  # accepted by the kernel, unread by us; above it closed
+    connections_waiting_max: int = 4_096  # accepted by the kernel, not yet admitted; further connections are closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
     wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel
-    drain_ms_max: int = 10_000  # from SIGTERM: the time for responses in flight to leave
+    drain_ms_max: int = 10_000  # time from SIGTERM in which responses in flight may leave

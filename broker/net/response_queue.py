@@ -1,7 +1,7 @@
 """Response queue of one connection: keeps request order, and decides when the next request may be dispatched.
 
-Three conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow one
-(`answers.full`), a peer that does not take responses (`send.busy`).
+Three conditions stop dispatch: a blocking request without response (`awaited`), too many responses behind a slow
+response (`answers.full`), a peer that does not take responses (`send.busy`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AwaitedAnswer(Protocol):
 class ResponseQueue:
     """Responses that cannot leave yet, oldest first; empty while every request was answered at once.
 
-    A response leaves only after every earlier one; a failed one ends the queue. `entries` is read once a frame to see
-    whether there are any (`len` costs 0.1 µs); read-only.
+    A response leaves only after every earlier response; a failed response ends the queue. Other objects may only read
+    `entries`. It is read once a frame to see whether there are entries, because `len` costs 0.1 µs.
     """
 
     __slots__ = ("_count_max", "_ready_bytes", "entries")
@@ -57,13 +57,14 @@ class ResponseQueue:
             self._ready_bytes += _memory(answer)
 
     def head(self) -> AwaitedAnswer | None:
-        """The response that all others wait for, after `pop_ready`; None without one. If it is done, it failed."""
+        """After `pop_ready`, the response for which all others wait; None without such a response. If this response is
+        done, it failed."""
         head = self.entries[0] if self.entries else None
         assert not isinstance(head, list), "a ready answer was left behind"
         return head
 
     def pop_ready(self) -> list[Part]:
-        """The parts of all responses that may leave now, in order, up to one that failed."""
+        """The parts of all responses that may leave now, in order, up to a failed response."""
         ready: list[Part] = []
         entries = self.entries
         while entries:
@@ -79,7 +80,7 @@ class ResponseQueue:
         return ready
 
     def remove_last(self, answer: AwaitedAnswer) -> None:
-        """Remove `answer`, the last one. No effect if the queue is already empty."""
+        """Remove `answer`, the last response. No effect if the queue is already empty."""
         if self.entries and self.entries[-1] is answer:
             self.entries.pop()
 
@@ -97,10 +98,10 @@ def _memory(parts: list[Part]) -> int:
 
 
 class Outbox:
-    """`progress` is called on the event loop when a response arrives that other responses or the next frame need.
-    `released` is called when the next frame no longer waits, although the response is not ready. `failed` is called
-    once when a response will never arrive; earlier responses leave, later ones do not. Its third argument is the
-    failure when that is a bug.
+    """The responses of one connection. `progress` is called on the event loop when a response arrives for which other
+    responses or the next frame wait. `released` is called when the next frame no longer waits, although the response is
+    not ready. `failed` is called once when a response will never arrive; earlier responses leave, later responses do
+    not. Its third argument is the failure if the failure is a bug.
     """
 
     __slots__ = ("_failed", "_progress", "_released", "answers", "awaited", "send")
@@ -115,7 +116,7 @@ class Outbox:
     ) -> None:
         self.answers = ResponseQueue(answers_max)
         self.send = send
-        self.awaited: Later | None = None  # of a request that blocks
+        self.awaited: Later | None = None  # the response to a request that blocks
         self._progress = progress
         self._released = released
         self._failed = failed
@@ -126,7 +127,7 @@ class Outbox:
         return not self.answers and not self.send.busy
 
     def wait_for(self, later: Later) -> list[Part]:
-        """Queue a response that is not ready; returns parts that may leave now (it can be done already)."""
+        """Queue a response that is not ready; returns parts that may leave now (the response may already be ready)."""
         answers = self.answers
         answers.add(later)
         if later.blocks and not later.is_done:
@@ -138,7 +139,7 @@ class Outbox:
 
     def unblock(self) -> bool:
         """Whether the response that the next frame waits for is ready, or no longer blocks. If it failed, `failed` is
-        called now: the next frame must not be dispatched, though earlier responses have yet to leave."""
+        called now: the next frame must not be dispatched, even if earlier responses have not left yet."""
         awaited = self.awaited
         if awaited is None or (awaited.blocks and not awaited.is_done):
             return False
@@ -150,7 +151,7 @@ class Outbox:
 
     def drop(self) -> None:
         for waiting in self.answers.drain():
-            cast("Later", waiting).forget(self._progress)  # it would keep this object in memory for minutes
+            cast("Later", waiting).forget(self._progress)  # the callback would keep this object in memory for minutes
 
     def close(self) -> None:
         """The connection is gone. A blocking request that completes later drops its response; if it were kept here, it
@@ -161,7 +162,7 @@ class Outbox:
         self.awaited = None
 
     def pop_ready(self) -> list[Part]:
-        """Parts that may leave. The response after them will call `progress`."""
+        """The parts that may leave. The next response will call `progress`."""
         ready = self.answers.pop_ready()
         head = cast("Later | None", self.answers.head())
         if head is None:

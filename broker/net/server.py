@@ -30,7 +30,7 @@ from seams.loop.tasks import FailureReport
 from seams.loop.workers import Workers
 from seams.net import Listener, Net
 
-_ABORT_S: Final = 1.0  # for aborted transports to report their end
+_ABORT_S: Final = 1.0  # time in which aborted transports report their end
 _RETRY_S_MIN: Final = 0.001
 
 
@@ -49,8 +49,7 @@ class Bind(NamedTuple):
 
 
 class Server:
-    """The listeners of one broker. `tick_s`: the grain of deadlines; `workers`: they run the steps of TLS
-    handshakes."""
+    """The listeners of one broker. `tick_s`: the grain of deadlines; `workers` run the steps of TLS handshakes."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Server:
     ) -> None:
         self.counters = NetCounters()
         self.handshakes = Handshakes(workers, report)
-        self._handshakes_apart = Handshakes(workers, report)  # so that many clients do not block brokers
+        self._handshakes_apart = Handshakes(workers, report)  # separate, so that many clients do not block brokers
         self.budget = FrameBudget(limits.frame_bytes_total_max, limits.request_bytes_max)
         self._net = net
         self._limits = limits
@@ -113,7 +112,7 @@ class Server:
         return sum(admissions.waiting for admissions in self._admissions.values())
 
     async def bind(self, binds: Iterable[Bind]) -> None:
-        """Bind the addresses, without accepting connections. After OSError none is bound."""
+        """Bind the addresses, without accepting connections. After OSError no address is bound."""
         assert not self._admissions, "accepting already"
         try:
             for bind in binds:
@@ -152,7 +151,7 @@ class Server:
             await listener.close()
 
     def limit_connections(self, limits: NetLimits) -> None:
-        """Change the limits on new connections; present ones stay. Other limits do not change."""
+        """Change the limits on new connections; present connections stay. Other limits do not change."""
         self._limits = limits
         if not self._admissions:
             return
@@ -165,11 +164,11 @@ class Server:
         self._admit_later(now_s)
 
     def limit_addresses(self, rates: AddressRates) -> None:
-        """Ask `rates` of every new connection, except for listeners apart."""
+        """Ask `rates` about every new connection, except on listeners that are `apart`."""
         self._address_rates = rates
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Accept no more, let responses in flight leave for `drain_ms_max`, then close all connections.
+        """Accept no more connections, let responses in flight leave for `drain_ms_max`, then close all connections.
 
         `drain` False: close at once, for a broker that may send no more responses.
         """
@@ -231,7 +230,7 @@ class Server:
         return verdict
 
     def _delay(self, connection: Connection, delay_s: float) -> Admission:
-        """Close the connection later, so that its client does not open the next one at once."""
+        """Close the connection later, so that its client does not open the next connection at once."""
         if len(self._delayed) >= self._limits.connections_waiting_max:
             return Admission.REFUSE
         self._delayed[connection] = asyncio.get_running_loop().call_later(delay_s, connection.close_delayed)
@@ -239,7 +238,7 @@ class Server:
         return Admission.DELAY
 
     def left(self, connection: Connection) -> None:
-        """The connection is gone: a waiting one may be admitted."""
+        """The connection is gone: a waiting connection may be admitted."""
         self._connections.pop(connection, None)
         self.counters.connections_open -= 1
         if (timer := self._delayed.pop(connection, None)) is not None:
@@ -252,7 +251,7 @@ class Server:
             self._empty.set()
 
     def _admit_later(self, now_s: float) -> None:
-        """Set a timer for when a waiting connection may be admitted."""
+        """Set a timer for the time at which a waiting connection may be admitted."""
         found = (admissions.retry_in_s(now_s) for admissions in self._admissions.values())
         retry_s = min((retry_s for retry_s in found if retry_s is not None), default=None)
         if retry_s is not None and self._admit_timer is None and not self._stopping:
@@ -262,7 +261,7 @@ class Server:
         self._admit_timer = None
         now_s = asyncio.get_running_loop().time()
         turns = deque(self._admissions.values())
-        while turns and not self._stopping:  # listeners take turns, so that none uses up the shared limits
+        while turns and not self._stopping:  # listeners take turns, so that no listener uses up the shared limits
             if (connection := turns[0].next(now_s)) is None:
                 turns.popleft()
             else:

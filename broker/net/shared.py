@@ -17,7 +17,7 @@ from seams.net import Net
 
 @dataclass(slots=True)
 class NetCounters:
-    """Totals since start, except for `connections_open`. Bytes as they cross the socket, prefixes included."""
+    """Totals since start, except for `connections_open`. Bytes are counted as they cross the socket, with prefixes."""
 
     connections_open: int = 0
     connections_accepted: int = 0
@@ -26,7 +26,7 @@ class NetCounters:
     bytes_out: int = 0
     frames: int = 0
     budget_waits: int = 0  # pauses of reading because frames in flight had used up the budget
-    tls_handshakes: int = 0  # complete
+    tls_handshakes: int = 0  # complete handshakes
     tls_resumed: int = 0  # handshakes that resumed a session, without a certificate
     closes: Counter[CloseReason] = field(default_factory=Counter)
 

@@ -1,8 +1,9 @@
 """TLS handshakes of one server: limits their number, orders them by address, and runs their steps in workers.
 
-A step (a signature, 0.2 ms with P-256, 4 ms with RSA 4096) runs in `Lane.HANDSHAKE`, so the loop serves others
-meanwhile. A session that waits for its first step holds only its ClientHello. Sessions start round-robin by address, so
-many sessions of one address delay another address by one step each. Steps of started sessions come before new sessions.
+A step (a signature, 0.2 ms with P-256, 4 ms with RSA 4096) runs in `Lane.HANDSHAKE`, so the loop serves other
+connections meanwhile. A session that waits for its first step holds only its ClientHello. Sessions start round-robin by
+address, so many sessions of one address delay another address by one step each. Steps of started sessions come before
+new sessions.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Handshaking(Protocol):
 
 
 class HandshakeTurns:
-    """Which session may take its next step. Pure."""
+    """Decides which session may take its next step. Pure."""
 
     def __init__(self, under_way_max: int = UNDER_WAY_MAX, per_address_max: int = UNDER_WAY_PER_ADDRESS_MAX) -> None:
         self._under_way_max = under_way_max
@@ -77,7 +78,7 @@ class HandshakeTurns:
                 session = next(iter(sessions))
                 del sessions[session]
                 if sessions:
-                    self._starting[address] = sessions  # behind the other addresses
+                    self._starting[address] = sessions  # the address now waits behind the other addresses
                 self._under_way[session] = None
                 self._of_address[address] += 1
                 return session
@@ -98,7 +99,7 @@ class HandshakeTurns:
 
 
 class Handshakes:
-    """Runs steps in `workers`; without workers at once, on the loop (tests)."""
+    """Runs steps in `workers`; without workers (in tests) a step runs at once, on the loop."""
 
     def __init__(self, workers: Workers | None, report: FailureReport) -> None:
         self._workers = workers

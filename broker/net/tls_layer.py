@@ -1,11 +1,11 @@
 """TLS layer between a transport and a protocol: it is a protocol for the transport, and a transport for the protocol.
 
 The inner protocol gets the same calls as without TLS, in the same order: `connection_made` at once, so that connections
-are admitted before their handshake, then plaintext, then `connection_lost` once. It gets no data before the handshake
-is complete and `established` was called. It is never called from within `resume_reading` or `write`, except for
-`pause_writing`, as by asyncio's transports. If it pauses reading before the handshake, the handshake waits, too.
-Plaintext is decrypted into the inner protocol's own buffer. While reading is paused, the rest stays as ciphertext: at
-most one read of the transport.
+are admitted before their handshake, then plaintext, then `connection_lost` once. The inner protocol gets no data before
+the handshake is complete and `established` was called. As with asyncio's transports, it is not called from within
+`resume_reading` or `write`, except for `pause_writing`. If the inner protocol pauses reading before the handshake, the
+handshake also waits. Plaintext is decrypted into the inner protocol's own buffer. While reading is paused, the rest
+stays as ciphertext: at most one read of the transport.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_server = is_server
         self._server_name = server_name
         self._machine: TlsMachine | None = None  # None before the first step
-        self._early = b""  # received before the first step
+        self._early = b""  # bytes received before the first step
         self._transport: asyncio.Transport
         self._reads = True  # the inner protocol takes plaintext
         self._transport_reads = True
         self._stepping = False  # a step is requested or running: do not use the machine
-        self._complete = False  # result of the last step
+        self._complete = False  # whether the last step completed the handshake
         self._resuming = False
         self._delivering = False
-        self._over = False  # closed, failed or lost: neither deliver nor write
+        self._over = False  # closed, failed or lost: do not deliver or write
 
     # -- the transport's calls ------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         return self._over or self._transport.is_closing()
 
     def close(self) -> None:
-        """Close after all written bytes, with close_notify. Before the handshake is complete: close at once."""
+        """Close with close_notify after all written bytes. If the handshake is not complete, close at once."""
         if self._over:
             return
         self._over = True
@@ -183,7 +183,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._transport.abort()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """The key `sslcontext` shows `seams.net` that bytes of files must not bypass this layer."""
+        """The key `sslcontext` tells `seams.net` that bytes of files must not bypass this layer."""
         return self._context if name == "sslcontext" else self._transport.get_extra_info(name, default)
 
     # -- the handshake --------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                 size = len(buffer)
                 count = machine.decrypt(buffer)
                 del buffer
-                inner.buffer_updated(count)  # also with 0 bytes, which returns the unused buffer
+                inner.buffer_updated(count)  # a call with 0 bytes returns the unused buffer
                 if count < size:
                     break
         finally:
@@ -260,7 +260,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         if machine.failure is not None:
             self._fail(machine.failure)
             return
-        self._flush(machine)  # tickets, key updates
+        self._flush(machine)  # send tickets and key updates
         if machine.is_finished:
             inner.eof_received()
             self.close()
@@ -273,7 +273,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
             self._deliver()
 
     def _read_on(self) -> None:
-        """Pause or resume the transport: reading needs the inner protocol's request and no running step."""
+        """Pause or resume the transport. It reads only if the inner protocol wants to read and no step runs."""
         wanted = self._reads and not self._stepping
         if wanted is not self._transport_reads and not self._over:
             self._transport_reads = wanted

@@ -2,8 +2,8 @@
 memory BIOs).
 
 The caller gives received bytes to `receive`, then calls `handshake` until it returns True, then `decrypt`. After every
-call it sends the bytes of `take`, even after a failure: then they are the alert with the reason for the peer. A machine
-is used by one thread at a time. It knows no transport and no clock.
+call it sends the bytes of `take`, even after a failure: these bytes are then the alert that tells the peer the reason.
+A machine is used by one thread at a time. A machine does not know a transport or a clock.
 
 Records of a client after its handshake are decrypted a few at a time, and the session ends if they contain no data
 (`tls_records`).
@@ -31,18 +31,18 @@ class TlsFailed(Exception):
 
 
 class PlaintextReceived(TlsFailed):
-    """The first byte is not that of a TLS record: the peer speaks another protocol, often plaintext Kafka or HTTP."""
+    """The first byte does not begin a TLS record: the peer speaks another protocol, often plaintext Kafka or HTTP."""
 
 
 def check_first_bytes(data: memoryview) -> None:
-    """Raises PlaintextReceived."""
+    """Check that the first bytes begin a TLS record. Raises PlaintextReceived."""
     if data[0] != _HANDSHAKE_RECORD:
         raise PlaintextReceived(f"it does not speak TLS: its first bytes are {bytes(data[:8]).hex()}")
 
 
 class TlsMachine:
-    """One session. `server_name`: a client's name of the server, which the certificate must have if the context checks
-    it; None on the server's side."""
+    """One session. `server_name`: the name by which a client knows the server. If the context checks names, the
+    certificate must have this name. None on the server's side."""
 
     __slots__ = (
         "_decrypted",
@@ -65,12 +65,12 @@ class TlsMachine:
         self._object = context.wrap_bio(self._incoming, self._outgoing, is_server, server_name)
         self._is_server = is_server
         self._records: Records | None = None  # set if the peer is a client whose handshake is complete
-        self._held = b""  # received and not in `_incoming` yet, from `_held_at` on
+        self._held = b""  # received bytes; from `_held_at` on they are not in `_incoming` yet
         self._held_at = 0
         self._decrypted = 0
-        self.handshake_bytes = 0  # received before the handshake was complete
+        self.handshake_bytes = 0  # bytes received before the handshake was complete
         self.is_established = False
-        self.failure: TlsFailed | None = None  # of `decrypt`
+        self.failure: TlsFailed | None = None  # the failure of `decrypt`
         self.is_finished = False  # the peer sent close_notify: later bytes are ignored
 
     @property
@@ -80,7 +80,7 @@ class TlsMachine:
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate in DER, verified against the context's CAs; None if it sent none."""
+        """The peer's certificate in DER, verified against the context's CAs; None if the peer sent no certificate."""
         return self._object.getpeercert(True)
 
     @property
@@ -105,7 +105,7 @@ class TlsMachine:
             self._take_records(self._records, memoryview(data))
 
     def _take_records(self, records: Records, data: memoryview) -> None:
-        """Pass the first records to OpenSSL; the others follow when these are used up."""
+        """Pass the first records to OpenSSL. Later records follow when OpenSSL has used up the first."""
         if self._incoming.pending or self._held:
             self._held = self._held[self._held_at :] + bytes(data)
         else:
@@ -115,7 +115,8 @@ class TlsMachine:
         self._held_at = 0
 
     def _take_held(self, records: Records) -> bool:
-        """Pass the next held records to OpenSSL, which has used up the earlier ones. Returns whether there were any."""
+        """Pass the next held records to OpenSSL, which has used up the earlier records. Returns whether there were held
+        records."""
         if records.are_wasted(self._decrypted):
             self.failure = TlsFailed("its records bring no data: key updates, renegotiations or padding without end")
             return False
@@ -138,14 +139,14 @@ class TlsMachine:
         except (ssl.SSLError, ssl.CertificateError, ConnectionError) as refused:
             raise TlsFailed(_reason(refused)) from refused
         self.is_established = True
-        if self._is_server:  # brokers trust one another, and the tickets of a server contain no data
+        if self._is_server:  # a client does not count records, because it trusts its broker
             self._records = Records(self._object.version())
             self._take_records(self._records, memoryview(self._incoming.read()))  # the records after the handshake
         return True
 
     def decrypt(self, into: memoryview) -> int:
-        """Decrypt complete records into `into`. Returns the number of bytes. If they do not fill `into`: more
-        ciphertext is needed, or the session `is_finished`, or `failure` has the reason of its end."""
+        """Decrypt complete records into `into`. Returns the number of bytes. If the decrypted bytes do not fill `into`,
+        more ciphertext is needed, or the session `is_finished`, or `failure` has the reason of its end."""
         count, size, read, before = 0, len(into), self._object.read, self._decrypted
         try:
             while count < size:
@@ -168,7 +169,7 @@ class TlsMachine:
         return count
 
     def encrypt(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt all of `data`. Only once established."""
+        """Encrypt all of `data`. The session must be established."""
         view = memoryview(data)
         while len(view):
             view = view[self._object.write(view) :]

@@ -28,11 +28,12 @@ class ServerTls(Protocol):
     """The TLS contexts and principal mapping of a listener."""
 
     def context(self) -> ssl.SSLContext:
-        """The current context; started sessions keep their own."""
+        """The current context; a started session keeps its context."""
         ...
 
     def principal(self, certificate: bytes | None, suite: str) -> str:
-        """The principal of a client with this verified certificate (DER), or without one. Raises PeerRefused."""
+        """The principal of a client with this verified certificate (DER), or of a client without a certificate. Raises
+        PeerRefused."""
         ...
 
 
@@ -81,7 +82,7 @@ class ServerSession:
 
     def failed(self, reason: CloseReason, detail: str) -> None:
         self._over()
-        if reason is CloseReason.TLS_PLAINTEXT:  # the log takes ten such lines a minute
+        if reason is CloseReason.TLS_PLAINTEXT:  # logged at most ten times a minute
             peer = self._connection.peer
             log.warning("%s speaks plaintext to listener %s, which is TLS: %s", peer.address, peer.listener, detail)
         self._connection.refused(reason, detail)
@@ -105,7 +106,7 @@ class ServerSession:
     # -- of the wheel
 
     def check_deadlines(self, tick: int) -> int:
-        """See `Timed`. A connection that is not admitted yet is not read, so its time does not run."""
+        """See `Timed`. A connection that is not admitted yet is not read, so its handshake time does not run."""
         if self._connection.state is State.WAITING:
             return tick + self._shared.ticks.handshake
         self._connection.refused(CloseReason.TLS_DEADLINE, "the handshake was not completed in time")

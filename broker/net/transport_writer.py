@@ -1,10 +1,10 @@
-"""Writes responses to a transport: small buffers joined, large ones in slices, file ranges by sendfile.
-
-Bytes leave in the order given. A frame whose length was sent is completed, or the connection is aborted. When the
-socket is full, writing stops until it has room. Meanwhile at most one slice of a buffer is copied, and no file range.
+"""Writes responses to a transport: small buffers joined, large buffers in slices, file ranges by sendfile. Bytes leave
+in the given order. A frame whose length was sent is completed, or the connection is aborted. When the socket is full,
+writing stops until it has room. Meanwhile at most one slice of a buffer is held as a copy, and no file range.
 
 Hot path: several small responses leave in one system call. A file range leaves in one `sendfile` per MiB (measured:
-equal to C from 64 KB up), or in more if the socket's buffer is too small; the buffer grows the first time that happens.
+from 64 KB on as fast as C). If the socket's buffer is too small, more calls are needed; the buffer grows the first time
+that happens.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class TransportWriter:
         drained: Callable[[], None],
         sender: Sender,
     ) -> None:
-        transport.set_write_buffer_limits(high=0)  # paused: the transport buffers bytes; resumed: it buffers none
+        transport.set_write_buffer_limits(high=0)  # the transport is paused while it buffers bytes
         self._net = net
         self._room = room
         self._counters = counters
         self._transport = transport
         self._drained = drained
         self._sender = sender
-        self._parts: deque[Part] | None = None  # waits for room; without the bytes already sent
+        self._parts: deque[Part] | None = None  # parts that wait for room, without the bytes already sent
         self._writable = True  # the transport's buffer is empty
         self._unwatch: Callable[[], None] | None = None  # stops watching the socket for room
         self._full = False  # the watched socket had no room
@@ -108,12 +108,12 @@ class TransportWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether something has not left the process yet."""
+        """Whether bytes have not left the process yet."""
         return not self._writable or bool(self._parts)
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Changes whenever the peer took bytes, also bytes that were only in the kernel."""
+        """A value that changes whenever the peer took bytes, including bytes that were only in the kernel."""
         return self._sent, self._transport.get_write_buffer_size() + self._net.unacknowledged(self._transport)
 
     def send(self, parts: list[Part]) -> None:
@@ -174,7 +174,7 @@ class TransportWriter:
                 self._send_large(parts, part)
             else:
                 self._send_small(parts)
-            parts = self._parts  # None when the connection broke meanwhile
+            parts = self._parts  # None if the connection broke meanwhile
         if self._unwatch is not None and not self._full:
             self._stop_watching()
 
@@ -262,7 +262,7 @@ class TransportWriter:
         return True
 
     def _roomy(self) -> None:
-        if self._transport.is_closing():  # connection_lost follows
+        if self._transport.is_closing():  # `connection_lost` follows
             self._stop_watching()
             return
         self._full = False
@@ -287,15 +287,14 @@ class TransportWriter:
 
 
 class WideSendBuffers:
-    """Kernel send buffers wider than configured, for connections that fetch much: at most `connections_max` at once.
-
-    A connection gets one when its socket has no room for a file range, and keeps it to its end. A reader of 1 MB
-    responses then needs half as many turns of the broker, because the kernel sends while the reader takes. The kernel
-    holds references to the page cache, no copies: at most 416 KiB a connection (it doubles what is requested), 256 MiB
-    in all. Beyond that, and where `net.core.wmem_max` is smaller, more turns are needed.
-
-    A larger buffer would be worse. If a whole response fits, eight readers cost 0.73 s/GB of CPU (theirs included)
-    instead of 0.57, and a busy reader had 1 MB after 8 ms instead of 2 to 4 (under BBR and Reno).
+    """Kernel send buffers wider than configured, for at most `connections_max` connections that fetch much. A
+    connection gets a wide buffer when its socket has no room for a file range, and keeps the buffer to its end. A
+    reader of 1 MB responses then needs half as many turns of the broker, because the kernel sends while the reader
+    reads. The kernel holds references to the page cache, not copies: at most 416 KiB a connection (the kernel doubles
+    the requested size), 256 MiB in all. Further connections need more turns, and so do all connections if
+    `net.core.wmem_max` is smaller. A larger buffer would be worse. If a whole response fits, eight readers cost 0.73
+    s/GB of CPU (with the readers' CPU) instead of 0.57 s/GB. A busy reader then had 1 MB after 8 ms instead of 2 to 4
+    ms (under BBR and Reno).
     """
 
     def __init__(self, net: Net, connections_max: int) -> None:
@@ -303,7 +302,8 @@ class WideSendBuffers:
         self._free = connections_max
 
     def widen(self, transport: asyncio.WriteTransport) -> bool:
-        """Give this connection a wide buffer; False when too many have one. `give_back` follows at its end."""
+        """Give this connection a wide buffer; False when too many connections have a wide buffer. `give_back` follows
+        at the end of the connection."""
         if not self._free:
             return False
         self._free -= 1

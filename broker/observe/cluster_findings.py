@@ -1,8 +1,8 @@
 """Findings: problems of a cluster with their remedies, as sentences made from one image.
 
-There are none if every broker has a session and every partition has its leader and replicas. docs/operations.md has a
-section on each name. `thermocline cluster status` shows all findings; as a condition each is reported by one broker
-(cluster_summary). Pure.
+There are no findings if every broker has a session and every partition has its leader and replicas. docs/operations.md
+has a section on each name. `thermocline cluster status` shows all findings. As a condition, each finding is reported by
+one broker (cluster_summary). Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 
 SHOWN_MAX: Final = 3
-_REASONS_MAX: Final = 4  # findings about partitions without a leader; all further sets of replicas share one finding
+_REASONS_MAX: Final = 4  # findings about partitions without a leader; all further partitions share one finding
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ OF_IMAGE: Final = frozenset((NO_LEADER, RECOVERING, BELOW_MIN, UNDER_REPLICATED,
 
 
 def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Findings about partitions, worst first; `brokers`: all of the cluster."""
+    """Findings about partitions, worst first; `brokers`: all brokers of the cluster."""
     lacking = [one for one in partitions if one.offline or one.starting or one.under_replicated]
     active = {one.node for one in brokers if one.active}
     yield from _leaderless([one for one in lacking if one.offline], active)
@@ -84,7 +84,7 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
 
 
 def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
-    """Brokers of several machines whose addresses for each other are loopback."""
+    """Findings about brokers on several machines that know each other by loopback addresses."""
     active = [one for one in brokers if one.active and one.machine]
     if len({one.machine for one in active}) < 2:
         return
@@ -98,7 +98,7 @@ def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
 
 
 def shared_domains(partitions: Iterable[PartitionRow], brokers: Iterable[BrokerRow]) -> Iterator[str]:
-    """Remarks: all replicas of a partition are in one rack, or else on one machine (R15)."""
+    """Remarks on partitions whose replicas are all in one rack, or all on one machine (R15)."""
     domain = {one.node: _domain(one) for one in brokers}
     alone: dict[tuple[str, str], list[PartitionRow]] = {}
     for one in partitions:
@@ -135,7 +135,7 @@ def _domain(broker: BrokerRow) -> tuple[str, str]:
 
 
 def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Iterator[Finding]:
-    """A finding for each set of missing brokers."""
+    """A finding for each reason, such as a set of missing brokers."""
     by_reason: dict[tuple[str, str], list[PartitionRow]] = {}
     for one in offline:
         by_reason.setdefault(_reason(one, active), []).append(one)

@@ -1,8 +1,8 @@
 """Status of the cluster in one image, for `GET /cluster`, `thermocline cluster status`, conditions and metrics.
 
-Defines under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every broker gives
-the same response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that it yields to
-other work with many partitions.
+This module defines under-replicated, below min, offline and starting (R2, R4, R20). A response shows one image; every
+broker gives the same response for the same version. None: unknown (Apache Kafka does not report it). Pure, except that
+a status of many partitions yields to other work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
     * `active`: it has a session; `broker_epoch`: the epoch of its last session.
     * `leaders`, `replicas`: partitions it leads and holds.
     * `machine`: the boot id of its machine.
-    * `given_up`: `cluster forget` gave it up, so the data on its disk does not count.
+    * `given_up`: `cluster forget` gave the node up, so the data on its disk does not count.
     """
 
     node: int
@@ -45,7 +45,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
 class PartitionRow(msgspec.Struct, frozen=True, gc=False):
     """A partition.
 
-    * `leader`: None without one.
+    * `leader`: None without a leader.
     * `in_sync`: replicas with all committed records, including those without a session.
     * `under_replicated`: a replica is not in sync or has no session.
     * `below_min`: fewer than min.insync.replicas replicas are in sync and have a session, so acks=all is refused.
@@ -80,7 +80,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class AnsweringBroker(msgspec.Struct, frozen=True):
-    """Data of the responding broker besides the image."""
+    """Data of the responding broker that are not in the image."""
 
     cluster_id: str
     controller: ControllerAt | None

@@ -14,11 +14,11 @@ from seams.loop.turns import Turns, next_turn
 
 
 class ClusterSummary:
-    """The share of `node_id` in `image`; `decides`: it is the controller.
+    """The share of `node_id` in `image`. `decides`: this node is the controller.
 
-    `leaders` and `replicas` count those of this broker. Of partitions it leads, it counts `under_replicated`,
-    `below_min`, `starting` and `moving` ones. The controller counts `leaderless` partitions and `sessions`; elsewhere
-    they are 0.
+    `leaders` and `replicas` count the partitions that this broker leads and holds. `under_replicated`, `below_min`,
+    `starting` and `moving` count partitions that this broker leads. The controller counts `leaderless` partitions and
+    `sessions`; on other brokers they are 0.
     """
 
     def __init__(self, image: ClusterImage, node_id: int, *, decides: bool) -> None:

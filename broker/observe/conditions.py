@@ -28,27 +28,27 @@ class Condition(Enum):
 
     NOT_READY = "not_ready"
     NO_LEADER = cluster_findings.NO_LEADER  # reported by the controller
-    RECOVERING = cluster_findings.RECOVERING  # reported by leaders, as the next
+    RECOVERING = cluster_findings.RECOVERING  # reported by leaders, as is BELOW_MIN
     BELOW_MIN = cluster_findings.BELOW_MIN
     CONTROLLER_SILENT = "controller_silent"
-    ROOT_DAMAGED = "root_damaged"  # of partitions that a read-only broker cannot serve
+    ROOT_DAMAGED = "root_damaged"  # a read-only broker cannot serve the partitions of these roots
     LOG_OFFLINE = "log_offline"  # a write or sync failed, or a log did not open
-    UNFIT = "unfit"  # other brokers lead where they can
-    COPY_STOPPED = "copy_stopped"  # of a partition that another broker leads
+    UNFIT = "unfit"  # this broker leads only partitions that no other broker can lead
+    COPY_STOPPED = "copy_stopped"  # this broker no longer copies a partition from its leader
     UNCLEANABLE = "uncleanable"  # compacted logs that the cleaner gave up
     BUCKET_UNCLEANABLE = "bucket_uncleanable"  # compacted topics whose part in the bucket cannot be rewritten
     DISK_FULL = "disk_full"
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and no segment may be deleted
     PRODUCES_SLOWED = "produces_slowed"
     STORE_UNREACHABLE = "store_unreachable"
-    STORE_REFUSES = "store_refuses"  # some operations always fail while others are answered
+    STORE_REFUSES = "store_refuses"  # some operations always fail while other operations succeed
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
     BROKER_AWAY = cluster_findings.BROKER_AWAY  # reported by the controller
     UNDER_REPLICATED = cluster_findings.UNDER_REPLICATED
     TRANSACTION_OVERDUE = "transaction_overdue"
     UPLOAD_LAGS = "upload_lags"
     CACHE_REDUCED = "cache_reduced"
-    CERTIFICATE_REFUSED = "certificate_refused"  # a new one; the old one is used
+    CERTIFICATE_REFUSED = "certificate_refused"  # a new certificate is refused; the old one is used
     CERTIFICATE_EXPIRES = "certificate_expires"
     INSECURE = "insecure"  # --insecure allows an address that other machines reach without authentication
 
@@ -66,7 +66,7 @@ class Facts:
     copies_stopped: tuple[str, ...] = ()  # partition and why
     uncleanable: tuple[str, ...] = ()  # partition and why
     bucket_uncleaned: tuple[str, ...] = ()  # partition and why, with the object's name
-    silent_ms: int = 0  # since the controller's last answer
+    silent_ms: int = 0  # time since the controller's last answer
     controller: int | None = None
     cluster: tuple[Finding, ...] = ()  # findings that this broker reports
     overdue_transactions: tuple[str, ...] = ()  # transactional id and why
@@ -75,16 +75,16 @@ class Facts:
     disk_free_bytes: int = 0
     disk_bytes: int = 0
     log_limit_bytes: int = 0
-    limit_is_share: bool = False  # of the file system, which others may fill too
+    limit_is_share: bool = False  # a share of the file system, which others may fill too
     local_excess_ratio: float = 0.0
-    store_failure: str = ""  # with how often and for how long
+    store_failure: str = ""  # the failure, its count and its duration
     store_refusals: tuple[str, ...] = ()  # operations, each with the store's error, its count and its duration
     copy_lag_bytes: int = 0
     copy_lag_ms: int = 0
     blocked: tuple[str, ...] = ()
     cache_limit_bytes: int = 0
     cache_bytes_max: int = 0
-    refused_certificates: tuple[str, ...] = ()  # each with the reason
+    refused_certificates: tuple[str, ...] = ()  # certificates, each with the reason
     expiring_certificates: tuple[str, ...] = ()  # listener and time
     insecure: tuple[str, ...] = ()  # addresses
 
@@ -112,7 +112,7 @@ def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:
 
 
 def _of_broker(facts: Facts) -> dict[Condition, str]:
-    """This process and its logs."""
+    """Conditions of this process and its logs."""
     said: dict[Condition, str] = {}
     if facts.not_ready:
         said[Condition.NOT_READY] = f"{facts.not_ready}: no client is served until then; GET /readyz shows the progress"
@@ -184,7 +184,7 @@ def _over(facts: Facts) -> str:
 
 
 def _of_bucket(facts: Facts) -> dict[Condition, str]:
-    """The store, and work that waits for it."""
+    """Conditions of the store, and of work that waits for it."""
     said: dict[Condition, str] = {}
     if facts.damaged_roots:
         said[Condition.ROOT_DAMAGED] = (

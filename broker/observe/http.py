@@ -1,6 +1,6 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, `POST /tier/seal`, `POST /reload`.
 
-With secrets (`thermocline.http.token.file`) every request needs one, except for probes, and for /metrics if it is
+With secrets (`thermocline.http.token.file`), every request needs a secret. Exceptions are probes, and /metrics if it is
 configured as open. Without secrets, a request that changes state is accepted only from loopback. Such a request always
 needs a JSON content type, so that no web page can send it (cli.md).
 """
@@ -21,7 +21,7 @@ from logformat.errors import ThermoclineError
 from seams.typed_json import decoder_of
 
 if TYPE_CHECKING:
-    from aiohttp import web  # imported when the port opens: 0.2 s and 15 MB that the simulation never needs
+    from aiohttp import web  # imported when the port opens, because the import takes 0.2 s and 15 MB
     from aiohttp.typedefs import Handler, Middleware
 
 _SEAL_TIMEOUT_S: Final = 3600.0
@@ -43,7 +43,7 @@ class Views:
     status: Callable[[], bytes]  # JSON, an array of partitions
     broker: Callable[[], Awaitable[bytes]]  # JSON
     cluster: Callable[[], Awaitable[bytes]]  # JSON; Retryable while it is not known
-    not_ready: Callable[[], str]  # "" when ready
+    not_ready: Callable[[], str]  # "" when the broker is ready
     failures: Callable[[], list[str]]
     seal: Callable[[str | None], Awaitable[None]]
     reload: Callable[[], Awaitable[bytes]]  # JSON, an array of the files that were read again
@@ -57,8 +57,8 @@ class Secrets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """`secrets` None: every client that reaches the port may read. `context`: the present TLS context; None:
-    plaintext."""
+    """The protection of the port. `secrets` None: every client that reaches the port may read. `context`: the present
+    TLS context; None: plaintext."""
 
     secrets: Secrets | None = None
     context: Callable[[], ssl.SSLContext] | None = None
@@ -74,7 +74,7 @@ class HttpServer:
         self.address = ("", 0)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 picks one. Raises OSError when the address cannot be bound."""
+        """Listen; port 0 picks a free port. Raises OSError when the address cannot be bound."""
         from aiohttp import web
 
         application = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._authenticated()])
@@ -166,7 +166,8 @@ class HttpServer:
             return _text("files, or the key service, did not answer in time; see the broker's log\n", 504)
 
     def _may_not_change(self, request: web.Request) -> web.Response | None:
-        """The refusal of a request that changes something; None: it is allowed. The caller has checked its secret."""
+        """The refusal of a request that changes state; None: the request is allowed. The caller has checked its
+        secret."""
         if self._protection.secrets is None and not _is_loopback(request.remote):
             return _text(f"{request.path} is answered from loopback only, without thermocline.http.token.file\n", 403)
         if request.content_type != "application/json":

@@ -1,9 +1,9 @@
 """Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls_layer` below aiohttp's protocol.
 
 The number of connections and the time of each handshake are bounded. If the port is full, a new connection replaces
-another: the longest silent one of the address with the most connections. Idle connections of strangers thus cannot
-block a liveness probe, whose failure would restart the broker. asyncio's own TLS is not used, because it would hold 256
-KiB per connection from the first byte on.
+another connection: the longest silent connection of the address with the most connections. Idle connections thus cannot
+block a liveness probe, whose failure would restart the broker. asyncio's own TLS is not used, because asyncio's TLS
+would hold 256 KiB per connection from the first byte on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Aborted(Protocol):
 
 
 class _Open:
-    """The open connections, the longest silent one first."""
+    """The open connections; the longest silent connection is first."""
 
     def __init__(self) -> None:
         self._hosts: dict[_Aborted, str] = {}
@@ -69,8 +69,8 @@ class _Open:
 
 
 class _Buffered(asyncio.BufferedProtocol):
-    """Adapts a streaming protocol to the interface of a buffered one. The connection is counted from its beginning,
-    before a handshake.
+    """Adapts a streaming protocol to the interface of a buffered protocol. The connection is counted from its
+    beginning, before a handshake.
     """
 
     def __init__(self, inner: asyncio.Protocol, open_: _Open) -> None:
@@ -121,7 +121,7 @@ class _Session:
         self._deadline = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self.protocol.abort)
 
     def ask_step(self) -> None:
-        """On the loop, in a separate turn, because handshakes are few."""
+        """Make the step on the loop, in a separate turn, because handshakes are few."""
         asyncio.get_running_loop().call_soon(self.protocol.step_now)
 
     def complete(self, machine: TlsMachine) -> None:

@@ -28,8 +28,8 @@ from tiering.service import TierService
 
 @dataclass(frozen=True, slots=True)
 class StartupSources:
-    """The objects that exist before the broker serves. `outage`: the log of failed store calls, first those of the
-    start, later those of the lease.
+    """The objects that exist before the broker serves. `outage`: the log of failed store calls; first calls of the
+    start, later calls of the lease.
     """
 
     config: BrokerConfig
@@ -50,7 +50,7 @@ class Sources:
     health: Health
     snapshots: Snapshots
     damaged: Mapping[TopicPartition, str]  # partitions that refused to open, and why
-    position: Callable[[], int]  # of the applied image: its number of records
+    position: Callable[[], int]  # number of records of the applied image
     strays: Callable[[], Awaitable[list[str]]]  # log directories that the cluster does not assign to this broker
     cluster: ClusterRoot
     cluster_control: ClusterControl
@@ -80,13 +80,13 @@ def in_cluster(sources: Sources, late: list[LateReplica], strays: list[str]) -> 
 
 
 def decides(sources: Sources) -> bool:
-    """Whether this broker is the controller in the image it applied."""
+    """Whether this broker is the controller in its applied image."""
     return sources.context.metadata.is_decided_by(sources.context.config.node_id)
 
 
 def heartbeat_age_s(sources: Sources) -> float:
-    """Seconds since the last answered heartbeat was sent; 0 on the controller. After a change of controller at most the
-    time since this broker knows the new one."""
+    """Seconds since the last answered heartbeat was sent; 0 on the controller. After a change of controller, the age is
+    at most the time for which this broker has known the new controller."""
     if decides(sources):
         return 0.0
     clock, metadata = sources.context.world.clock, sources.context.metadata

@@ -9,9 +9,9 @@ from broker.config.units import show_duration
 
 
 class LateReplica(msgspec.Struct, frozen=True, gc=False):
-    """A replica that lacks records its leader held half a second ago. `records` and (approximately) `bytes`: the
-    amounts that it has not flushed; null without a report in this leader epoch. `ms`: time for which it has lacked
-    them.
+    """A replica that lacks records which the leader had half a second ago. `records` and (approximately) `bytes`: the
+    amounts that the replica has not flushed; null without a report in this leader epoch. `ms`: time for which the
+    replica has been late.
     """
 
     topic: str
@@ -27,7 +27,7 @@ class ReadOnly(msgspec.Struct, frozen=True):
 
     * `cluster_id`: the id of that cluster; `version`: applied records of its `cluster.json`, read `age_ms` ago.
     * `for_ms`: time for which this broker has served.
-    * `roots`: partitions being read; each manifest is polled, the oldest read `roots_age_ms` ago.
+    * `roots`: number of partitions being read. Each manifest is polled; the oldest poll was `roots_age_ms` ago.
     """
 
     cluster_id: str
@@ -52,11 +52,12 @@ class InCluster(msgspec.Struct, frozen=True):
     """A member of a cluster.
 
     * `version`: applied records of `cluster.json`.
-    * `controller_for_ms`: time for which it has known the controller; `heartbeat_age_ms`: time since the last answered
-      heartbeat was sent, 0 on the controller.
-    * `late`: replicas that are behind, of partitions it leads.
+    * `controller_for_ms`: time for which the broker has known the controller; `heartbeat_age_ms`: time since the last
+      answered heartbeat was sent, 0 on the controller.
+    * `late`: late replicas of the partitions that the broker leads.
     * `strays`: directories on its disk that the cluster does not assign to it.
-    * `throttled`: throttled replication, idle for `throttled_idle_ms` although throttled.
+    * `throttled`: brokers and topics with a replication throttle. `throttled_idle_ms`: time for which a throttle has
+      been set while no partition moved.
     """
 
     version: int

@@ -18,7 +18,8 @@ _TELL_S: Final = 5.0
 
 
 class Health:
-    """`is_ready` only between the ready line and the stop; the last 20 failures of background work remain visible."""
+    """The health of the broker. `is_ready` only between the ready line and the stop. The last 20 failures of background
+    work remain visible."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -46,7 +47,7 @@ class Waits:
 
     @contextmanager
     def reporting(self, what: Callable[[], str]) -> Iterator[None]:
-        """During the wait `/readyz` shows `what`, and it is logged every 5 s."""
+        """During the wait, `/readyz` shows `what`, and `what` is logged every 5 s."""
 
         async def report() -> None:
             while True:

@@ -24,9 +24,9 @@ from coldstore.stores.metered import MeteredStore
 from hotstore.log.partition_log import LogState
 from tiering.partition_state import Block
 
-_REFUSALS_MIN: Final = 3  # in a row; fewer failures are only retried
+_REFUSALS_MIN: Final = 3  # failures in a row; fewer are not reported, because the calls are retried
 _WHY_CHARS: Final = 300
-# The order of causes: those that block appends come before those that block tiering.
+# Causes that block appends come before causes that block tiering.
 _DISK_BLOCKS: Final = {LogState.FULL: "disk full", LogState.FAILED: "log offline"}
 
 
@@ -94,7 +94,7 @@ def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Partitions whose tiering one cause blocks: their number, one of them, and its last error."""
+    """Partitions whose tiering is blocked by one cause: their number, the name of one partition, and its last error."""
 
     by: str
     partitions: int
@@ -103,7 +103,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class BrokerStatus(msgspec.Struct):
-    """The broker part of `tier status`. Bytes; `not_ready` is empty when it serves; unknown figures are 0."""
+    """The broker part of `tier status`. Bytes; `not_ready` is empty when the broker serves. Unknown figures are 0."""
 
     node_id: int
     not_ready: str
@@ -161,7 +161,7 @@ def broker_status(
 
 
 def _blocked(sources: Sources) -> list[Blocked]:
-    """Causes of blocked partitions, most partitions first."""
+    """The causes that block partitions; the cause with the most partitions is first."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[str, str]] = {}
     for partition in sources.context.registry:
@@ -193,12 +193,12 @@ def refusals(store: MeteredStore) -> tuple[str, ...]:
 
 
 def cluster_now(sources: Sources) -> ClusterSummary:
-    """The cluster summary, made at once; for few partitions."""
+    """The cluster summary, made at once. Used for few partitions."""
     return summarize(sources.context.metadata.image, sources.context.config.node_id, decides=decides(sources))
 
 
 def _stopped_copies(sources: Sources) -> tuple[str, ...]:
-    """Followed partitions whose disk failed, and those whose log does not open, each with the reason."""
+    """Followed partitions whose disk failed or whose log does not open, each with the reason."""
     registry, topics = sources.context.registry, sources.context.metadata.image.topics
     stopped = [(copy.topic, copy.index, copy.failure) for copy in registry.followed.values() if copy.failure]
     for (topic_id, index), why in registry.log_failures.unfit.items():
@@ -210,7 +210,7 @@ def _stopped_copies(sources: Sources) -> tuple[str, ...]:
 
 
 def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: ClusterSummary | None = None) -> Facts:
-    """The input of the conditions. `seen`, `cluster`: walks that were just done."""
+    """The input of the conditions. `seen`, `cluster`: results of walks that were just made."""
     cluster = cluster_now(sources) if cluster is None else cluster
     controller = sources.context.metadata.controller
     transactions = sources.context.transactions
@@ -261,7 +261,7 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         copy_lag_ms=lag_ms,
         blocked=tuple(blocked),
         cache_limit_bytes=sources.tiers.cold.cache_limit_bytes,
-        cache_bytes_max=cache_max,  # a directory bucket is read in place
+        cache_bytes_max=cache_max,  # a directory bucket needs no cache, because it is read in place
         refused_certificates=sources.certificates.refused() if sources.certificates else (),
         expiring_certificates=sources.certificates.expiring() if sources.certificates else (),
         insecure=sources.context.config.insecure,

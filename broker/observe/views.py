@@ -1,6 +1,6 @@
 """Content of the HTTP routes, from the first second of a start to the end.
 
-A starting broker shows its present wait; `Sources` add the rest once clients are served.
+A starting broker shows its present wait; once clients are served, `Sources` add the other content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logformat.errors import Retryable
 def operator_views(
     startup: StartupSources, serving: Callable[[], Sources | None], reload: Callable[[], Awaitable[bytes]]
 ) -> Views:
-    """`serving`: None while nothing is served yet."""
+    """The views of a member of a cluster. `serving` returns None until clients are served."""
 
     looks = ClusterSummaries(startup.config.node_id)
 

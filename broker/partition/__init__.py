@@ -1,7 +1,7 @@
 """Partitions on this broker: one owner for each replica, and its roles.
 
 `replica_manager.py` receives the publisher's orders (lead, follow, resign, reconfigure, delete) and never waits.
-`replica_owner.py` carries it out for one replica:
+`replica_owner.py` carries out the orders for one replica:
 
     REST ─► OPENING ─► LEADING or FOLLOWING ─► ENDING ─► REST, or REMOVING ─► gone
 

@@ -1,7 +1,7 @@
 """Ticks and checkpoints of changed partitions.
 
-An idle partition costs nothing. If a full disk refuses a checkpoint, its samples are written with the next one at the
-usual time.
+An idle partition costs nothing. If a full disk refuses a checkpoint, its values are written with the next checkpoint,
+at the usual time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Checkpointing:
         self._beats = world.beats
         self._logs = logs
         self._registry = registry
-        self._changed: set[HostedReplica] = set()  # written to since the last checkpoint
+        self._changed: set[HostedReplica] = set()  # logs that were written to since the last checkpoint
         self._has_new = False
         self._is_due = asyncio.Event()
 
     def opened(self, partitions: Iterable[HostedReplica]) -> None:
-        """Note partitions that lead or follow in another epoch, so that a checkpoint records it soon."""
+        """Note partitions that lead or follow in another epoch, so that a checkpoint records this epoch soon."""
         self._changed.update(partitions)
         self._has_new = True
 
@@ -68,7 +68,7 @@ class Checkpointing:
                 self._logs.ballast.met_full = True
 
     async def keep_ticking(self) -> None:
-        """Once a second until cancelled, check flush.ms and overdue acknowledgements of the logs written to lately."""
+        """Check flush.ms and overdue acknowledgements of recently written logs, once a second until cancelled."""
         while True:
             await self._beats.wait(_TICK_S)
             self._changed |= self._registry.touched

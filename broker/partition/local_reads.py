@@ -1,7 +1,7 @@
 """Reads one partition's log on this disk without blocking the loop.
 
-Only bytes that are in the page cache and were checked since the start are sent (C25). A worker loads and checks other
-bytes first, once for all readers. Damage is reported.
+Only bytes that are in the page cache and were checked since the start are sent (C25). A worker first loads and checks
+other bytes, once for all readers. Damage is reported.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class LocalReads:
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
-        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # a role does not share work with the next one
+        self._name = f"{lease.log.path} (role {next(_ROLES)})"  # unique: a role does not share work with the next role
         self._damaged = damaged
         self._prepared: set[int] = set()
 
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
     ) -> LogSlice | asyncio.Future[None] | None:
-        """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are none
-        yet. A future: an index, a check or the bytes need the disk first; read again when it is done. `end_offset` is
-        the high watermark, except for replicas. Raises LeaseOver (the log may be closed), the errors of
+        """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are no such
+        bytes yet. A future: an index, a check or the bytes need the disk first; read again when the future is done.
+        `end_offset` is the high watermark, except for replicas. Raises LeaseOver (the log may be closed), the errors of
         `PartitionLog.read`, Retryable, and the OSError of a worker for an earlier call."""
         self._lease.check()
         log = self._log
@@ -60,7 +60,7 @@ class LocalReads:
         # Only the end of the log was just written, so it is in the page cache.
         if found.sealed and (loading := residency.ready(found.file, found.position, found.length)) is not None:
             return loading
-        if not log.is_checked(found):  # damage found by the check is raised by `sound` from then on
+        if not log.is_checked(found):  # if the check finds damage, `sound` raises it from then on
             check = partial(self._call, log.check, found)
             return residency.once(f"check of {self._name} at", found.segment_base, check)
         return found
@@ -81,7 +81,7 @@ class LocalReads:
         return await self._call(self._log.max_timestamp)
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first local record that is not older. Raises LeaseOver, DamagedLog, OSError."""
+        """The first local record that is not older than the timestamp. Raises LeaseOver, DamagedLog, OSError."""
         return await self._call(self._log.offset_for_timestamp, timestamp_ms)
 
     async def _call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -90,8 +90,8 @@ class LocalReads:
         return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
     def _load_index(self, offset: int) -> None:
-        """Blocking. The next read at `offset` runs on the loop even after a failure here: it gets the same error and
-        reports it to its client."""
+        """Load the index of `offset`. Blocking. After a failure the next read at `offset` runs on the loop, gets the
+        same error and reports it to its client."""
         try:
             self._log.prepare_read(offset)
         finally:

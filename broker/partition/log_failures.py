@@ -12,7 +12,7 @@ from broker.metadata.records import LogPlace
 
 
 class LogFailures:
-    """Failures of all roles' logs, by place. Values are reasons, for logs and views."""
+    """Failures of all roles' logs, by place. Values are the reasons, which logs and views show."""
 
     def __init__(self) -> None:
         self.unfit: dict[LogPlace, str] = {}
@@ -20,20 +20,20 @@ class LogFailures:
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` on the loop after each later change. It must neither wait nor raise."""
+        """Call `changed` on the loop after each later change. `changed` must not wait or raise."""
         self._watchers.append(changed)
 
     def failed(self, place: LogPlace, why: str) -> None:
-        """The log takes no more records (D38): a write or sync failed, the disk refuses to open it, or it cannot follow
-        its leader.
+        """The log takes no more records (D38): a write or sync failed, the disk refuses to open the log, or the log
+        cannot follow its leader.
         """
         if place not in self.unfit:
             self.unfit[place] = why
             self._changed()
 
     def damaged(self, place: LogPlace, why: str) -> None:
-        """The log lacks records it held, or holds foreign bytes. The controller removes its replica from the in-sync
-        set."""
+        """The log lacks records that it held, or holds foreign bytes. The controller removes its replica from the
+        in-sync set."""
         if place not in self.lost:
             self.lost[place] = why
             self._changed()

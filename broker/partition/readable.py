@@ -1,7 +1,7 @@
 """Interface of partitions for the handlers that read: Fetch, ListOffsets, OffsetForLeaderEpoch, Metadata.
 
-A partition is led here, followed, or only in the bucket. No call blocks, and only the searches await. `NotKnownYet`
-means that the partition has to be looked up first.
+A partition is led here, followed, or only in the bucket. No call blocks, and only searches await. `NotKnownYet` means
+that the partition has to be looked up first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tiering.reading.batch_slices import ColdSlice
 
 
 class NotKnownYet(Retryable):
-    """The log is being looked up: retry when `known` is done, which carries no error."""
+    """The log is being looked up: retry when `known` is done. `known` carries no error."""
 
     def __init__(self, message: str, known: asyncio.Future[None]) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class ReadableLocal(Protocol):
 
 class Readable(WatchedPartition, Protocol):
     """One partition for readers. `leader_epoch`: the leader epoch that clients see. Offsets are −1 while unknown; `log`
-    and `tier` then raise NotKnownYet, or the reason why they cannot be known."""
+    and `tier` then raise NotKnownYet, or the error because of which they cannot be known."""
 
     topic: str
     topic_id: UUID
@@ -128,5 +128,5 @@ class HostedReplica(Protocol):
     def high_watermark(self) -> int: ...
 
     def tick(self, now_ms: int, now_s: float) -> bool:
-        """Called once a second while the log is written to. Returns whether it needs another tick. `now_ms`: wall
+        """Called once a second while the log is written to. Returns whether the log needs another tick. `now_ms`: wall
         clock; `now_s`: the loop's clock."""

@@ -1,6 +1,6 @@
 """Look-up tables of this broker's partitions, by role.
 
-A partition is in `partitions` from the moment it serves until it resigns or its topic is deleted. A request for a
+A partition is in `partitions` from the time when it serves until it resigns or its topic is deleted. A request for a
 partition with another leader never gets UNKNOWN_TOPIC_OR_PARTITION.
 """
 
@@ -38,8 +38,8 @@ class Registry:
     def __init__(self, metadata: MetadataCache, node_id: int) -> None:
         self._metadata = metadata
         self._node_id = node_id
-        self.partitions: dict[tuple[str, int], LeaderReplica] = {}  # led here: clients write to and read from these
-        self.readable: Mapping[tuple[str, int], Readable] = self.partitions  # consumers may read these here
+        self.partitions: dict[tuple[str, int], LeaderReplica] = {}  # led here: clients write to and read from them
+        self.readable: Mapping[tuple[str, int], Readable] = self.partitions  # consumers may read them here
         self.resigned: dict[tuple[str, int], LeaderReplica] = {}
         """Led earlier in this process; their logs are still open."""
         self.starting: dict[tuple[str, int], LeaderReplica] = {}
@@ -47,8 +47,8 @@ class Registry:
         self.topics: dict[str, Topic] = {}  # topics of which a partition was opened to be led here
         self.changes = 0
         """Number of leadership changes here. While it is unchanged, so are topics, partitions and leader epochs."""
-        self.followed: dict[tuple[str, int], FollowerReplica] = {}  # copied from another broker
-        self.refused: dict[tuple[str, int], RefusedCopy] = {}  # logs too damaged to open, for the time of their roles
+        self.followed: dict[tuple[str, int], FollowerReplica] = {}  # partitions copied from other brokers
+        self.refused: dict[tuple[str, int], RefusedCopy] = {}  # logs too damaged to open, until their roles end
         self.log_failures = LogFailures()  # logs that failed or lost records
         self.copied = ReplicationCounters()  # counters of replicated data
         self.isr_pending: dict[LeaderReplica, None] = {}
@@ -66,7 +66,7 @@ class Registry:
             self.starting.pop((topic.name, partition.index), None)
 
     def start(self, partition: LeaderReplica) -> None:
-        """The partition is led, but hidden from clients and replicas."""
+        """Add a partition that is led, but hidden from clients and replicas."""
         self.starting[partition.topic, partition.index] = partition
         self.resigned.pop((partition.topic, partition.index), None)
 
@@ -114,8 +114,8 @@ class Registry:
         self.touched.discard(followed)
 
     def refusal(self, name: str, index: int) -> ErrorCode:
-        """The error for a client request for a partition not led here: NOT_LEADER_OR_FOLLOWER if another broker or none
-        leads it; UNKNOWN_TOPIC_OR_PARTITION if it does not exist, or is not open here yet."""
+        """The error for a client's request to a partition that is not led here. NOT_LEADER_OR_FOLLOWER: another broker
+        or none leads it. UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist, or is not open here yet."""
         if (
             (name, index) in self.resigned
             or (name, index) in self.starting
@@ -172,5 +172,5 @@ class Registry:
         return any(of.get(key) is written for of in (self.partitions, self.starting, self.followed))
 
     def __iter__(self) -> Iterator[LeaderReplica]:
-        """Every partition that is or was led in this process, except those followed now."""
+        """Every partition that is or was led in this process, except partitions that are followed now."""
         return chain(self.partitions.values(), self.resigned.values(), self.starting.values())

@@ -1,6 +1,6 @@
 """`ReplicaManager`: gives each replica of this broker the role that the metadata image asks for.
 
-It implements the publisher's `Effects`. No call waits: each starts work that continues until a later call changes the
+It implements the publisher's `Effects`. No call waits: a call starts work that continues until a later call changes the
 goal. No role begins after `close` began. A stop is clean only if the tail of every log is known.
 """
 
@@ -37,7 +37,8 @@ from tiering.service import TierService
 
 
 class ReplicaManager:
-    """`forget` asks the controller to forget a completely deleted topic. It raises if the controller does not."""
+    """The replicas of one broker. `forget` asks the controller to forget a completely deleted topic, and raises if the
+    controller does not."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class ReplicaManager:
         self._registry = registry
         self._report = report
         self._is_closing = False  # once set, no role begins; the clean-shutdown marker relies on that
-        self._topics: dict[str, Topic] = {}  # by id, as in the newest image
+        self._topics: dict[str, Topic] = {}  # topics by id, as in the newest image
         self._owners: dict[str, dict[int, ReplicaOwner]] = {}  # by topic id and index
         self._publications: dict[str, list[Publication]] = {}  # by topic id; removed when they are over
         self._config_updates = ConfigUpdates(self._topics, self._configure, tasks)
@@ -89,7 +90,7 @@ class ReplicaManager:
         return {owner.place: owner.damaged for owner in self._all() if owner.damaged}
 
     def watch(self, watcher: LeadershipWatcher) -> None:
-        """Notify `watcher` of every later change of leadership, after the watchers added before it."""
+        """Notify `watcher` of every later change of leadership, after the watchers that were added earlier."""
         self._roles.watchers.append(watcher)
 
     # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,8 +121,8 @@ class ReplicaManager:
 
     # ── effects of the image ─────────────────────────────────────────────────────────────────────────────────────
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Begin to lead these partitions. They are published when all are open (`opened` waits for that). Opening is
-        retried until it succeeds, or until `withdraw` or `close` ends it."""
+        """Begin to lead these partitions. The partitions are published when all of them are open (`opened` waits for
+        this). Opening is retried until it succeeds, or until `withdraw` or `close` ends it."""
         self._update_topic(topic)
         if self._is_closing:
             return
@@ -147,8 +148,8 @@ class ReplicaManager:
             publish(self._roles, topic, ready)
 
     async def opened(self, topic_id: str) -> None:
-        """Wait until every partition of the topic asked for so far serves or is withdrawn. Raises Retryable when the
-        broker stops first. Cancelling the caller ends only the wait."""
+        """Wait until every partition of the topic that was asked for so far serves or is withdrawn. Raises Retryable
+        when the broker stops first. If the caller is cancelled, only the wait ends."""
         for publication in tuple(self._publications.get(topic_id, ())):
             await publication.over.wait()
             if publication.was_given_up and (topic := self._topics.get(topic_id)) is not None:
@@ -163,13 +164,13 @@ class ReplicaManager:
 
     @property
     def opened_count(self) -> int:
-        """Open partitions, including those of topics still being opened."""
+        """Open partitions, including partitions of topics that are still being opened."""
         ready = sum(of.ready_count for publications in self._publications.values() for of in publications)
         return len(self._registry.partitions) + ready
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """The leaders of these partitions apply the rows of the image. A partition still opening applies its row when
-        it is published."""
+        """The leaders of these partitions apply the rows of the image. A partition that is being opened applies its row
+        when it is published."""
         self._update_topic(topic)
         for index in indexes:
             role = self._owner(topic, index).role
@@ -185,12 +186,12 @@ class ReplicaManager:
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
         """Remove the logs of these partitions: other brokers hold them."""
         if self._is_closing:
-            return  # the next start treats them as strays
+            return  # the next start treats the logs as strays
         for index in indexes:
             self._owner(topic, index).drop(is_seen=is_seen)
 
     def reconfigure(self, topic: Topic) -> None:
-        """Apply the topic's configs to its partitions; to those being opened when they are open."""
+        """Apply the topic's configs to its partitions. A partition that is being opened gets them when it is open."""
         self._update_topic(topic)
         self._configure(topic.topic_id)
         registry = self._registry
@@ -198,7 +199,8 @@ class ReplicaManager:
             registry.topics[topic.name] = topic
 
     def follow_config(self) -> None:
-        """Apply the broker's new configs to every partition; to those being opened when they are open."""
+        """Apply the broker's new configs to every partition. A partition that is being opened gets them when it is
+        open."""
         self._config_updates.all()
 
     def _configure(self, topic_id: str) -> None:
@@ -216,7 +218,7 @@ class ReplicaManager:
         """Stop serving a deleted topic. Its waiters fail at once. Its logs are closed in the background, before a new
         topic of that name is opened."""
         if self._is_closing:
-            return  # its logs are closed with all others; the next start removes it
+            return  # the topic's logs are closed with all other logs; the next start removes them
         reach("topic.deleted")
         self._topics.pop(topic.topic_id, None)
         registry = self._registry
@@ -258,7 +260,7 @@ class ReplicaManager:
     async def close(self, *, clean: bool) -> bool:
         """See `LogShutdown.close`. Returns whether every log was left clean."""
         self._is_closing = True
-        # If a log's tail is unknown until the bucket answers, the next start must treat it as unknown, too.
+        # If a log's tail is unknown until the bucket answers, the next start must also treat the tail as unknown.
         owners = tuple(self._all())
         all_known = not any(owner.is_in_doubt for owner in owners)
         self._roles.fetchers.cancel()

@@ -46,9 +46,9 @@ config."""
 
 
 def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list_before: ListBefore) -> dict[str, str]:
-    """The texts after the alterations; bounded, but not checked against definitions. Raises InvalidRequest for a
-    malformed request, InvalidConfig for one too large."""
-    # Must be first, so that a request that does not fit takes no time of the event loop.
+    """The texts after the alterations. Their size is checked, but not their values. Raises InvalidRequest for a
+    malformed request, InvalidConfig for texts that are too large."""
+    # The size of the request is checked first, so that a request that is too large takes no time of the event loop.
     check_size({name: value for name, _, value in alterations}, CONFIGS_BYTES_MAX)
     names = [alteration.name for alteration in alterations]
     if len(set(names)) != len(names):
@@ -56,7 +56,7 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
     changed = dict(existing)
     for name, operation, value in alterations:
         if operation is AlterOperation.DELETE:
-            changed.pop(name, None)  # unknown names too, as in Kafka
+            changed.pop(name, None)  # an unknown name is not an error, as in Kafka
         elif value is None:
             raise _null(name)
         elif operation is AlterOperation.SET:
@@ -68,7 +68,7 @@ def altered(existing: Mapping[str, str], alterations: Sequence[Alteration], list
 
 
 def replaced(given: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The texts when `given` replaces all others (AlterConfigs). Raises as `altered`."""
+    """The texts after `given` replaced all existing configs (AlterConfigs). Raises as `altered`."""
     check_size(dict(given), CONFIGS_BYTES_MAX)
     explicit: dict[str, str] = {}
     for name, value in given:
@@ -106,7 +106,7 @@ def size_of(configs: Mapping[str, str | None]) -> int:
 
 
 def check_size(configs: Mapping[str, str | None], bytes_max: int) -> None:
-    """Raise InvalidConfig, with the longest config's name, when all take more than `bytes_max` bytes as JSON."""
+    """Raise InvalidConfig if `configs` take more than `bytes_max` bytes as JSON. The error names the longest config."""
     size = size_of(configs)
     if size > bytes_max:
         name = max(configs, key=lambda name: len(name) + len(configs[name] or ""))
@@ -120,7 +120,7 @@ def altered_overrides(
     broker: BrokerConfig, existing: Mapping[str, str], alterations: Sequence[Alteration], *, own: bool
 ) -> dict[str, str]:
     """The overrides of running brokers after the alterations: dynamic configs in canonical text, checked together with
-    the values that they override. `own`: the overrides of this broker; otherwise those of every broker.
+    the values that they override. `own`: the overrides are for this broker only, otherwise for every broker.
 
     Raises InvalidRequest in Kafka's words, InvalidConfig when an operation does not fit a config.
     """
@@ -128,7 +128,7 @@ def altered_overrides(
 
 
 def replaced_overrides(broker: BrokerConfig, given: Sequence[tuple[str, str | None]], *, own: bool) -> dict[str, str]:
-    """The overrides when `given` replaces all others (AlterConfigs). Raises as above."""
+    """The overrides after `given` replaced all existing overrides (AlterConfigs). Raises as `altered_overrides`."""
     return _accept(broker, replaced(given), own=own)
 
 
@@ -166,7 +166,7 @@ def _accept(broker: BrokerConfig, explicit: Mapping[str, str], *, own: bool) -> 
         else:
             with_overrides(broker, accepted, broker.own_overrides, check=True)
     except InvalidConfig as refused:
-        raise InvalidRequest(str(refused)) from refused  # Kafka's code for a broker's value, unlike a topic's
+        raise InvalidRequest(str(refused)) from refused  # Kafka's code for a broker's config
     return accepted
 
 

@@ -26,7 +26,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """One name under which the value can be set: the config itself or a synonym. The strongest comes first."""
+    """One name under which the value can be set: the config itself or a synonym."""
 
     name: str
     value: str | None
@@ -46,7 +46,7 @@ class DescribedConfig(NamedTuple):
     synonyms: tuple[ConfigSynonym, ...]
 
 
-# kafka-ui reads this name; when it is missing it assumes 1.0 and hides newer features.
+# kafka-ui reads this config. If the config is missing, kafka-ui assumes version 1.0 and hides newer features.
 _PROTOCOL_VERSION = DescribedConfig(
     "inter.broker.protocol.version",
     "4.0",
@@ -129,7 +129,7 @@ def _broker_synonyms(broker: BrokerConfig, names: tuple[str, ...]) -> list[Confi
     if not defaults:
         return found
     if not found and defaults[0][1] is None:
-        return []  # Kafka leaves out the synonyms after a name without a value
+        return []  # Kafka lists no synonyms if the first name has no value
     return found + [
         ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None
     ]
@@ -154,7 +154,7 @@ def describe_every_broker(broker: BrokerConfig) -> list[DescribedConfig]:
 
 
 def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None) -> list[DescribedConfig]:
-    """Every config with an effect on a broker, and those set at run time, sorted by name.
+    """Every config with an effect on a broker, and every config that was set at run time, sorted by name.
 
     `live`: values that only the running broker knows, such as `thermocline.http` and `listeners` with the bound port.
     """
@@ -167,8 +167,8 @@ def describe_broker(broker: BrokerConfig, live: Mapping[str, str] | None = None)
 
 
 def _known(name: str) -> Definition:
-    """The definition of a config, which may belong to one listener. An override without a definition was left out when
-    it was applied.
+    """The definition of a config, which may belong to one listener. Every override has a definition, because an unknown
+    override is not applied.
     """
     found = broker_definition(name)
     assert found is not None, name
@@ -188,7 +188,7 @@ def _broker_entry(broker: BrokerConfig, live: Mapping[str, str], definition: Def
 
 
 def _names_of(name: str) -> tuple[str, ...]:
-    """A broker config and its synonyms: Kafka's names for one time in coarser units."""
+    """A broker config and its synonyms, which are Kafka's names for the same time in coarser units."""
     for rivals in RIVALS:
         if name in rivals and rivals[0].endswith(".ms"):
             return rivals[rivals.index(name) :]

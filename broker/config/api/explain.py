@@ -38,8 +38,8 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The description of a config. `takes_from`: broker configs that give a topic's default; `gives_to`: the
-    reverse."""
+    """The description of a config. `takes_from`: broker configs that give a topic's default; `gives_to`: the topic
+    config whose default this broker config gives."""
 
     name: str
     scope: Scope
@@ -75,14 +75,14 @@ def explain(definition: Definition, scope: Scope) -> Explained:
 
 
 def explain_all(scope: Scope) -> list[Explained]:
-    """Every definition, by name, except for Kafka's internal ones that have no effect here."""
+    """Every definition, by name. Kafka's internal configs without effect here are left out."""
     table: Mapping[str, Definition] = TOPIC if scope is Scope.TOPIC else BROKER
     return [explain(found, scope) for _, found in sorted(table.items()) if found.honoured or not found.internal]
 
 
 def explain_name(name: str) -> list[Explained]:
-    """The topic's and the broker's config of that name. Raises InvalidConfig, with the nearest name, when there is
-    neither."""
+    """The topic config and the broker config of this name. If neither exists, raises InvalidConfig with the nearest
+    name."""
     found = [explain(TOPIC[name], Scope.TOPIC)] if name in TOPIC else []
     if (of_broker := broker_definition(name)) is not None:
         found.append(explain(of_broker, Scope.BROKER))

@@ -1,20 +1,19 @@
 """Kafka's configs that Kafka accepts at run time and that have no effect here.
 
-They are accepted, stored and shown, so that tools that set them work. tests/integration/kafka/test_run_time_configs.py
-compares with Kafka.
+These configs are accepted, stored and shown, so that tools which set them work.
+tests/integration/kafka/test_run_time_configs.py compares with Kafka.
 
-Some are left out and refused at run time:
+The following configs are refused at run time:
 
 - configs that promise protection (`config.providers`, `cordoned.log.dirs`, `max.connections.per.ip.overrides`);
-- the mechanisms of logins, which stay those of the start;
+- the mechanisms of logins;
 - passwords, because `cluster.json` would show them.
 
-Key stores are files of one listener of one broker, in the directory of its first key store
-(`broker.config.key_stores`).
-
-Configs that decide a peer's identity stay as they were at the start (`ssl.client.auth`, trust stores, names of
-brokers). Otherwise a user who may alter configs could name a file with a CA of their own, such as a log to which they
-produce, and act as a broker. A trust store's file is read again when it changes, so a new CA needs no other path.
+A key store is set for one listener of one broker. Its file is in the directory of the listener's first key store
+(`broker.config.key_stores`). Configs that decide a peer's identity (`ssl.client.auth`, trust stores, names of brokers)
+cannot change. Otherwise a user who may alter configs could produce a CA into a log, name the log's file as the trust
+store, and act as a broker. A trust store's file is read again when it changes, so the path of a new CA can stay the
+same.
 """
 
 from __future__ import annotations

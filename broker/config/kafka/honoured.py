@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """The effect of a config here. `default` (as text) replaces Kafka's, for `reason`. `dynamic`: see `Definition`."""
+    """The effect of a config here. `default` (as text) replaces Kafka's default because of `reason`. `dynamic`: see
+    `Definition`."""
 
     doc: str
     default: str | None = None
@@ -24,7 +25,8 @@ H = Honoured
 
 
 def _dynamic(doc: str, default: str | None = None, reason: str = "") -> Honoured:
-    """Marks a broker config that may change at run time. These are the same as Kafka's, because its tools know them."""
+    """Mark a broker config that may change at run time. In Kafka the same configs may change at run time, and Kafka's
+    tools rely on this."""
     return Honoured(doc, default, reason, dynamic=True)
 
 

@@ -129,7 +129,7 @@ _ROLE: Final = "process.roles"
 
 
 def reason_of(name: str) -> str:
-    """The reason why a broker config has no effect; empty for a refused one."""
+    """The reason why a broker config has no effect; empty for a refused config."""
     return next((reason for beginning, reason in BROKER_REASONS if name.startswith(beginning)), "")
 
 

@@ -1,7 +1,7 @@
 """Explicit configs of a topic after CreateTopics, AlterConfigs and IncrementalAlterConfigs, checked by Kafka's rules.
 
-Their size is limited, because a partition's root in the bucket stores them. They contain `remote.storage.enable` if the
-topic is tiered, so that no later change of broker configs switches its tiering off.
+The size of explicit configs is limited, because a partition's root in the bucket stores them. The explicit configs of a
+tiered topic contain `remote.storage.enable`, so that a later change of broker configs does not switch its tiering off.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def replaced_configs(
     *,
     internal: bool = False,
 ) -> dict[str, str]:
-    """The explicit configs when `given` replaces all others (AlterConfigs). Raises as above."""
+    """The explicit configs after `given` replaced all existing configs (AlterConfigs). Raises as `altered_configs`."""
     return _accept(broker, existing, replaced(given), internal=internal)
 
 
@@ -75,7 +75,7 @@ def _accept(
     for name, text in explicit.items():
         topic_definition(name).parse(text)
         accepted[name] = text.strip()
-    # Configs that an earlier version stored may exceed the limit. They may stay as large, but not grow.
+    # Configs that an earlier version stored may exceed the limit. Such configs may keep their size, but not grow.
     check_size(accepted, max(CONFIGS_BYTES_MAX, size_of(existing)))
     config = resolve_topic(broker, accepted, internal=internal)
     _check_compaction_lag(broker, accepted)

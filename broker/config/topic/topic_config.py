@@ -1,4 +1,4 @@
-"""The effective configuration of a topic: explicit values over the broker's over defaults.
+"""The effective configuration of a topic: explicit values override the broker's values, which override defaults.
 
 Only explicit values can contradict each other (`changes` checks them when they are set). Explicit values override a
 contradicting default, so that accepted configs remain valid after changes of the broker's configs.
@@ -25,7 +25,7 @@ from logformat.values import TOPIC_NAME_CHARS_MAX
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 _SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
-_INDEX_BYTES_MIN = 24  # Kafka allows 4: one entry in neither index
+_INDEX_BYTES_MIN = 24  # Kafka allows 4, which is less than one entry of either index
 
 
 class InvalidTopicName(InvalidRequest):
@@ -75,7 +75,7 @@ class ResolvedConfig(NamedTuple):
 class TopicConfig:
     """A topic's effective configuration. Times in ms, sizes in bytes; -1 = no limit for retention.
 
-    `local_retention_*` are resolved: never -2; a default is never beyond total retention.
+    `local_retention_*` are resolved: they are never -2, and a default never exceeds total retention.
     """
 
     retention_ms: int
@@ -97,7 +97,7 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: Annotated[int, "delete.retention.ms"]
-    compression: Compression | None  # of stored batches; None: as the producer compressed them
+    compression: Compression | None  # codec of stored batches; None: as the producer compressed them
     flush_sync: bool
     flush_messages: Annotated[int, "flush.messages"]
     flush_ms: Annotated[int, "flush.ms"]
@@ -119,7 +119,8 @@ class TopicConfig:
 
 
 def log_config_of(config: TopicConfig) -> LogConfig:
-    """The configuration of a partition's local log. Sizes too small for an index or a batch header are raised."""
+    """The configuration of a partition's local log. A size that is too small for an index or a batch header is replaced
+    by the smallest possible one."""
     return LogConfig(
         segment_bytes=min(max(config.segment_bytes, _SEGMENT_BYTES_MIN), INT32_MAX),
         segment_ms=config.segment_ms,
@@ -147,7 +148,7 @@ def log_config_of(config: TopicConfig) -> LogConfig:
 def find_value(
     broker: BrokerConfig, overrides: Mapping[str, str], name: str, *, internal: bool = False
 ) -> ResolvedConfig:
-    """A topic config's text as configured, without rules for several configs."""
+    """The text of a topic config, before the rules that combine several configs."""
     if name in overrides:
         return ResolvedConfig(overrides[name], Origin.TOPIC)
     for synonym in TOPIC_SYNONYMS.get(name, ()):
@@ -159,7 +160,7 @@ def find_value(
 
 def _scaled(text: str, scale: int, name: str) -> str:
     if name == "retention.ms" and int(text) < 0:
-        return "-1"  # Kafka: any negative retention means for ever, in every unit
+        return "-1"  # as in Kafka, a negative retention in any unit means for ever
     return text if scale == 1 else str(int(text) * scale)
 
 
@@ -244,8 +245,8 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str], *, interna
 
 
 def tiered(broker: BrokerConfig, overrides: Mapping[str, str]) -> bool:
-    """Whether a topic that is not internal is tiered: by its own config, else if the broker enables tiering and
-    cleanup.policy is delete."""
+    """Whether a topic that is not internal is tiered: its own config decides. Without this config, a topic is tiered if
+    the broker enables tiering and cleanup.policy is delete."""
     explicit = overrides.get("remote.storage.enable")
     if explicit is not None:
         return TOPIC["remote.storage.enable"].parse(explicit) is True

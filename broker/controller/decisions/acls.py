@@ -1,6 +1,6 @@
 """Decides which ACL bindings to create and remove. Pure.
 
-A binding that exists already is created without a record. One request creates or removes at most `RECORDS_MAX`
+The creation of an existing binding succeeds without a record. One request creates or removes at most `RECORDS_MAX`
 bindings. Source: Kafka 4.3.1's AclControlManager, AclApis.
 """
 

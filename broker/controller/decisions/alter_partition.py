@@ -53,7 +53,7 @@ def _judged(image: ClusterImage, topic: Topic, node_id: int, proposal: Partition
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     row = topic.rows[index]
     if proposal.leader_epoch > row.leader_epoch or proposal.partition_epoch > row.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # its image is ahead of ours: there is another controller
+        return ErrorCode.NOT_CONTROLLER  # the leader's image is newer: there is another controller
     if proposal.leader_epoch < row.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if node_id != row.leader:
@@ -67,8 +67,8 @@ def _judged_set(image: ClusterImage, topic: Topic, row: Row, in_sync: tuple[tupl
     members = {node_id for node_id, _ in in_sync}
     if len(members) < len(in_sync) or not members <= {*row.replicas, *row.target} or row.leader not in members:
         return ErrorCode.INVALID_REQUEST
-    # No member leaves while the set is below the minimum, not even if another one joins. A leader with another minimum
-    # gets ours with the image and proposes again.
+    # No member leaves while the set is below the minimum, not even if another one joins. A leader that used another
+    # minimum gets this minimum with the image and proposes again.
     if set(row.in_sync) - members and len(members) < effective_min(topic, row, image):
         return ErrorCode.INVALID_REQUEST
     for node_id, broker_epoch in in_sync:

@@ -1,7 +1,7 @@
 """Decides configs of topics and brokers. Pure.
 
-A decision writes all overrides of the topic or broker, not only the changed ones, and the partition rows that change
-because of them. A change without effect writes nothing. `change` validates the values.
+A decision writes all overrides of the topic or broker, not only the changed overrides. It also writes the partition
+rows that change with the configs. A change without effect writes nothing. `change` validates the values.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from broker.metadata.image import ClusterImage
 from broker.metadata.records import ScramCredential, ScramSecret
 from broker.security.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISM_OF, keys_of
 
-USERS_MAX: Final = 10_000  # of one request
+USERS_MAX: Final = 10_000  # users of one request
 _NAME_CHARS_MAX: Final = 1000
 _SALT_BYTES_MAX: Final = 1000
 
 
 class Deletion(NamedTuple):
     user: str
-    mechanism: int  # Kafka's number
+    mechanism: int  # Kafka's number of the mechanism
 
 
 class Upsertion(NamedTuple):
@@ -35,7 +35,7 @@ class Upsertion(NamedTuple):
     salted_password: bytes
 
     def __repr__(self) -> str:
-        return f"Upsertion({self.user!r}, {self.mechanism})"  # the salted password suffices for a login
+        return f"Upsertion({self.user!r}, {self.mechanism})"  # no salted password, because it suffices for a login
 
 
 class Outcome(NamedTuple):
@@ -51,7 +51,7 @@ def alter(
     image_bytes: int,
     fresh_secret: bytes,
 ) -> Decision[tuple[Outcome, ...]]:
-    """Change credentials; the outcome of each user: deleted ones, then set ones, then those that were refused.
+    """Change credentials. Returns the outcome of each user: first of deletions, then of settings, then of refusals.
     `fresh_secret`: random, for a cluster that has users and no secret yet."""
     if upsertions:
         check_room(image_bytes)
@@ -76,12 +76,12 @@ def alter(
 
 
 def secret(image: ClusterImage, fresh: bytes) -> tuple[ScramSecret, ...]:
-    """The record of the cluster's secret, where it has none."""
+    """The record of a new secret, if the cluster has none."""
     return () if image.scram_secret else (ScramSecret(fresh),)
 
 
 def _record(image: ClusterImage, change: Deletion | Upsertion) -> ScramCredential:
-    """Raises ApiError, in Kafka's words."""
+    """The record of a change. Raises ApiError, in Kafka's words."""
     if not change.user:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_OF.get(change.mechanism)

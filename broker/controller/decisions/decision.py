@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
-    """`records` (none: nothing changes) are committed before `answer` is given."""
+    """The result of a decider. `records` (none: nothing changes) are committed before `answer` is given."""
 
     records: tuple[MetadataRecord, ...]
     answer: R
@@ -56,7 +56,8 @@ class MetadataWriter(Protocol):
 
 
 def check_room(image_bytes: int) -> None:
-    """Called before topics or configs are added. `image_bytes`: the size of the committed image."""
+    """Raise ApiError if the image is too large. Called before topics or configs are added. `image_bytes`: the size of
+    the committed image."""
     if image_bytes > IMAGE_BYTES_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
@@ -66,13 +67,13 @@ def check_room(image_bytes: int) -> None:
 
 
 def not_controller() -> ApiError:
-    """The error where another broker is the controller, in Kafka's words."""
+    """The error if another broker is the controller, in Kafka's words."""
     return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
 
 
 class RemoteMetadataWriter:
-    """`MetadataWriter` of a broker that forwarded a request and does not know whether it arrived: it makes no decision
-    itself, even if it is the controller now."""
+    """`MetadataWriter` of a broker that forwarded a request and does not know whether the request arrived. The broker
+    makes no decision itself, even if it is the controller now."""
 
     epoch = -1
     image_bytes = 0

@@ -1,8 +1,8 @@
 """Decides requested elections (ElectLeaders; KIP-183, KIP-460). Pure.
 
-Source: Kafka's ReplicationControlManager.electLeader. A preferred replica must be in sync, have a session and be fit. A
-leaderless partition goes to the best replica that answered just now, uncleanly (R20), without waiting for replicas that
-are off. Each partition has its own result in Kafka's words.
+Source: Kafka's ReplicationControlManager.electLeader. A preferred replica must be in sync, have a session and be fit.
+An unclean election chooses the best replica that answered just now (R20), and does not wait for replicas that are off.
+Each partition has its own result in Kafka's words.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def elect(
     heard: CandidatesByQuestion = MappingProxyType({}),
     unfit: Unfit = MappingProxyType({}),
 ) -> Decision[dict[tuple[str, int], Election]]:
-    """The outcome of each partition, by topic and index. One named twice is elected once. `heard`: answers of the
-    replicas of the partitions that `leaderless` returned."""
+    """The outcome of each partition, by topic and index. A partition that is named twice is elected once. `heard`:
+    answers of the replicas of the partitions that `leaderless` returned."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
     answers: dict[tuple[str, int], Election] = {}

@@ -1,12 +1,12 @@
-"""Fitness to lead: selects the broker that leads instead of an unfit one (R9; D20, D38, D39). Pure.
+"""Fitness to lead: selects a broker to lead in place of an unfit broker (R9; D20, D38, D39). Pure.
 
 - A replica with a failed log does not lead if other replicas are assigned. An unfit broker leads only partitions that
   no fit broker can lead.
-- Leadership moves by a clean election. Of unfit replicas, only one with a failed log also leaves the in-sync set, down
-  to the minimum, because it sends no reports any more.
-- Without a fitter replica leadership stays, so it does not move back and forth between two unfit brokers.
-- Corrections follow each image. Elections after a session's end ignore fitness; preferred elections respect it. A
-  leaderless partition gets a leader again when a log is fit.
+- Leadership moves by a clean election. A replica with a failed log also leaves the in-sync set, down to the minimum,
+  because it sends no reports any more. Other unfit replicas stay in the set.
+- If no other replica is fitter, leadership stays, so that it does not move back and forth between two unfit brokers.
+- Each new image is checked for corrections. Elections after a session's end ignore fitness; preferred elections respect
+  it. A leaderless partition gets a leader again when one of its logs is fit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from broker.metadata.rows import handed_over
 
 
 class Fitness(NamedTuple):
-    """A broker's health report. `unfit_all`: it leads only partitions that no other broker can lead (it stops, its disk
-    is full, or the bucket does not answer it). `unfit`: failed logs, which do not lead. `lost_logs`: damaged logs
-    (R18)."""
+    """A broker's health report. `unfit_all`: the broker leads only partitions that no other broker can lead (the broker
+    stops, its disk is full, or the bucket does not answer it). `unfit`: failed logs, which do not lead. `lost_logs`:
+    damaged logs (R18)."""
 
     unfit_all: bool = False
     unfit: tuple[LogPlace, ...] = ()
@@ -32,7 +32,7 @@ class Fitness(NamedTuple):
 
     @property
     def may_lead_all(self) -> bool:
-        """Whether all its leaderships may stay."""
+        """Whether the broker may keep all its leaderships."""
         return not (self.unfit_all or self.unfit)
 
 
@@ -48,7 +48,8 @@ _CAN, _RATHER_NOT, _NEVER = range(3)
 
 
 def waits(image: ClusterImage) -> bool:
-    """Whether a partition is leaderless although a member has a session: its log had failed. 30 000 rows take 1 ms."""
+    """Whether a partition is leaderless although a replica of its in-sync set has a session. The log of that replica
+    had failed. 30 000 rows take 1 ms."""
     return any(
         row.leader == NO_LEADER and any(image.nodes[node_id].active for node_id in row.in_sync)
         for topic in image.topics.values()
@@ -81,8 +82,8 @@ def judge(told: FitnessByNode | None) -> Callable[[LogPlace], PartitionFitness |
 
 
 def moved(image: ClusterImage, unfit: Unfit) -> Decision[None]:
-    """Leaderships that move from unfit brokers to fitter ones or to none, and leaderless partitions that a fit member
-    can lead."""
+    """New leaders for partitions of unfit brokers (fitter brokers, or none), and for leaderless partitions that a fit
+    member can lead."""
     failed = {node_id: frozenset(fitness.unfit) for node_id, fitness in unfit.items()}
 
     def rank(node_id: int, place: LogPlace) -> int:

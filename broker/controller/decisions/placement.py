@@ -1,6 +1,6 @@
-"""Chooses the replicas of new partitions, or checks requested ones. Pure.
+"""Chooses the replicas of new partitions, or checks requested replicas. Pure.
 
-The first replica leads and has a session. Only registered brokers are named, none twice. Leaders are spread evenly over
+The first replica leads and has a session. Only registered brokers are chosen, each once. Leaders are spread evenly over
 the brokers in session: within the topic, then over all topics. Replicas are spread over fault domains (R15): racks, or
 machines without a rack. More replicas than domains are allowed. Errors are in Kafka's words.
 """
@@ -49,7 +49,7 @@ def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
 
 
 def domain(rack: str | None, boot_id: str) -> str:
-    """The fault domain: a rack, else a machine since its last boot."""
+    """The fault domain: the rack. Without a rack it is the machine since its last boot."""
     return f"rack {rack}" if rack is not None else f"boot {boot_id}"
 
 
@@ -63,8 +63,8 @@ def _striped(domains: Mapping[int, str]) -> list[int]:
 
 
 def _from_the_idlest(order: list[int], image: ClusterImage, rows: Sequence[Row]) -> list[int]:
-    """`order`, starting with the node that leads fewest partitions of the topic, or among equals fewest partitions of
-    all topics.
+    """`order`, rotated so that the node that leads the fewest partitions of the topic is first. Among equal nodes, the
+    node that leads the fewest partitions of all topics is first.
     """
     own = Counter(row.leader for row in rows)
     newest = chain.from_iterable(topic.rows for topic in reversed(image.topics.values()))
@@ -106,8 +106,8 @@ def assigned(image: ClusterImage, assignments: Sequence[tuple[int, Sequence[int]
 
 
 def added(image: ClusterImage, assignments: Sequence[Sequence[int]], count: int, rows: Sequence[Row]) -> list[Replicas]:
-    """Replicas of `count` new partitions of a topic with these rows. ApiError unless there is one assignment each, of
-    the topic's replication factor."""
+    """Replicas of `count` new partitions of a topic with these rows. ApiError unless each partition has one assignment,
+    with the topic's replication factor."""
     if len(assignments) != count:
         raise ApiError(
             _WRONG,

@@ -1,10 +1,10 @@
 """Decides client quotas (KIP-546). Pure.
 
-Each entity is validated separately; a refused entity does not affect the others of the request. An alteration without
-effect writes nothing.
+Each entity is validated separately; a refused entity does not affect the other entities of the request. An alteration
+without effect writes nothing.
 
-Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are refused too: the
-metadata is JSON.
+Source: Kafka's ClientQuotaControlManager; refusals have its messages. Infinite values and NaN are also refused, because
+the metadata is JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OF_ADDRESSES: Final[Mapping[str, str]] = {CONNECTION_CREATION_RATE: "INT"}
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """The alteration of one entity: pairs of type and name (None: the default), and pairs of key and value (None:
-    remove it).
+    remove the quota).
     """
 
     entity: tuple[tuple[str, str | None], ...]
@@ -65,7 +65,8 @@ def sorted_entity(entity: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 def alter(
     image: ClusterImage, alterations: Sequence[Alteration], is_address: Callable[[str], bool], image_bytes: int
 ) -> Decision[Refusals]:
-    """`is_address`: whether the name of an `ip` entity is an address, or a host that has one."""
+    """Alter quotas; the refusal of each refused entity. `is_address`: whether the name of an `ip` entity is an address,
+    or a host that has one."""
     existing = {each.entity: each.quotas for each in image.quotas}
     records: dict[QuotaEntity, ClientQuotas] = {}
     refusals: dict[QuotaEntity, ApiError] = {}

@@ -2,9 +2,9 @@
 
 Source: Kafka's ReplicationControlManager.alterPartitionReassignments.
 
-- Each partition has its own result, in Kafka's order, codes and words. A move replaces an ongoing one.
-- A cancelled or replaced move removes replicas at once. Enough others must stay in sync: the minimum, without failed
-  logs, and at least one with a session and fit to lead (R19).
+- Each partition has its own result, in Kafka's order, codes and words. A new move replaces an ongoing move.
+- A cancelled or replaced move removes replicas at once. Enough other replicas must stay in sync: the minimum without
+  failed logs, and at least one that has a session and is fit to lead (R19).
 - A move without effect makes no row.
 """
 
@@ -44,7 +44,7 @@ DONE = Outcome(ErrorCode.NONE, None)
 
 
 class OngoingReassignment(NamedTuple):
-    """An ongoing move: all old and new replicas, the joining ones and the leaving ones."""
+    """An ongoing move: all old and new replicas, the joining replicas and the leaving replicas."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -55,7 +55,7 @@ class OngoingReassignment(NamedTuple):
 def reassign(
     image: ClusterImage, wanted: Sequence[Move], told: FitnessByNode | None = None, *, allows_factor_change: bool = True
 ) -> Decision[tuple[Outcome, ...]]:
-    """One outcome for each of `wanted`, in order; of a partition named twice the last valid one counts. `told`:
+    """One outcome for each of `wanted`, in order. If a partition is named twice, its last valid move counts. `told`:
     brokers' reports about their logs (None: all are sound)."""
     topics = {topic.name: topic for topic in image.topics.values()}
     rows: dict[LogPlace, Row] = {}
@@ -66,7 +66,7 @@ def reassign(
             said = said_of((topic.topic_id, move.partition))
             row = _one(image, topic, move, said, allows_factor_change=allows_factor_change)
         except ApiError as refused:
-            has_words = refused.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS  # Kafka sends only the code
+            has_words = refused.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS  # without a message, as in Kafka
             outcomes.append(Outcome(refused.code, str(refused) if has_words else None))
             continue
         place = topic.topic_id, move.partition
@@ -104,7 +104,7 @@ def over(image: ClusterImage, told: FitnessByNode | None = None) -> Decision[Non
 def _one(
     image: ClusterImage, topic: Topic, move: Move, said: PartitionFitness | None, *, allows_factor_change: bool
 ) -> Row | None:
-    """The new row; None: nothing changes."""
+    """The new row of one partition; None: nothing changes."""
     row = topic.rows[move.partition]
     if move.replicas is None:
         if not row.target:
@@ -125,8 +125,8 @@ def _one(
 def _check_who_stays(
     image: ClusterImage, topic: Topic, move: Move, named: tuple[int, ...], said: PartitionFitness | None
 ) -> None:
-    """Refuse a move that leaves too few replicas in sync, because replicas not in `named` leave before others join
-    (R19)."""
+    """Refuse a move that leaves too few replicas in sync, because replicas that are not in `named` leave before other
+    replicas join (R19)."""
     row = topic.rows[move.partition]
     stay = [node_id for node_id in row.in_sync if node_id in named]
     if len(stay) == len(row.in_sync):
@@ -154,7 +154,7 @@ def _revert(move: Move) -> str:
 def under_way(
     image: ClusterImage, wanted: Iterable[tuple[str, Sequence[int]]] | None = None
 ) -> list[tuple[str, list[OngoingReassignment]]]:
-    """Ongoing moves by topic: all, or those of `wanted`. Topics without any are left out."""
+    """Ongoing moves by topic: all, or those of `wanted`. Topics without an ongoing move are left out."""
     topics = {topic.name: topic for topic in image.topics.values()}
     asked = [(name, range(topics[name].partitions)) for name in sorted(topics)] if wanted is None else wanted
     found = []

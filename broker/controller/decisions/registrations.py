@@ -3,7 +3,7 @@
 - A session has a new broker epoch. One commit contains its beginning, the changed rows, and the end of the node's
   earlier session.
 - While the process of a session lives, another process is refused. An ended session never resumes.
-- A node that rows refer to stays in the image.
+- A node stays in the image while rows refer to it.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def end(image: ClusterImage, sessions: Collection[SessionId]) -> Decision[None]:
 
 
 def claim_records(image: ClusterImage, asked: SessionRequest, replaced: int | None) -> list[MetadataRecord]:
-    """Make the process `asked` the controller. The session of the replaced controller ends (None: that controller
-    released its lease), and the new controller's session begins unless it has one. Both changes precede the rows, so
-    that a directory does not become leader of a log that it lacks.
+    """Make the process `asked` the controller. The session of the controller `replaced` ends (None: that controller
+    released its lease). The new controller's session begins, unless it exists already. Both changes precede the rows,
+    so that a directory does not become the leader of a log that it lacks.
     """
     node = None if replaced is None or replaced == asked.node_id else image.nodes.get(replaced)
     gone = [] if node is None or not node.active else [node]
@@ -76,7 +76,8 @@ def register(
     image: ClusterImage, asked: SessionRequest, cluster_id: str, *, is_live: bool, is_silent: bool
 ) -> Decision[int]:
     """The broker epoch of the session that `asked` gets. `is_live`: the node's session belongs to another process with
-    a recent heartbeat. `is_silent`: it has had no session for one lease duration. ApiError as `BrokerRpc.register`."""
+    a recent heartbeat. `is_silent`: the node has had no session for one lease duration. ApiError as
+    `BrokerRpc.register`."""
     if asked.cluster_id != cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -87,7 +88,7 @@ def register(
     node = image.nodes.get(asked.node_id)
     last = NO_EPOCH if node is None else node.broker_epoch
     if node is not None and node.active and node.incarnation == asked.incarnation:
-        return Decision((), last)  # the response to its first request was lost
+        return Decision((), last)  # the response to the first request of this process was lost
     if node is not None and node.active and is_live and not asked.take_over:
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -109,15 +110,15 @@ def register(
 
 
 def _takes_the_last_seat(image: ClusterImage, node: Node, asked: SessionRequest) -> bool:
-    """Whether another directory registers although the earlier one is the only holder of some partition (R22)."""
+    """Whether another directory registers although the earlier directory is the only holder of some partition (R22)."""
     return asked.directory_id != node.directory_id != FORGOTTEN and any(
         row.in_sync == (node.node_id,) for topic in image.topics.values() for row in topic.rows
     )
 
 
 def lost_logs(image: ClusterImage, session: SessionId, places: Collection[LogPlace]) -> Decision[frozenset[LogPlace]]:
-    """Commit the logs that this running session lost (R18). Returns those with a new row. Without a complete other
-    replica a log keeps its row, and is decided again with a later image."""
+    """Commit the logs that this running session lost (R18). Returns the logs that got a new row. If no other replica of
+    a log is complete, the row stays, and the log is decided again with a later image."""
     if not image.has_session(*session):
         return Decision((), frozenset())
     rows = tuple(lost(image, session[0], places))
@@ -140,9 +141,9 @@ def unregister(image: ClusterImage, node_id: int) -> Decision[None]:
 
 
 def forget(image: ClusterImage, node_id: int, broker_epoch: int = NO_EPOCH) -> Decision[None]:
-    """All logs on the node count as lost; its directory can return only as an empty one. A node without partitions
-    leaves the cluster. `broker_epoch`: of its last session as the operator saw it, or NO_EPOCH. Errors as `unregister`,
-    except for assignments; STALE_BROKER_EPOCH if the node had another session after that."""
+    """All logs on the node count as lost. Its directory can return only if it is empty. A node without partitions
+    leaves the cluster. `broker_epoch`: the epoch of the node's last session that the operator saw, or NO_EPOCH. Errors
+    as `unregister`, but assigned partitions are allowed; STALE_BROKER_EPOCH if the node had a later session."""
     node = _gone(image, node_id)
     if broker_epoch not in (NO_EPOCH, node.broker_epoch):
         raise ApiError(

@@ -1,7 +1,7 @@
 """Decides the creation, growth, deletion and removal of topics. Pure.
 
-Names are unique, even if '.' and '_' count as equal. A deleted topic's name is free at once; its id is recorded until
-its files and objects are deleted (C9).
+Names are unique; '.' and '_' count as equal. A deleted topic's name is free at once; its id is recorded until its files
+and objects are deleted (C9).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NewTopic:
 
 def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_bytes: int) -> Decision[Topic]:
     """Create the topic. Refused in Kafka's order: name, configs, partitions. Raises ApiError, InvalidTopicName,
-    InvalidConfig. `broker`: the defaults for its configs."""
+    InvalidConfig. `broker`: the defaults for the topic's configs."""
     check_topic_name(wanted.name)
     if wanted.name in INTERNAL_TOPICS and not wanted.internal:
         # A client would create an ordinary topic of that name: tiered and deletable, although groups write to it.
@@ -71,7 +71,7 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
         raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     _check_count(wanted.partitions)
     factor = wanted.replication_factor
-    if wanted.internal:  # groups must not wait for brokers that may join later
+    if wanted.internal:  # fewer replicas, so that groups do not wait for brokers that may join later
         factor = min(factor, sum(node.active for node in image.nodes.values()))
     return placement.spread(image, wanted.partitions, factor)
 
@@ -102,7 +102,7 @@ def add_partitions(
     partition. None: the controller chooses the replicas."""
     topic = _named(image, name)
     if topic.internal:
-        # Kafka accepts this, and then searches groups in other partitions than those that hold them.
+        # Kafka accepts more partitions, and then searches groups in partitions that do not hold them.
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{name} is internal: with another number of partitions every group would lose what it stored",

@@ -1,7 +1,8 @@
 """State machine of the classic consumer-group protocol: events in, effects out.
 
-Handles heartbeats, leaving, commits, timers and stored records of one group; `joins` and `syncs` handle those requests,
-`rebalance` the phases. A token is answered at most once. For every parked token a timer runs or a store is pending.
+Handles heartbeats, leaving, commits, timers and stored records of one group; `joins` and `syncs` handle JoinGroup and
+SyncGroup, `rebalance` handles the phases. A token is answered at most once. For every parked token a timer runs or a
+store is pending.
 
       Empty ──Join──► PreparingRebalance ──all joined, or time──► CompletingRebalance ──leader's Sync stored──► Stable
         ▲                │  ▲                                          │                                         │
@@ -84,7 +85,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
                 group.members.leader = metadata.leader
         for member in group.members:
             group._start_session(member)
-        if len(group.members) > config.group_size_max:  # the limit was lowered: they may commit, then rebalance
+        if len(group.members) > config.group_size_max:  # the limit was lowered: members may commit and then rebalance
             group._prepare_rebalance()
         return group, group._take_effects()
 
@@ -176,7 +177,7 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
         if event.generation < 0 and event.member_id == NO_MEMBER and event.instance_id is None:
             if event.is_transactional:
                 return ErrorCode.NONE
-            return ErrorCode.UNKNOWN_MEMBER_ID  # a consumer outside group management, while the group has members
+            return ErrorCode.UNKNOWN_MEMBER_ID  # it is outside group management, but the group has members
         error = self._check_identity(event.member_id, event.instance_id, event.generation)
         if error is ErrorCode.NONE and self.state is COMPLETING and not event.is_transactional:
             # The member knows the new generation but has no assignment in it yet.
@@ -215,7 +216,8 @@ class ClassicGroup(JoiningGroup, SyncingGroup):
             self._on_assignments_stored(store, event.error)
         elif isinstance(store, StaticStore):
             self._on_static_stored(store, event.error)
-        # An empty generation that was not stored: after a restart the previous one is back, and times out.
+        # An empty generation that was not stored needs no action. After a restart the previous generation is back, and
+        # its members time out.
 
     def _on_unload(self, event: Unload) -> None:
         if self.state is DEAD:

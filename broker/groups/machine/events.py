@@ -76,7 +76,8 @@ class Heartbeat:
 
 
 class Leaver(NamedTuple):
-    """One member of a LeaveGroup. Without a member id the instance id names it (an administrator's removal)."""
+    """One member of a LeaveGroup. If an administrator removes a member, there is no member id, and the instance id
+    names the member."""
 
     member_id: str
     instance_id: str | None = None
@@ -103,14 +104,14 @@ class AdmitCommit:
 
 
 class TimerKind(Enum):
-    SESSION = "session"  # a member is silent; also limits a pending or new member
+    SESSION = "session"  # a member is silent; this timer also limits a pending or new member
     JOIN = "join"  # the end of the join phase
     SYNC = "sync"  # a member joined and never sent SyncGroup
 
 
 class Timer(NamedTuple):
     kind: TimerKind
-    member_id: str = NO_MEMBER  # of SESSION
+    member_id: str = NO_MEMBER  # set for SESSION only
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The outcome of a `Store`: NONE when it is durable, else the error for members."""
+    """The outcome of a `Store`: NONE when the record is durable, otherwise the error for members."""
 
     ticket: int
     error: ErrorCode = ErrorCode.NONE
@@ -200,7 +201,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """(Re)start `timer`. One timer of each name runs; a later call replaces it."""
+    """(Re)start `timer`. At most one timer of each name runs; a later call replaces the running timer."""
 
     timer: Timer
     delay_ms: int

@@ -1,7 +1,7 @@
 """JoinGroup: new members, rejoins, and static members that return under a new id.
 
-Source: KIP-345, KIP-394, KIP-814. Each join is answered once, at once or at the end of the join phase. A static
-member's old id is fenced before its new one is answered.
+Source: KIP-345, KIP-394, KIP-814. Each join is answered once, at once or at the end of the join phase. The old id of a
+static member is fenced before the new id is answered.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class JoiningGroup(RebalancingGroup):
         return ErrorCode.NONE
 
     def _has_room(self, event: Join) -> bool:
-        """group.max.size. A static member that returns under a new id does not count twice (in Kafka it may)."""
+        """Whether group.max.size allows another member. A static member that returns under a new id does not count
+        twice (in Kafka it may)."""
         if self.state is EMPTY:
             return True
         known_id = event.member_id
@@ -84,7 +85,7 @@ class JoiningGroup(RebalancingGroup):
             known_id = self.members.static_id(event.instance_id) or NO_MEMBER
         known = self.members.get(known_id)
         if self.state is PREPARING:
-            # Waiting members count, so that after a reduction of the limit the last members to rejoin are removed.
+            # Waiting members count, so that after a reduction of the limit the members that rejoin last are removed.
             waiting = known is not None and known.join_token is not None
             return waiting or self.members.awaiting_join < self._config.group_size_max
         return known is not None or len(self.members) < self._config.group_size_max
@@ -147,7 +148,7 @@ class JoiningGroup(RebalancingGroup):
         unchanged = member.protocols == event.protocols
         leads = self.members.is_leader(member.member_id)
         if self.state is COMPLETING and unchanged:
-            # The member probably never got the response to its first join.
+            # The member probably did not get the response to its first join.
             self._reply(event.token, self._joined(member))
         elif self.state is STABLE and unchanged and not leads:
             self._reply(event.token, self._joined(member))
@@ -198,7 +199,8 @@ class JoiningGroup(RebalancingGroup):
             if store.may_skip_assignment:
                 reply = self._joined(member, skip_assignment=leads)
             else:
-                # Before v9 a member named leader would assign; with its old id as leader it only syncs.
+                # Before v9, a member whose id is the leader's id assigns partitions. If the response names the member's
+                # old id as the leader, the member only syncs.
                 reply = self._joined(member, leader=store.leader_before)
             self._reply(self.members.take_join(member), reply)
             self._start_session(member)

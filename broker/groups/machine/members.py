@@ -1,7 +1,7 @@
 """The member set of a classic group: members, static names, votes for a protocol.
 
-A static name maps to one member. The leader, if any, is a member. `awaiting_join` and the protocol counts are those of
-the current members.
+A static name maps to one member. The leader, if any, is a member. `awaiting_join` and the protocol counts cover the
+current members.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from broker.groups.machine.events import NO_MEMBER, JoinedMember, MemberMetadata, Protocol
 
-MEMBER_OVERHEAD_BYTES = 2_000  # of a member besides its metadata (measured: 0.7 to 1.9 KB, CPython 3.11)
+MEMBER_OVERHEAD_BYTES = 2_000  # bytes of a member besides its metadata (measured: 0.7 to 1.9 KB, CPython 3.11)
 
 
 @dataclass(slots=True)
 class Member:
-    """A token is present while the member waits for that response."""
+    """One member. A token is present while the member waits for a response."""
 
     member_id: str
     instance_id: str | None
@@ -28,7 +28,7 @@ class Member:
     assignment: bytes = b""
     join_token: object | None = None
     sync_token: object | None = None
-    is_new: bool = False  # has not received a JoinGroup response, so its silence does not count yet
+    is_new: bool = False  # the member has not received a JoinGroup response, so its silence does not count yet
     subscriptions: dict[str, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Members:
         return self.leader == member_id
 
     def add(self, member: Member) -> None:
-        """Add a member. If there is no leader, it becomes the leader."""
+        """Add a member, which becomes the leader if there is no leader."""
         assert member.member_id not in self._members
         if member.instance_id is not None:
             assert member.instance_id not in self._static
@@ -106,7 +106,8 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """The caller answers the tokens of the returned member. The oldest other member becomes the leader."""
+        """Remove a member and return it; the caller answers its tokens. If the member led, the oldest other member
+        becomes the leader."""
         member = self._members.pop(member_id)
         self._count(member, -1)
         if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
@@ -156,7 +157,7 @@ class Members:
         self.size_bytes += sign * member.size_bytes
 
     def elect_joined_leader(self) -> bool:
-        """Make a member that joined the leader; False when none did."""
+        """Make a member that joined the leader. False if no member joined."""
         current = self._members.get(self.leader or NO_MEMBER)
         if current is not None and current.join_token is not None:
             return True
@@ -180,7 +181,7 @@ class Members:
         return max(votes, key=votes.__getitem__)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest of all members."""
+        """The longest rebalance timeout of all members."""
         return max(0, max((member.rebalance_timeout_ms for member in self._members.values()), default=0))
 
     def listed(self, protocol_name: str) -> tuple[JoinedMember, ...]:

@@ -43,8 +43,8 @@ PREDECESSORS: Final[dict[GroupState, frozenset[GroupState]]] = {
 
 JOIN_TIMER: Final = Timer(TimerKind.JOIN)
 SYNC_TIMER: Final = Timer(TimerKind.SYNC)
-GROUP_OVERHEAD_BYTES: Final = 2_000  # without members (measured: 1.8 KB, CPython 3.11)
-PENDING_OVERHEAD_BYTES: Final = 600  # an id that was handed out, with its timer (measured: 0.5 KB)
+GROUP_OVERHEAD_BYTES: Final = 2_000  # a group without members (measured: 1.8 KB, CPython 3.11)
+PENDING_OVERHEAD_BYTES: Final = 600  # a handed out id, with its timer (measured: 0.5 KB)
 
 
 class RebalancingGroup:
@@ -58,9 +58,9 @@ class RebalancingGroup:
         self.members = Members()
         self.state_since_ms = now_ms
         self._config = config
-        self._pending: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED, not yet joined
+        self._pending: set[str] = set()  # ids given out with MEMBER_ID_REQUIRED that have not joined yet
         self._unsynced: set[str] = set()  # members of this generation without a SyncGroup yet
-        self._is_initial = False  # preparing from Empty: the delay ends the phase, not the number of joins
+        self._is_initial = False  # the group was Empty: the delay ends the phase, not the number of joins
         self._initial_left_ms = 0
         self._initial_extends = False
         self._now_ms = now_ms
@@ -73,7 +73,7 @@ class RebalancingGroup:
         return GROUP_OVERHEAD_BYTES + self.members.size_bytes + PENDING_OVERHEAD_BYTES * len(self._pending)
 
     def metadata(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
-        """The record of this generation. `assignments` (not yet given out) replace the members' own."""
+        """The record of this generation. `assignments` (not yet given out) replace the members' assignments."""
         rows = tuple(
             member.stored(
                 self.protocol_name, member.assignment if assignments is None else assignments.get(member.member_id, b"")
@@ -103,7 +103,7 @@ class RebalancingGroup:
         self._is_initial = self.state is EMPTY
         self._move_to(PREPARING)
         if self._is_initial:
-            # A new group: other members are probably starting too, and one rebalance is cheaper than several.
+            # A new group: other members probably start at the same time, and one rebalance is cheaper than several.
             delay_ms = self._config.initial_rebalance_delay_ms
             self._initial_left_ms = max(self.members.rebalance_timeout_ms() - delay_ms, 0)
             self._initial_extends = False
@@ -210,7 +210,7 @@ class RebalancingGroup:
         token, member.sync_token = member.sync_token, None
         if token is not None:
             self._reply(token, reply)
-            self._start_session(member)  # it may have expired while the member waited
+            self._start_session(member)  # the session may have expired while the member waited
 
     def _move_to(self, state: GroupState) -> None:
         assert self.state in PREDECESSORS[state], f"{self.state} to {state}"

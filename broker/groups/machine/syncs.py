@@ -1,7 +1,7 @@
 """SyncGroup: the leader's assignments, stored and then sent to every member.
 
-Source: KIP-559. No member gets an assignment before it is stored. If it cannot be stored, every waiting member gets the
-error and the group rebalances.
+Source: KIP-559. No member gets an assignment before the assignments are stored. If they cannot be stored, every waiting
+member gets the error and the group rebalances.
 """
 
 from __future__ import annotations

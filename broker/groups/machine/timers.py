@@ -1,7 +1,7 @@
 """Deadlines by key, in a heap.
 
-A key has at most one deadline, the last one set. The heap holds at most about twice as many entries as there are keys:
-a heartbeat moves a deadline without touching the heap.
+A key has at most one deadline: the one that was set last. The heap holds at most about twice as many entries as there
+are keys: a heartbeat moves a deadline without touching the heap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Timers(Generic[K]):
         return len(self._deadlines)
 
     def start(self, key: K, at_s: float) -> None:
-        """Set or move a deadline. A later one costs no heap operation: the heap entry is moved when it is reached."""
+        """Set or move a deadline. A later deadline costs no heap operation: the heap entry is moved when its old time
+        comes."""
         self._deadlines[key] = at_s
         queued = self._queued.get(key)
         if queued is None or at_s < queued:
@@ -54,7 +55,7 @@ class Timers(Generic[K]):
             if deadline is None:
                 continue
             if deadline > at_s:
-                self._push(key, deadline)  # it was moved; if it is due too, it is popped again in its order
+                self._push(key, deadline)  # the deadline was moved; if it is due, it is popped again in its order
             else:
                 del self._deadlines[key]
                 keys.append(key)

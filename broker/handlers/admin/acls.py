@@ -1,7 +1,7 @@
 """DescribeAcls, CreateAcls, DeleteAcls (KIP-140, KIP-290).
 
 The controller decides and audits changes; any broker shows the ACLs of its image. Without an authorizer all three
-answer SECURITY_DISABLED, so that no tool believes an ACL was made.
+answer SECURITY_DISABLED, so that a tool does not believe that an ACL was made.
 
 Kafka's messages, `Acl` and `AclFilter` have the same fields in the same order (`astuple`).
 """
@@ -101,7 +101,7 @@ def _audit(context: Context, call: Call, verb: str, acls: list[Acl]) -> None:
 
 
 def _shown(acl: Acl) -> str:
-    """`Allow User:alice from * Read on Topic:LITERAL:orders`."""
+    """The ACL as text: `Allow User:alice from * Read on Topic:LITERAL:orders`."""
     return (
         f"{shown(Permission(acl.permission).name)} {acl.principal} from {acl.host} "
         f"{shown(Operation(acl.operation).name)} on {shown(ResourceType(acl.resource_type).name)}:"

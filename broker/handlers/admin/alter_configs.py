@@ -29,8 +29,8 @@ A = TypeVar("A", wire.AlterConfigsResponseResource, wire.IncrementalAlterConfigs
 
 
 class Change(NamedTuple):
-    """A resource's new configs, as functions of the old ones. The second argument `own` is true for the configs of this
-    broker alone, and false for those of all brokers.
+    """A resource's new configs, as functions of the old configs. The second argument `own` is true for the configs of
+    this broker alone, and false for the configs of all brokers.
     """
 
     of_topic: Callable[[Topic], Mapping[str, str]]
@@ -98,8 +98,8 @@ async def _answers(
     *,
     validate_only: bool,
 ) -> list[A]:
-    """One answer for each resource. Too many resources get one answer, for the first resource, because one for each
-    would take seconds."""
+    """One answer for each resource. Too many resources get one answer, for the first resource, because an answer for
+    each resource would take seconds."""
 
     def refused(resource: R, why: ThermoclineError) -> A:
         return answer_type(code_of(why), str(why), resource.resource_type, resource.resource_name)

@@ -19,7 +19,7 @@ from seams.loop.turns import Turns, next_turn
 TOPIC: Final = 2
 BROKER: Final = 4
 _CLIENT_METRICS: Final = 16
-_LISTED: Final = frozenset({TOPIC, BROKER, 8, _CLIENT_METRICS, 32})  # also loggers and groups: none have configs here
+_LISTED: Final = frozenset({TOPIC, BROKER, 8, _CLIENT_METRICS, 32})  # 8: loggers, 32: groups; none have configs here
 _KINDS_SINCE: Final = 1
 _NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 
@@ -27,10 +27,10 @@ _NODE_ID: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 async def handle_describe_configs(
     context: Context, request: wire.DescribeConfigsRequest, call: Call
 ) -> wire.DescribeConfigsResponse:
-    """Every config of each resource, or the named ones."""
+    """Every config of each resource, or the named configs."""
     response = wire.DescribeConfigsResponse()
     turns = Turns()
-    # Each resource is described once, because a broker's configs are 200 times as long as its name.
+    # Each resource is described once, even if it is named many times: its configs are 200 times as long as its name.
     named = {(each.resource_type, each.resource_name, _keys(each)): each for each in request.resources}
     for resource in named.values():
         result = wire.DescribeConfigsResponseResult(

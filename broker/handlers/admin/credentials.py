@@ -69,7 +69,7 @@ async def handle_alter_user_scram_credentials(
     result = wire.AlterUserScramCredentialsResponseResult
     changes: list[Deletion | Upsertion] = [*deletions, *upsertions]
     if len(changes) > USERS_MAX:
-        # One answer: one for each user would take seconds.
+        # One answer for all users, because an answer for each user would take seconds.
         refused = result(changes[0].user, ErrorCode.INVALID_REQUEST, _TOO_MANY)
         return wire.AlterUserScramCredentialsResponse(results=[refused])
     try:

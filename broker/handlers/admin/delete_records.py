@@ -1,8 +1,8 @@
 """DeleteRecords: moves log starts. On a tiered partition the root holds the new start before the response leaves (C26).
 
-An invalid request gets its error with any time-out. REQUEST_TIMED_OUT means that the deletion is in progress, or that a
-replica that may lead next does not know the new start yet (R7). Records of internal topics cannot be deleted. Source:
-KIP-107, KIP-204.
+An invalid request gets its error at once, whatever its time-out. REQUEST_TIMED_OUT means that the deletion is in
+progress, or that a possible next leader does not know the new start yet (R7). Records of internal topics cannot be
+deleted. Source: KIP-107, KIP-204.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broker.wire.messages import (
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets: acknowledged records count
+_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets, acknowledged records can be deleted
 _WAIT_MIN_S: Final = 1.0
 """A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so even a client with a
 time-out of 0 sees its deletion. This wait gives clients of this broker the same."""
@@ -36,7 +36,7 @@ _Deletion = tuple[LeaderReplica, int, DeleteRecordsResponsePartition]
 
 
 async def handle_delete_records(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Answer each partition once. If one is named several times the last offset counts, as in Kafka."""
+    """Answer each partition once. If a partition is named several times, the last offset counts, as in Kafka."""
     until_s = max(deadline_s(request.timeout_ms), asyncio.get_running_loop().time() + _WAIT_MIN_S)
     offsets: dict[str, dict[int, int]] = {}
     for topic in request.topics:
@@ -61,7 +61,7 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
                 answer.error_code = code_of(refused)
             else:
                 if offset > partition.log_start_offset or not partition.leader.all_know_start(offset):
-                    answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # until it is done
+                    answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless the deletion ends in time
                     deletions.append((partition, offset, answer))
                 else:
                     answer.low_watermark = partition.log_start_offset
@@ -91,8 +91,8 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
 
 
 async def _delete(context: Context, deletions: list[_Deletion], until_s: float) -> None:
-    """Move the log starts, a few at a time. Wait until the event loop's time `until_s` for the moves and for all
-    replicas to know them; unfinished moves continue in the background."""
+    """Move the log starts, a few at a time. Wait, at most until the event loop's time `until_s`, for the moves, and
+    until all replicas know the new starts. Unfinished moves continue in the background."""
     loop = asyncio.get_running_loop()
     left, to_know = iter(deletions), dict[asyncio.Future[None], _Deletion]()
     workers = [

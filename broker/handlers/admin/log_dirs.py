@@ -1,7 +1,7 @@
 """DescribeLogDirs and AlterReplicaLogDirs, as Apache Kafka with one log directory answers them.
 
-They cover the logs of this broker, led or followed. The directory is never cordoned (version 5), because there is no
-other one for new logs. Source: KIP-113, KIP-827, KIP-1066.
+The answers cover the logs of this broker, led or followed. The directory is never cordoned (version 5), because there
+is no other directory for new logs. Source: KIP-113, KIP-827, KIP-1066.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ async def handle_describe_log_dirs(
 async def handle_alter_replica_log_dirs(
     context: Context, request: wire.AlterReplicaLogDirsRequest, call: Call
 ) -> wire.AlterReplicaLogDirsResponse:
-    """Answer whether each replica is in the requested directory. If one is named twice the last directory counts, as in
-    Kafka.
+    """Answer whether each replica is in the requested directory. If a replica is named twice, the last directory
+    counts, as in Kafka.
     """
     wanted = {(topic.name, index): of.path for of in request.dirs for topic in of.topics for index in topic.partitions}
     topics: dict[str, list[wire.AlterReplicaLogDirsResponsePartition]] = {}

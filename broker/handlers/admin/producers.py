@@ -1,7 +1,7 @@
 """DescribeProducers: the idempotent producers that a partition remembers (KIP-664).
 
 A response has at most `PRODUCERS_MAX` producers and `PARTITIONS_MAX` partitions; a partition that does not fit is
-refused, not cut.
+refused as a whole.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from broker.error_codes import ErrorCode
 from broker.wire import messages as wire
 from logformat.producer_snapshot import ProducerEntry
 
-PRODUCERS_MAX: Final = 10_000  # of one answer: 2 µs each on the loop
+PRODUCERS_MAX: Final = 10_000  # most producers of one answer: 2 µs each on the loop
 PARTITIONS_MAX: Final = 10_000
 
 
 async def handle_describe_producers(
     context: Context, request: wire.DescribeProducersRequest, call: Call
 ) -> wire.DescribeProducersResponse:
-    """Id, epoch and last sequence of each producer; its last timestamp is when the broker appended its last batch."""
+    """Id, epoch and last sequence of each producer; its last timestamp is the time at which the broker appended its
+    last batch."""
     answering = _Answering(context)
     named = sum(max(1, len(topic.partition_indexes)) for topic in request.topics)
     if named > PARTITIONS_MAX:
@@ -45,7 +46,7 @@ async def handle_describe_producers(
 
 
 class _Answering:
-    """One response, and the number of producers it may still carry."""
+    """One response, and the number of producers that it may still contain."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,6 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546).
 
-The response describes the quotas of the image, so a visible quota is already in effect. Source: Kafka's
+The description shows the quotas of the image, so a visible quota is already in effect. Source: Kafka's
 ClientQuotasImage.describe.
 """
 
@@ -24,7 +24,7 @@ from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
 _NAMES_MAX: Final = 10  # host names of one request
-_RESOLVE_S: Final = 5.0  # each
+_RESOLVE_S: Final = 5.0  # longest resolution of one name
 
 
 async def handle_describe_client_quotas(
@@ -137,7 +137,7 @@ def _audit(
     context: Context, call: Call, alterations: Sequence[Alteration], refusals: Mapping[QuotaEntity, ThermoclineError]
 ) -> None:
     entities = [sorted_entity(alteration.entity) for alteration in alterations]
-    times = Counter(entities)  # an entity that occurs twice is refused, although its first alteration was made
+    times = Counter(entities)  # a repeated entity is refused, although its first alteration was made
     made = [
         alteration
         for entity, alteration in zip(entities, alterations, strict=True)

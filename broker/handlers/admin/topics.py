@@ -139,14 +139,15 @@ async def handle_delete_topics(
     await together(
         delete(name, topic_id, count)
         for (name, topic_id), count in named.items()
-        if name is not None or topic_id not in by_both  # answered already, by its name
+        if name is not None or topic_id not in by_both  # the topic was answered already, by its name
     )
     response.throttle_time_ms = mutations.throttle_ms
     return response
 
 
 def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
-    """The ids in `named`, by the names of their topics. Empty when there are too many; the request is then refused."""
+    """The ids in `named`, by the names of their topics. Empty when there are too many ids; the request is then
+    refused."""
     found: dict[str, UUID] = {}
     if len(named) <= CHANGES_PER_REQUEST_MAX:
         for name, topic_id in named:
@@ -157,7 +158,8 @@ def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -
 
 
 def _refuse_unclear(answer: wire.DeleteTopicsResponseTopic, count: int, ids: Mapping[str, UUID]) -> None:
-    """Raise ApiError in Kafka's words. `ids`: those that the request names, by the names of their topics."""
+    """Raise ApiError, in Kafka's words, unless the topic is named once, by name or by id. `ids`: the ids that the
+    request names, by the names of their topics."""
     if answer.name is None:
         if answer.topic_id == wire.ZERO_UUID:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")

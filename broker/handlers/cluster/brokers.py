@@ -66,8 +66,8 @@ async def handle_alter_partition(
 async def handle_unregister_broker(
     context: Context, request: wire.UnregisterBrokerRequest, call: Call
 ) -> wire.UnregisterBrokerResponse:
-    """Remove the node. `is_given_up`: even if partitions are assigned to it (`thermocline cluster forget`), unless it
-    had a session after that of `broker_epoch`."""
+    """Remove the node. `is_given_up`: remove it even if partitions are assigned to it (`thermocline cluster forget`),
+    unless it had a session that is later than `broker_epoch`."""
     controller, node_id = context.controller, request.broker_id
     until_s = asyncio.get_running_loop().time() + _DECIDED_S
     try:

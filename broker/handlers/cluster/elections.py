@@ -1,6 +1,6 @@
 """ElectLeaders: makes the preferred replica leader again, or elects an unclean leader.
 
-A lone broker answers what Apache Kafka answers for partitions with one replica. Only partitions whose leader may change
+A single broker answers as Apache Kafka does for partitions with one replica. Only partitions whose leader may change
 are passed to the controller, as one change. Source: KIP-183, KIP-460.
 """
 
@@ -32,7 +32,8 @@ Elections = dict[tuple[str, int], Election]
 
 
 async def handle_elect_leaders(context: Context, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
-    """For null (all partitions) the response names all topics, but only partitions that changed, as in Kafka."""
+    """Elect leaders. For null (all partitions) the response names all topics, but only the partitions that changed, as
+    in Kafka."""
     wanted, view = request.topic_partitions, ClusterView(context, call.peer.listener)
     known = request.election_type in tuple(ElectionType)
     if wanted is not None and sum(max(1, len(topic.partitions)) for topic in wanted) > _NAMED_MAX:
@@ -70,7 +71,8 @@ _NOT_NEEDED: Final = ErrorCode.ELECTION_NOT_NEEDED
 
 
 def _may_change(shown: dict[str, Topic], kind: ElectionType, name: str, index: int) -> bool:
-    """Whether the image leaves something to elect. The controller's image, which decides, may be newer."""
+    """Whether this broker's image allows an election of the partition. The controller decides by its own image, which
+    may be newer."""
     topic = shown.get(name)
     if topic is None or not 0 <= index < topic.partitions:
         return False

@@ -1,9 +1,9 @@
 """Envelope: the controller executes a client's request that another broker forwarded.
 
-It contains only an API that brokers forward, never another envelope. The client inside is authorized as if it had
-connected here, by the principal and host from the forwarding broker; only brokers may send envelopes (`brokers_only`).
-A broker that is not the controller does not open it. The response carries the position of the controller's image, which
-includes all earlier decisions. Source: KIP-590; docs/formats/broker-requests.md.
+An envelope contains only an API that brokers forward, never another envelope. The client is authorized as if it had
+connected here. The forwarding broker names its principal and host, so only brokers may send envelopes (`brokers_only`).
+A broker that is not the controller does not open the envelope. The response carries the position of the controller's
+image, which includes all earlier decisions. Source: KIP-590; docs/formats/broker-requests.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def opened(
     request: EnvelopeRequest,
     call: Call,
 ) -> EnvelopeResponse:
-    """The inner response, framed without length prefix, or the error for which the envelope was not opened."""
+    """The inner response, framed without length prefix, or the error because of which the envelope was not opened."""
     if context.forward.is_elsewhere():
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     try:
@@ -69,7 +69,7 @@ def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
     try:
         principal = request.request_principal.decode()
         address = str(ip_address(request.client_host_address)) if request.client_host_address else ""
-    except ValueError as malformed:  # UnicodeDecodeError is one
+    except ValueError as malformed:  # includes UnicodeDecodeError
         raise MalformedFrame(f"an envelope's sender: {malformed}") from None
     if not principal:
         raise MalformedFrame("an envelope without a principal")

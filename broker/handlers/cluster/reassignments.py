@@ -16,7 +16,7 @@ from broker.wire import messages as wire
 from logformat.errors import ThermoclineError
 
 _NAMED_MAX: Final = 10_000  # partitions, and topics, of one request; Kafka's own limit
-_REPLICAS_MAX: Final = 1_000  # of one partition, registered or not
+_REPLICAS_MAX: Final = 1_000  # replicas of one partition, on registered nodes or not
 
 
 async def handle_alter_partition_reassignments(

@@ -56,11 +56,11 @@ class FetchAttempt:
         self._request = request
         self._bytes_max = bytes_max
         self.answers: list[tuple[Target, FetchResponsePartition]] = []
-        self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # no such partition: last in the response
-        self.open: list[tuple[Target, Readable]] = []  # the partitions of `answers`
+        self.unknown: list[tuple[Target, FetchResponsePartition]] = []  # unknown partitions, last in the response
+        self.open: list[tuple[Target, Readable]] = []  # the readable partitions of `answers`
         self.size = 0
         self.ready = 0  # bytes that count for min_bytes; a partition cut by its limit counts as the full limit
-        self.is_behind = False  # it reads older segments or the bucket, so more bytes are available even if few fit
+        self.is_behind = False  # reads older segments or the bucket, so more bytes are available even if few fit
         self.failed = False
         self.loading: list[asyncio.Future[None]] = []
 
@@ -99,7 +99,7 @@ class FetchAttempt:
                     except DamagedLog:
                         if offset >= partition.tier.remote_end_offset:
                             raise
-                        self._read_cold(partition, offset, bytes_max, answer)  # the other tier has it (G11)
+                        self._read_cold(partition, offset, bytes_max, answer)  # the bucket has the offset (G11)
             case Route.COLD:
                 if bytes_max > 0 or self.size == 0:
                     self._read_cold(partition, offset, bytes_max, answer)
@@ -162,15 +162,15 @@ def _named(producer_id: int, first_offset: int) -> FetchResponseAbortedTransacti
 
 
 def _out_of_range(partition: Readable, offset: int) -> ErrorCode:
-    """OFFSET_NOT_AVAILABLE from a follower for an offset that its leader has, as in Kafka: after OFFSET_OUT_OF_RANGE
-    some clients (aiokafka) restart at one end of the log."""
+    """The error for an offset outside the log. As in Kafka, a follower answers OFFSET_NOT_AVAILABLE for an offset that
+    its leader has, because some clients (aiokafka) restart at one end of the log after OFFSET_OUT_OF_RANGE."""
     if isinstance(partition, FollowerFetch) and partition.lacks(offset):
         return ErrorCode.OFFSET_NOT_AVAILABLE
     return ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def check_leader_epoch(partition: Readable, epoch: int) -> None:
-    """Refuse a client whose leader epoch (−1: none) is older or newer than this one's (KIP-320)."""
+    """Refuse a client whose leader epoch (−1: none) is older or newer than this partition's (KIP-320)."""
     if epoch in (-1, partition.leader_epoch):
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -178,7 +178,8 @@ def check_leader_epoch(partition: Readable, epoch: int) -> None:
 
 
 def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchResponsePartition) -> bool:
-    """Whether the reader's last epoch ends below its fetch offset here: it read a log that was truncated (KIP-595).
+    """Whether the reader's last epoch ends here below its fetch offset. If so, the reader has records that were
+    truncated here (KIP-595).
 
     Raises OFFSET_OUT_OF_RANGE for an epoch above all epochs of this log, because there is nothing to compare, and for
     an offset below the log start with any epoch.

@@ -1,8 +1,8 @@
 """Fetch: chooses the partitions that a request reads and the time of its response.
 
-Hot partitions are answered at once, while cold ones still load (kafka#20045). A cold read that outlives its fetch
+Hot partitions are answered at once, even while cold partitions load (kafka#20045). A cold read that outlives its fetch
 continues into the cache, where the next poll finds it. An incremental fetch reads only the partitions that moved since
-the last one: without new records it costs the same for 5 and for 5 000 partitions (bench/many.py).
+the last fetch. Without new records, it costs the same for 5 and for 5 000 partitions (bench/many.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from broker.wire.messages import ZERO_UUID, FetchRequest, FetchResponse, FetchRe
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_REPORT_DELAY_S: Final = 0.01  # longest wait of a new high watermark for records to be sent with
+_REPORT_DELAY_S: Final = 0.01  # a new high watermark waits this long for records of the same response
 _FROM_FOLLOWERS: Final = 11  # the first version whose clients read from followers (KIP-392)
 READ_AT_ONCE_MAX: Final = 4_000  # partitions of a full fetch, 4 µs each
 
@@ -123,7 +123,7 @@ class Fetch:
         return self._ending_wait(result)
 
     async def attempt_in_turns(self) -> FetchAttempt:
-        """`attempt` that yields to the event loop when a full fetch has many partitions. A session is read without
+        """As `attempt`, but yields to the event loop when a full fetch has many partitions. A session is read without
         yielding, so that no move is lost; `fetch_sessions.PARTITIONS_MAX` bounds its size."""
         if self._full is None:
             return self.attempt()
@@ -136,7 +136,8 @@ class Fetch:
         return self._ending_wait(result)
 
     def report_delay_s(self) -> float | None:
-        """Seconds until new high watermarks must be sent to a follower even without records; None: there are none."""
+        """Seconds until new high watermarks must be sent to a follower even without records; None: there are no new
+        high watermarks."""
         if self._session is None or not self._session.session.unreported:
             return None
         return self._session.session.report_delay_s(self._context.world.clock.monotonic_s(), self._report_delay_s_max)
@@ -172,16 +173,16 @@ class Fetch:
             check_leader_epoch(partition, wanted.current_leader_epoch)
             if self._replica is not None:
                 target.is_at_tail = True
-                assert isinstance(partition, LeaderReplica)  # `_known` has only led partitions then
+                assert isinstance(partition, LeaderReplica)  # in this case `_known` has only led partitions
                 skip_bytes = context.config.follower_skip_bytes
                 is_read_up = replica_fetch.read(result, self._replica, partition, wanted, answer, skip_bytes)
             elif self._may_redirect and send_to_nearest(context, self._peer, self.request, partition, wanted, answer):
                 is_read_up = False
-                result.failed = True  # the client has to ask that broker: do not wait
+                result.failed = True  # the client has to ask the other broker: do not wait
             else:
                 is_read_up = result.read(partition, wanted, answer)
         except NotKnownYet as loading:
-            # The client sees this only when the fetch's time runs out first.
+            # The client sees this error only if the fetch's time runs out before the load ends.
             answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
             result.loading.append(loading.known)
             is_read_up = False
@@ -214,9 +215,9 @@ class Fetch:
     def satisfied(self, result: FetchAttempt) -> bool:
         """Whether the response should leave now: enough bytes, nothing to wait for, or an error the client must see.
 
-        An unknown partition ends no wait, because a client that asks for it in a loop would do so without pause. Bytes
-        count for min_bytes as in Kafka's DelayedFetch. With min_bytes=0 the fetch still waits for bytes that are
-        loading from the bucket.
+        An unknown partition does not end the wait, because a client that asks for it in a loop would then loop without
+        a pause. Bytes count for min_bytes as in Kafka's DelayedFetch. With min_bytes=0 the fetch still waits for bytes
+        that are loading from the bucket.
         """
         request = self.request
         if result.failed or request.max_wait_ms <= 0 or self._is_over() or len(result.unknown) == self._targets():
@@ -225,7 +226,7 @@ class Fetch:
             return True
         is_of_replicas_session = self._replica is not None and self._session is not None
         if is_of_replicas_session and any(target.must_answer(answer) for target, answer in result.answers):
-            return True  # a new high watermark is news for a replica
+            return True  # a replica's fetch is answered for a new high watermark
         enough = result.ready >= min(request.min_bytes, self._bytes_max)
         return enough and (result.size > 0 or not result.loading)
 
@@ -235,7 +236,7 @@ class Fetch:
         return 0 if self._full is None else len(self._full.targets)
 
     def _is_over(self) -> bool:
-        """Whether the session was closed or used by another request while this one waited."""
+        """Whether the session was closed or used by another request while this request waited."""
         at = self._session
         return at is not None and (at.session.epoch != at.epoch or at.session.closed)
 

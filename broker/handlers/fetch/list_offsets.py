@@ -1,8 +1,8 @@
 """ListOffsets and OffsetForLeaderEpoch: log start and end, and offsets by timestamp or epoch.
 
-A response covers one log over both tiers; consumers see offsets up to the high watermark, with
-isolation.level=read_committed up to the last stable offset. Source: KIP-79, KIP-320, KIP-405, KIP-1005, KIP-1023;
-docs/design/kafka.md.
+A response covers one log over both tiers; consumers see offsets up to the high watermark. With
+isolation.level=read_committed they see offsets up to the last stable offset. Source: KIP-79, KIP-320, KIP-405,
+KIP-1005, KIP-1023; docs/design/kafka.md.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 
 _READ_COMMITTED: Final = 1
 _DEBUGGING: Final = -2  # replica id of debugging clients (Kafka)
-_SETTLE_WAIT_S: Final = 1.0  # for a whole request: a sync takes milliseconds, unless the disk hangs
-_SEAM_LOOKS: Final = 5  # local expiry runs every few minutes, a search takes less than a second
+_SETTLE_WAIT_S: Final = 1.0  # wait of a whole request: a sync takes milliseconds, unless the disk hangs
+_SEAM_LOOKS: Final = 5  # few, because local expiry runs every few minutes and a search takes less than a second
 
 # The first version whose clients know a sentinel.
 _SINCE: Final = {
@@ -69,7 +69,7 @@ async def handle_list_offsets(
                 is_committed = request.isolation_level == _READ_COMMITTED
                 await _list(context, partition, wanted, call, answer, is_committed=is_committed)
                 if wanted.timestamp == LATEST and isinstance(partition, FollowerFetch):
-                    answer.offset = partition.log.log_end_offset  # of the replica, committed or not
+                    answer.offset = partition.log.log_end_offset  # the end of the replica's log, committed or not
             except (ThermoclineError, OSError, TimeoutError) as refused:
                 answer.error_code = code_of(refused)
             answers.append(answer)
@@ -128,8 +128,7 @@ async def _list(
 
 
 def _check_end(partition: Readable, call: Call) -> None:
-    """Refuse while the high watermark of a new leader is below that of its predecessor: records would seem lost
-    (KIP-207)."""
+    """Refuse while a new leader's high watermark is below its predecessor's: records would seem lost (KIP-207)."""
     if not partition.is_end_known:
         code = ErrorCode.OFFSET_NOT_AVAILABLE if call.version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
         raise ApiError(code, f"{partition.topic}-{partition.index}: the new leader has not committed its log yet")
@@ -173,7 +172,7 @@ def _sentinel(partition: Readable, timestamp: int, *, is_committed: bool) -> tup
         case _:
             last = partition.tier.remote_end_offset - 1
             if last < partition.log_start_offset:
-                return -1, -1  # also after tiering was switched off and the objects were deleted (ADR 26)
+                return -1, -1  # also if tiering was switched off and the objects were deleted (ADR 26)
             return last, _epoch_at(partition, last)
 
 
@@ -191,7 +190,7 @@ async def _by_time(
     *,
     is_committed: bool,
 ) -> None:
-    """The first record with a timestamp at or above the one asked for, oldest tier first."""
+    """The first record with the requested timestamp or a later timestamp. The older tier is searched first."""
     for _ in range(_SEAM_LOOKS):
         seam = partition.log.local_log_start_offset
         found = None
@@ -202,7 +201,7 @@ async def _by_time(
             local = await partition.local.offset_for_timestamp(timestamp)
             found = None if local is None else (local.timestamp, local.offset)
         if partition.log.local_log_start_offset == seam:
-            break  # else segments left the local log during the search, so that neither search saw them
+            break  # otherwise segments left the local log during the search, and neither search saw them
     else:
         raise Retryable(
             f"{partition.topic}-{partition.index}: local segments are deleted faster than they can be searched"

@@ -23,7 +23,7 @@ _WAIT_MAX_S: Final = 60.0
 
 
 def _wait_s(context: Context, fetch: Fetch, first: FetchAttempt) -> float:
-    """Longest wait of the request in seconds; while data loads, Kafka's remote.fetch.max.wait.ms."""
+    """Longest wait of the request in seconds; while data loads, this is Kafka's remote.fetch.max.wait.ms."""
     wait_ms = fetch.request.max_wait_ms
     if first.loading:
         wait_ms = max(wait_ms, context.config.cold_fetch_wait_ms_max)
@@ -44,7 +44,7 @@ class LongPoll:
         self.answer = Later(blocks=True)
         now_s = loop.time()
         until_s = now_s + _wait_s(context, fetch, first)
-        if fetch.is_of_replica:  # many polls are always parked, and their time-out may be late
+        if fetch.is_of_replica:  # many polls are always parked, and a time-out may be late
             until_s = context.world.beats.until(until_s, now_s)
         self._timer = loop.call_at(until_s, self._expire)
         self._await(first)
@@ -117,7 +117,7 @@ async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
 
 
 class _Wake:
-    """Sets an event. Partitions call it without an argument, futures with themselves."""
+    """A callback that sets an event. Partitions call it without an argument; a future passes itself."""
 
     __slots__ = ("_event",)
 

@@ -2,9 +2,9 @@
 
 As in Kafka, a throttled fetch gets no records. Its empty response leaves at once with the throttle time, and its
 session does not change. A client that fetched nothing in all windows gets the records and is throttled afterwards,
-because otherwise a batch above the quota could never be read. The size of a response is estimated before it is encoded;
-the error is below a third of its headers. Request time covers the dispatch, its task, and the attempts of a long poll.
-Source: Kafka's KafkaApis.handleFetchRequest.
+because otherwise a batch above the quota could never be read. The size of a response is estimated before it is encoded.
+The estimate is wrong by less than a third of the size of the response's headers. Request time covers the dispatch, its
+task, and the attempts of a long poll. Source: Kafka's KafkaApis.handleFetchRequest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FetchQuota:
         return bytes_max if most is None else min(bytes_max, most)
 
     def timed(self, attempt: Callable[[], FetchAttempt]) -> FetchAttempt:
-        """Make an attempt and count its time; also used for attempts after a partition moved."""
+        """Make an attempt and count its time. Attempts after a partition moved are counted too."""
         starts = self._time.start()
         try:
             return attempt()

@@ -3,11 +3,11 @@
 * A replica is served up to the log end, including bytes that the leader has not flushed. This is safe, because the high
   watermark never exceeds the leader's own flushed end.
 * A replica's offset counts as its flushed end only after its lineage agreed, and only in the session of the applied
-  image. A fetch answered with divergence or an error reports nothing. A fetch that is referred to the bucket does
-  report.
+  image. A fetch that is answered with divergence or an error reports no offset. A fetch that is referred to the bucket
+  reports its offset.
 * A replica gets no records that it should read from the bucket (`replication.catch_up`), and no bytes of the bucket.
 
-The authorizer admits such fetches on the brokers' listener only.
+The authorizer admits fetches of replicas on the brokers' listener only.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class FollowerSession(NamedTuple):
 def follower_session(request: FetchRequest, nodes: Mapping[int, Node]) -> FollowerSession | None:
     """The session of a fetching broker; None for a consumer.
 
-    Returns NO_EPOCH, which is refused as an ended session, in two cases. Below version 15 a request names no session.
-    Or the process differs from the one in the image, as in a cluster on a copy of this bucket, which assigns the same
-    epochs again.
+    Returns NO_EPOCH, which is refused as an ended session, in two cases. In the first the request has a version below
+    15 and names no session. In the second the process differs from the one in the image. This happens in a cluster on a
+    copy of this bucket, which assigns the same epochs again.
     """
     if not is_from_follower(request):
         return None
@@ -86,7 +86,7 @@ def read(
     if not is_member and _takes_from_bucket(partition, wanted, answer.verified_end, skip_bytes):
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset < log.local_log_start_offset:
-        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # also when tiering is off
+        answer.verified_end = max(answer.verified_end, log.local_log_start_offset)  # sent even if tiering is off
         raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
     if offset == log.log_end_offset:
         return True
@@ -98,7 +98,7 @@ def _takes_from_bucket(
     partition: LeaderReplica, wanted: FetchRequestPartition, verified_end: int, skip_bytes: int
 ) -> bool:
     """Whether the replica takes the records up to the verified end from the bucket. Raises ApiError while the search
-    for a later verified end is running: the replica asks again."""
+    for a later verified end is running; the replica then asks again."""
     log, tier, offset = partition.log, partition.tier, wanted.fetch_offset
     if verified_end < 0:
         return False
@@ -114,8 +114,8 @@ def _takes_from_bucket(
 
 
 def _check_session(by: FollowerSession, partition: LeaderReplica, wanted: FetchRequestPartition) -> None:
-    """As in Kafka, a broker that is not a replica asks again, because it may become one. A broker in another session
-    than the image's looks for the leader."""
+    """Check the session of the fetching broker. As in Kafka, a broker that is not a replica asks again, because it may
+    become a replica. A broker whose session differs from the image's has to look for the leader."""
     leader = partition.leader
     session = None if by.node_id == leader.node_id else leader.in_sync.row.sessions.get(by.node_id)
     if session is not None and session == by.broker_epoch:

@@ -1,7 +1,7 @@
 """Fetch responses: full, incremental, refused; and their hints to another broker (KIP-392, KIP-951).
 
-An incremental response is final: its session counts its content as sent. A leader is named only when the image has one,
-and its address only when the client's listener reaches it.
+An incremental response is final: its session counts its content as sent. A response names a leader only if the image
+has one. It has the leader's address only if the client's listener reaches the leader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_RECORDS: Final = b""
 
 
 def by_topic(answers: Iterable[tuple[Target, wire.FetchResponsePartition]]) -> list[wire.FetchResponseTopic]:
-    """Consecutive partitions of one topic share its entry, as in Kafka."""
+    """The partitions by topic. Consecutive partitions of one topic share an entry, as in Kafka."""
     topics: list[wire.FetchResponseTopic] = []
     last: Target | None = None
     for target, answer in answers:
@@ -70,7 +70,7 @@ def throttled(at: Incremental | None, throttle_ms: int) -> wire.FetchResponse:
 
 
 async def refused(request: wire.FetchRequest, code: ErrorCode) -> wire.FetchResponse:
-    """The response to a fetch that the authorizer refused: every partition has the error, and no session is touched."""
+    """The response to a fetch that the authorizer refused: every partition has the error, and no session changes."""
     response = wire.FetchResponse(error_code=code, session_id=NO_SESSION)
     turns = Turns()
     for wanted in request.topics:

@@ -16,14 +16,14 @@ from broker.security.authorizer.kinds import ResourceType
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
-_POSITIONS_PER_TURN: Final = 2_000  # of OffsetDelete, 3 µs each on the loop
-_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: in older versions a missing group is Dead, which is no error
+_POSITIONS_PER_TURN: Final = 2_000  # rows of OffsetDelete, 3 µs each on the loop
+_NOT_FOUND_SINCE: Final = 6  # DescribeGroups: in older versions a missing group is Dead, without an error
 
 
 async def handle_list_groups(
     coordinator: GroupCoordinator, request: wire.ListGroupsRequest, version: int, client: ClientInfo
 ) -> wire.ListGroupsResponse:
-    """List the groups. v4+ filters by state and returns it; v5+ does the same with the type."""
+    """List the groups. v4+ filters by state and returns the state; v5+ also filters by type and returns the type."""
     error, found = await coordinator.admin.listed(request.states_filter, request.types_filter)
     turns = Turns()
     answer = wire.ListGroupsResponse(error_code=error)
@@ -37,8 +37,8 @@ async def handle_list_groups(
 async def handle_describe_groups(
     coordinator: GroupCoordinator, request: wire.DescribeGroupsRequest, version: int, client: ClientInfo
 ) -> wire.DescribeGroupsResponse:
-    """Describe the groups. From v6 on a missing group is GROUP_ID_NOT_FOUND with a message (KIP-1043); before that it
-    is a Dead group.
+    """Describe the groups. From v6 on a missing group is GROUP_ID_NOT_FOUND with a message (KIP-1043); before v6 it is
+    a Dead group.
     """
     found = await coordinator.admin.described(request.groups)
     asked = request.include_authorized_operations
@@ -76,7 +76,7 @@ def _described(row: DescribedGroup, version: int, asked: bool) -> wire.DescribeG
             )
             for member in row.members
         ],
-        # With an authorizer, its rule of this API replaces this with the client's operations.
+        # If there is an authorizer, its rule for this API replaces this value with the client's operations.
         authorized_operations=UNRESTRICTED.operations(ResourceType.GROUP, row.group_id)
         if asked and error is ErrorCode.NONE
         else NOT_REQUESTED,
@@ -86,7 +86,7 @@ def _described(row: DescribedGroup, version: int, asked: bool) -> wire.DescribeG
 async def handle_delete_groups(
     coordinator: GroupCoordinator, request: wire.DeleteGroupsRequest, version: int, client: ClientInfo
 ) -> wire.DeleteGroupsResponse:
-    """One result a group; one named twice is answered once, as in Kafka."""
+    """One result a group. A group that is named twice is answered once, as in Kafka."""
     turns = Turns()
     answer = wire.DeleteGroupsResponse()
     until_s = coordinator.deadline()

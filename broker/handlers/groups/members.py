@@ -1,8 +1,8 @@
 """FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: messages to the coordinator and back, by version.
 
-Each handler always answers, with Kafka's codes. It may wait as long as the coordinator (a join: until the join phase
-ends); requests behind it on the connection wait too, as in Kafka. Source: Kafka protocol guide; KIP-394, 345, 559, 699,
-814.
+Each handler always answers, with Kafka's codes. It may wait as long as the coordinator (a join waits until the join
+phase ends). Meanwhile later requests of the connection wait, as in Kafka. Source: Kafka protocol guide; KIP-394, 345,
+559, 699, 814.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Locator(typing.Protocol):
         """Ensure that the key has a coordinator."""
 
     def node_of(self, key: str, /) -> int:
-        """The broker that is its coordinator; NO_LEADER: none."""
+        """The broker that coordinates the key; NO_LEADER: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ async def handle_find_coordinator(
     transactions: Locator | None = None,
 ) -> wire.FindCoordinatorResponse:
     """The leader of the key's partition and its address. `transactions`: finds coordinators of transactional ids; None:
-    they get INVALID_REQUEST with a reason, which clients do not retry. `broker_of`: brokers by id, as reached on the
-    connection's listener."""
+    transactional ids get INVALID_REQUEST with a reason, which clients do not retry. `broker_of`: brokers by id, as
+    reached on the connection's listener."""
     locators: dict[int, Locator | None] = {GROUP_KEY: coordinator, TRANSACTION_KEY: transactions}
     locator = locators.get(request.key_type)
     keys = request.coordinator_keys if version >= 4 else [request.key]
@@ -113,7 +113,7 @@ def _said(error: ErrorCode, key_type: int, version: int, *, is_served: bool) -> 
 async def handle_join_group(
     coordinator: GroupCoordinator, request: wire.JoinGroupRequest, version: int, client: ClientInfo
 ) -> wire.JoinGroupResponse:
-    """JoinGroup. v0 has no rebalance timeout and uses that of the session. In v4+ a new member must rejoin with the id
+    """JoinGroup. v0 has no rebalance timeout and uses the session timeout. In v4+ a new member must rejoin with the id
     it is given. In v9 a returning static leader may skip the assignment.
     """
     reply = await coordinator.members.join(
@@ -192,7 +192,8 @@ async def handle_heartbeat(
 async def handle_leave_group(
     coordinator: GroupCoordinator, request: wire.LeaveGroupRequest, version: int, client: ClientInfo
 ) -> wire.LeaveGroupResponse:
-    """LeaveGroup. v0–2 name one member, and the response has its error. v3+ name several, each with an error."""
+    """LeaveGroup. v0–2 name one member, and the response has its error. v3+ name several members, and the response has
+    an error for each."""
     if version < 3:
         reply = await coordinator.members.leave(request.group_id, [Leaver(request.member_id)])
         error = next((row.error for row in reply.members), ErrorCode.NONE)

@@ -22,11 +22,11 @@ from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from seams.loop.turns import next_turn
 
-_TOPIC_IDS_SINCE: Final = 10  # of OffsetCommit and OffsetFetch
+_TOPIC_IDS_SINCE: Final = 10  # versions of OffsetCommit and OffsetFetch
 _OFFSET_FETCH_TOP_ERROR_SINCE: Final = 2
 _OFFSET_FETCH_GROUPS_SINCE: Final = 8
 _COMMIT_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
-_ANSWER_ROWS_MAX: Final = 100_000  # of one OffsetFetch, over all its groups; more are INVALID_REQUEST
+_ANSWER_ROWS_MAX: Final = 100_000  # rows of one OffsetFetch, over all its groups; more are INVALID_REQUEST
 _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 
 
@@ -36,20 +36,21 @@ _ANSWER_METADATA_BYTES_MAX: Final = 16 << 20
 async def handle_offset_commit(
     coordinator: GroupCoordinator, request: wire.OffsetCommitRequest, version: int, client: ClientInfo
 ) -> wire.OffsetCommitResponse:
-    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND; in versions below 9 ILLEGAL_GENERATION."""
+    """OffsetCommit. A member of a missing group gets GROUP_ID_NOT_FOUND; in versions below 9 it gets
+    ILLEGAL_GENERATION."""
     by_id = version >= _TOPIC_IDS_SINCE
-    strangers: set[int] = set()  # indexes in request.topics of unknown ids
+    strangers: set[int] = set()  # indexes in request.topics whose id is unknown
     rows: list[CommitRow] = []
     for at, topic in enumerate(request.topics):
         name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
         if name is None:
             strangers.add(at)
-        else:  # the name may be created again while the first rows are written: the id stays the same
+        else:  # all rows get one id, even if the topic is created again while the first rows are written
             rows += _commit_rows(name, topic, topic.topic_id if by_id else coordinator.topic_id(name))
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     # One write per turn. As in Kafka every row has its own error. Unlike in Kafka, the first rows of a commit in
-    # several writes may be durable when later ones are not.
+    # several writes may be durable although later rows are not.
     answered: list[ErrorCode] = []
     until_s = coordinator.deadline()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
@@ -80,7 +81,7 @@ async def handle_offset_commit(
 
 
 def _by_name(code: ErrorCode) -> ErrorCode:
-    """Clients that name topics by name do not know UNKNOWN_TOPIC_ID."""
+    """The error for a client that uses topic names: such a client does not know UNKNOWN_TOPIC_ID."""
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code is ErrorCode.UNKNOWN_TOPIC_ID else code
 
 
@@ -167,7 +168,7 @@ def _by_topic(topics: Sequence[wire.OffsetFetchRequestTopic]) -> _Positions:
 
 
 class _ResponseQuota:
-    """Rows and metadata bytes that one response may still carry."""
+    """Rows and metadata bytes that a response may still contain."""
 
     def __init__(self) -> None:
         self._rows = _ANSWER_ROWS_MAX
@@ -222,7 +223,8 @@ def _group_answer(
     asked: _GroupQuery | None,
     topic_id_of: Callable[[str], UUID],
 ) -> wire.OffsetFetchResponseGroup:
-    """`asked`: set if topics are named by id. `topic_id_of`: the id of the topic that has a name now."""
+    """The answer for one group. `asked`: set if topics are named by id. `topic_id_of`: the id of the topic that has a
+    name now."""
     topics = [_named(topic) if asked is None else _identified(topic, asked, topic_id_of) for topic in fetched]
     if asked is not None and error is ErrorCode.NONE:
         topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
@@ -249,8 +251,8 @@ def _named(topic: FetchedOffset, topic_id: UUID = ZERO_UUID) -> wire.OffsetFetch
 def _identified(
     topic: FetchedOffset, asked: _GroupQuery, topic_id_of: Callable[[str], UUID]
 ) -> wire.OffsetFetchResponseGroupTopic:
-    """A topic's rows by its id. A topic may have been created again under the name, so an offset of another topic id
-    counts as none. If the request named no topics, the id of the first offset counts; an unstable row has none."""
+    """A topic's rows by its id. A topic may have been created again under the name, so an offset of another topic id is
+    not returned. If the request named no topics, the id of the first offset counts; an unstable row has no id."""
     topic_id = asked.ids.get(topic.topic)
     if topic_id is None:
         held = (value.topic_id for _, value in topic.partitions if value is not UNSTABLE)

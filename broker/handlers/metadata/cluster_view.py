@@ -28,7 +28,8 @@ class BrokerAt(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """`leader_id`: NO_LEADER while clients can reach no leader; `error` has the reason."""
+    """A partition as clients see it. `leader_id`: NO_LEADER while clients cannot reach the leader; `error` has the
+    reason."""
 
     error: ErrorCode
     leader_id: int
@@ -39,7 +40,7 @@ class PartitionView(NamedTuple):
 
 
 def broker_at(context: Context, listener: str, node_id: int) -> BrokerAt | None:
-    """None when the node has no session or no such listener."""
+    """The broker's address; None when the node has no session or no listener of this name."""
     node = context.metadata.image.nodes.get(node_id)
     return None if node is None or not node.active else _reached(node, listener)
 
@@ -89,13 +90,13 @@ class ClusterView:
         return self._image is self._metadata.image
 
     def shows(self, topic: Topic) -> bool:
-        """Whether clients see the topic: another broker leads a partition, or this broker opened one. A new topic thus
-        appears once it serves."""
+        """Whether clients see the topic: another broker leads a partition, or this broker opened a partition. A new
+        topic thus appears once it serves."""
         return topic.name in self._registry.topics or any(row.leader != self._node_id for row in topic.rows)
 
     def partition(self, topic: Topic, index: int) -> PartitionView:
-        """The partition as in the image; one that this broker should lead but does not serve is offline. Do not change
-        the result: equal partitions share one view, so that 10 000 take 3 ms."""
+        """The partition as in the image. A partition that this broker should lead but does not serve is offline. Do not
+        change the result: equal partitions share one view, so that 10 000 partitions take 3 ms."""
         row = topic.rows[index]
         leader, epoch = row.leader, row.leader_epoch
         if leader == self._node_id:
@@ -108,7 +109,8 @@ class ClusterView:
         return known
 
     def _seen(self, row: Row, epoch: int) -> PartitionView:
-        """`epoch`: the leader epoch; NO_EPOCH when this broker should lead and does not serve."""
+        """The view of a partition with this row. `epoch`: the leader epoch; NO_EPOCH when this broker should lead but
+        does not serve."""
         leader, error = row.leader, ErrorCode.NONE
         if leader == self._node_id and epoch == NO_EPOCH:
             return PartitionView(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, NO_EPOCH, *self._sets(row, leader))

@@ -54,7 +54,7 @@ async def handle_api_versions(
 async def handle_describe_cluster(
     context: Context, request: wire.DescribeClusterRequest, call: Call
 ) -> wire.DescribeClusterResponse:
-    """Brokers with a session, and on request those whose session ended (KIP-1073)."""
+    """Brokers with a session, and on request also brokers whose session ended (KIP-1073)."""
     if request.endpoint_type != _BROKERS_ENDPOINT:
         return wire.DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

@@ -41,7 +41,8 @@ async def handle_describe_topic_partitions(
         )
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     page = wire.DescribeTopicPartitionsResponse()
-    # Every topic takes at least one row, so only as many names as rows are sorted, and one more for the next page.
+    # Every topic takes at least one row. So the number of sorted names is the number of rows, and one for the next
+    # page.
     view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
     names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
     names, hidden = await _split(call.access, [name for name in names if name >= first], asked=bool(named))
@@ -71,7 +72,7 @@ async def handle_describe_topic_partitions(
 
 
 async def _split(access: Unrestricted, names: list[str], *, asked: bool) -> tuple[list[str], list[str]]:
-    """The names that the client may describe; also the refused ones if the request named them."""
+    """The names that the client may describe, and the refused names if the request named them."""
     if not access.is_enforced:
         return names, []
     allowed, refused = await parted_by(
@@ -107,7 +108,7 @@ def _partition(view: ClusterView, topic: Topic, index: int) -> wire.DescribeTopi
     seen, row = view.partition(topic, index), topic.rows[index]
     error, eligible = seen.error, list[int]()
     if row.leader == NO_LEADER or seen.leader_id != NO_LEADER:
-        # In-sync members without a session are Kafka's ELR. A missing leader is no error in this API.
+        # In-sync members without a session are Kafka's ELR. A missing leader is not an error in this API.
         eligible = [node_id for node_id in row.in_sync if node_id not in seen.in_sync]
         error = ErrorCode.NONE
     return wire.DescribeTopicPartitionsResponsePartition(

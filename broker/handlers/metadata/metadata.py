@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics and leaders; creates missing topics when both sides allow it.
+"""Metadata: brokers, topics and leaders; creates missing topics if the client and the broker allow it.
 
 A topic named several times is shown once, and only to clients that may describe it. A long response is encoded once for
 all equal requests at one image (`ResponseCache`); if it depends on permissions, it is shared only with clients of the
@@ -41,8 +41,8 @@ from seams.loop.turns import Turns, next_turn
 
 _NULL_TOPICS_MEAN_ALL_SINCE: Final = 1  # in v0 an empty list means all
 _NULL_NAMES_SINCE: Final = 12
-_AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # most topics in a Metadata request that creates missing ones
-_CACHED_TOPICS_MAX: Final = 16  # topics that a request may name whose response is cached
+_AUTO_CREATED_PER_REQUEST_MAX: Final = 100  # most topics in a Metadata request that creates missing topics
+_CACHED_TOPICS_MAX: Final = 16  # most topics in a request whose response is cached
 _LISTENER_NOT_FOUND_SINCE: Final = 6
 _BEFORE: Final = 2  # bytes of the error code; the index follows it in every version
 _INDEX: Final = struct.Struct(">i")
@@ -54,7 +54,7 @@ _Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
 
 
 async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> Encoded:
-    """Brokers, and the requested topics; a missing topic is created if both sides allow it."""
+    """Brokers, and the requested topics; a missing topic is created if the client and the broker allow it."""
     named = _named(request, call.version)
     hidden: list[MetadataResponseTopic] = []
     if named is not None and call.access.is_enforced:
@@ -66,8 +66,8 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
     response = await _answer(context, request, call, named)
     response.topics += hidden
     (body,) = await encoded_in_turns(ApiKey.METADATA, call.version, response)
-    assert isinstance(body, bytes)  # there are no records in it
-    # A missing topic may exist at the next request.
+    assert isinstance(body, bytes)  # the response has no records
+    # A response with a missing topic is not cached, because the topic may exist at the next request.
     is_whole = all(topic.error_code == ErrorCode.NONE for topic in response.topics)
     if key is not None and is_whole and stamp == view_stamp(context):
         context.response_cache.keep(stamp, key, body)
@@ -83,8 +83,8 @@ def _named(request: MetadataRequest, version: int) -> _Named | None:
 
 
 async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, list[MetadataResponseTopic]]:
-    """The topics that the client may describe, and the rows of the others. Such a row is the same for an existing and a
-    missing topic; a row for an id has no name."""
+    """The topics that the client may describe, and rows for the other topics. Such a row is the same for an existing
+    and a missing topic. A row for an id has no name."""
     shown: _Named = {}
     hidden: list[MetadataResponseTopic] = []
     turns = Turns()
@@ -102,10 +102,10 @@ async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, l
 
 
 def _cache_key(request: MetadataRequest, call: Call, named: _Named | None) -> Hashable | None:
-    """The cache key: everything that the response depends on besides the stamp; None if the response is not cached. It
-    does not include the permission to create topics, because only responses that found every topic are cached. It
-    includes the client's permissions if the response depends on them: it has authorized operations, or lists all
-    topics.
+    """The cache key: everything that the response depends on besides the stamp; None if the response is not cached. The
+    key does not include the permission to create topics, because only responses that found every topic are cached. The
+    key includes the client's permissions if the response has authorized operations or lists all topics, because it then
+    depends on them.
     """
     if named is not None and len(named) > _CACHED_TOPICS_MAX:
         return None
@@ -206,7 +206,8 @@ async def _create(context: Context, name: str) -> None:
 
 
 async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: float) -> MetadataResponseTopic:
-    """`create_until_s`: the event loop's time up to which a missing topic is created and waited for."""
+    """The row of one topic. `create_until_s`: the event loop's time until which the request waits for the creation of a
+    missing topic."""
     context, name = query.context, wanted.name
     if wanted.topic_id != ZERO_UUID:
         name = context.metadata.names.get(wanted.topic_id)
@@ -225,7 +226,7 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
     try:
         check_topic_name(name)
     except InvalidTopicName:
-        # A final error, because after "not available" a client would retry for ever.
+        # The error is final, because after "not available" a client would retry for ever.
         missing.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return missing
     if not creates:
@@ -237,7 +238,7 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
         made = query.topic_named(name)
         if made is not None:
             return query.shown(made)
-        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # deleted as soon as it was open
+        missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the topic was deleted as soon as it was open
     except ApiError as refused:
         missing.error_code = refused.code
     except (ThermoclineError, TimeoutError):
@@ -246,9 +247,9 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
 
 
 class PartitionEncoder:
-    """Encodes the partitions of a view: of ten thousand, most differ only in their index. The bytes equal the codec's.
+    """Encodes the partitions of a view, of which most differ only in their index. The bytes equal the codec's.
 
-    Hot path: 0.2 µs a partition, where a message and its encoding take 0.8.
+    Hot path: 0.2 µs a partition. A message and its encoding by the codec would take 0.8 µs.
     """
 
     def __init__(self, view: ClusterView, version: int) -> None:

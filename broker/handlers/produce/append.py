@@ -43,7 +43,7 @@ def append_in_transaction(
     now_ms: int,
     guard: VerificationGuard | None,
 ) -> Appended:
-    """`append_checked` for a batch within a transaction. Raises the errors of `append_checked` and of
+    """As `append_checked`, for a batch within a transaction. Raises the errors of `append_checked` and of
     `append_transactional`.
     """
     throttle = context.throttle
@@ -66,7 +66,7 @@ def append_run(
     *,
     ends_refused: bool = False,
 ) -> Appended | list[Appended | Refused]:
-    """Append a run. Returns one Appended if its batches are contiguous, else the result of each batch.
+    """Append a run. Returns one Appended if its batches are contiguous, otherwise the result of each batch.
 
     `ends_refused`: stop at the first refused batch; later batches have no result.
     """
@@ -80,7 +80,7 @@ def append_run(
             if not appended.duplicate:
                 _count(context, partition, batches, headers, appended)
                 return appended
-            # Duplicates: nothing was written, and each batch has its own earlier offset.
+            # Duplicates: nothing was written, and each batch has the offset of its first append.
     each: list[Appended | Refused] = []
     for batch, header in zip(batches, headers, strict=True):
         try:

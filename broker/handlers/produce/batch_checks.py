@@ -1,13 +1,14 @@
-"""Checks of a produced batch before its append: size, codec, timestamps, and records where needed.
+"""Checks of a produced batch before its append: size, codec, timestamps, and the records if needed.
 
-Kafka reads every record. This broker trusts a header, with two exceptions, whose records are read so that none is later
-than the topic's `message.timestamp.*.max.ms`:
+Kafka reads every record. This broker trusts a header, with two exceptions. In these cases the records are read, so that
+no record is later than the topic's `message.timestamp.*.max.ms` allows:
 
 - The greatest timestamp is below that of the first record (Sarama before 2025 writes −1).
 - The header is recognised as written by KafkaJS, which writes the timestamp of the last record.
 
-A forged header harms only its producer. `thermocline.validate.records=true` reads the records of every batch. So does a
-compacted topic: each record needs a key, and the cleaner must be able to read it (`logformat.key_check`).
+A forged header harms only its producer. With `thermocline.validate.records=true` the records of every batch are read.
+The records for a compacted topic are always read: each record needs a key, and the cleaner must be able to read the key
+(`logformat.key_check`).
 
 A valid batch is written unchanged, except that an impossible maximum timestamp is repaired. The event loop reads a
 limited number of uncompressed records, for each batch and for each request or run; a worker reads the rest.
@@ -47,13 +48,13 @@ from logformat.record_batch import (
 )
 from logformat.records import timestamp_range, validate_records
 
-ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read it back
+ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read zstd
 _RECORDS_ON_LOOP_MAX: Final = 1_000
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
 _KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
-KEYS_AT_ONCE_MAX: Final = 1_000  # of one request or run
-RECORDS_BYTES_MAX: Final = 32 << 20  # decompressed (or max.message.bytes): beyond it a zip bomb is refused
-_NAMED_MAX: Final = 3  # in the message, as in Kafka
+KEYS_AT_ONCE_MAX: Final = 1_000  # keyed records of one request or run
+RECORDS_BYTES_MAX: Final = 32 << 20  # of decompressed records (or max.message.bytes); a larger batch is refused
+_NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 
 Inspection = RecordsFound | InvalidRequest
 """Result of an inspection of the records, or the reason of a refusal."""
@@ -100,13 +101,13 @@ class LoopBudget:
 
 
 def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool, compacts: bool) -> bool:
-    """`validates`: check every record; `stamps`: the broker's time replaces the producer's; `compacts`: the topic is
-    compacted."""
+    """Whether the records of a batch have to be read. `validates`: check every record; `stamps`: the broker's time
+    replaces the producer's; `compacts`: the topic is compacted."""
     return validates or compacts or (header.lacks_max_timestamp and not stamps)
 
 
 def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool, compacts: bool) -> bool:
-    """Whether the event loop reads the records instead of a worker; counts those of a compacted topic."""
+    """Whether the event loop reads the records instead of a worker; counts the records of a compacted topic."""
     if header.attributes & CODEC_MASK:
         return False
     if validates:
@@ -127,14 +128,14 @@ def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compa
     except InvalidRequest as refused:
         return refused
     except Corrupt as unreadable:
-        # The CRC is right, so the client wrote these bytes. The error is not "corrupt", because then the client would
-        # send them again.
+        # The CRC is right, so the client wrote these bytes. The error is not "corrupt", because the client would then
+        # send the same bytes again.
         return InvalidRecordBatch(str(unreadable))
 
 
 class BatchChecks:
-    """Checks for one partition as of `now_ms`, for requests that arrived together; `renew` makes them valid for the
-    next ones.
+    """Checks for one partition as of `now_ms`, for requests that arrived together; `renew` makes the checks valid for
+    later requests.
 
     Raises ApiError when the partition accepts no batch at all.
     """
@@ -193,7 +194,7 @@ class BatchChecks:
         """Set the time of the checks. False when they are stale: the configuration changed, or too few replicas are in
         sync."""
         config = self.partition.config
-        if not self._stamps:  # else the producer's timestamps are replaced: Kafka does not judge them
+        if not self._stamps:  # otherwise the broker replaces the timestamps, and Kafka does not check them
             self._timestamp_min = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
             self._timestamp_max = now_ms + config.message_timestamp_after_max_ms
         if self._acks == -1 and not self.partition.leader.takes_all:
@@ -212,9 +213,9 @@ class BatchChecks:
     ) -> Fields:
         """The header of the batch that fills `view[pos:end]`. Raises ThermoclineError when it may not be appended.
 
-        `seen`: a worker's result for its records. Raises NeedsWorker if that is missing, or if the batch has another
-        codec than its topic and is not `recompressed`. An impossible maximum timestamp is repaired in place, together
-        with the CRC, so a second check passes.
+        `seen`: a worker's result for its records. Raises NeedsWorker if a needed result is missing, or if the batch has
+        another codec than its topic and is not `recompressed`. An impossible maximum timestamp is repaired in place,
+        together with the CRC, so a second check passes.
         """
         fields = check_fields(
             view, pos, end, self._bytes_max, self._timestamp_min, self._timestamp_max, allow_transactional
@@ -223,7 +224,7 @@ class BatchChecks:
             raise ApiError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition in a produce request")
         if self._zstd_refused and not recompressed and fields[ATTRIBUTES] & CODEC_MASK == Codec.ZSTD:
             raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or above (KIP-110)")
-        # For nearly every batch of a topic that is not compacted `must_inspect` is false.
+        # `must_inspect` is false for nearly every batch of a topic that is not compacted.
         if self._looks_closer or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
             if self._codec is not None and fields[ATTRIBUTES] & CODEC_MASK != self._codec and not recompressed:
                 raise NeedsWorker("a worker recompresses this batch for its topic (compression.type); send it again")

@@ -5,8 +5,8 @@
 3. Pack the responses (`responses`).
 
 A request is taken only under three conditions:
-* its bytes before the topics equal those of an earlier request on the general path, in which the same principal, host
-  and listener were allowed every topic, by the current ACLs;
+* its bytes before the topics equal the bytes of an earlier request on the general path. For this principal, host and
+  listener, the current ACLs allowed every topic of that request;
 * each of its batches passed the checks;
 * it need not wait for backpressure, offsets or a worker.
 
@@ -37,13 +37,13 @@ from logformat.record_batch import RECORD_COUNT, Fields
 
 
 class FastPath:
-    """The fast path of all connections. `routes`: the requests it learned from."""
+    """The fast path of all connections. `routes`: heads and topics of earlier requests."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._partitions = context.registry.partitions
         self._frame_bytes_max = context.config.request_bytes_max
-        self._budget = LoopBudget()  # of one run
+        self._budget = LoopBudget()  # the budget of one run
         self.routes = Routes(self._partitions)
 
     def answer(self, peer: Peer, view: memoryview, pos: int, end: int) -> tuple[int, int, Answer]:
@@ -81,7 +81,7 @@ class FastPath:
         return run.count, run.end, [run.answers()]
 
     def _alike(self, route: ProduceRoute, view: memoryview, pos: int, end: int, now_ms: int) -> AlikeRun | None:
-        """The requests for the same partition as the peer's last one."""
+        """The requests for the same partition as the peer's last request."""
         known = route.alike
         if known is None or route.key is None:
             return None
@@ -132,11 +132,12 @@ class MixedWalk:
         self._shares: dict[tuple[str, int], PartitionBatches] = {}
 
     def run(self, route: ProduceRoute, view: memoryview, pos: int, end: int) -> MixedRun | None:
-        """The requests of `view[pos:end]` with the head of the peer's last one; None if there is none."""
+        """The requests of `view[pos:end]` that have the head of the peer's last request; None if there is no such
+        request."""
         head, frame_bytes_max = self._head, self._context.config.request_bytes_max
         requests: list[MixedRequest] = []
         batches = 0
-        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # requests after a refused one are not appended
+        requests_max = 1 if head.acks == 0 else REQUESTS_MAX  # requests after a refused request are not appended
         while end - pos >= head.size and len(requests) < requests_max:
             size, start, correlation_id, rest = head.unpack(view, pos)
             stop = pos + 4 + size
@@ -158,8 +159,8 @@ class MixedWalk:
         return MixedRun(pos, [share for share in self._shares.values() if share.batches], head.version, requests)
 
     def _take(self, view: memoryview, found: list[Row]) -> list[BatchIndex] | None:
-        """Add the batch of each row to its partition's share. None if the request must take the general path; then no
-        share has a batch of it."""
+        """Add the batch of each row to its partition's share. None if the request must take the general path; no share
+        then has a batch of it."""
         shares = self._shares
         checked: list[tuple[PartitionBatches, Fields]] = []
         for topic, index, at, to in found:

@@ -1,8 +1,8 @@
 """Steps of a produce request, in order: wait for backpressure and offsets, inspect records in a worker, verify new
 transactions with their coordinator, recompress in workers, append, wait for acks.
 
-A request that need not wait is appended while it is dispatched. A request of very many partitions, or with batches to
-recompress, is appended in pieces, in its order; the event loop runs other work in between. The connection's next
+A request that need not wait is appended while it is dispatched. A request with very many partitions or with batches to
+recompress is appended in pieces, in its order. The event loop runs other work between the pieces. The connection's next
 request is dispatched once the request is completely appended; it does not wait for the acks.
 """
 
@@ -104,7 +104,8 @@ class ProduceFlow:
         """The backpressure or reservation that the request must wait for, or None."""
         wait: Awaitable[object] | None = self._context.throttle.wait(request)
         if wait is None and (short := produce.short_of_offsets(self._context, request)):
-            # The reservation is used up while the store is slow or away: delay first, then KAFKA_STORAGE_ERROR.
+            # While the store is slow or away, the reservation is used up. A request is then delayed, and at last gets
+            # KAFKA_STORAGE_ERROR.
             wait = produce.more_offsets(short, min(max(request.timeout_ms, 0) / 1000, _RESERVATION_WAIT_MAX_S))
         return wait
 
@@ -143,8 +144,8 @@ class ProduceFlow:
                 verification.end()
 
     async def _verified(self, call: Call, request: ProduceRequest) -> Verification | None:
-        """The coordinators' answers about transactions that begin here; None if none begins. A marker before the append
-        invalidates them.
+        """The coordinators' answers about transactions that begin here; None if no transaction begins. A transaction
+        marker that is written before the append invalidates the answers.
         """
         wanted = unverified(self._context, request)
         return await verify(self._context, call, request, wanted) if wanted else None
@@ -154,7 +155,7 @@ class ProduceFlow:
     ) -> produce.Inspections:
         """Wait for backpressure and for the workers that inspect records."""
         if throttled is not None:
-            # Wait only once; under lasting pressure the append decides. If the log failed meanwhile, its error refuses
+            # Wait only once; if the pressure lasts, the append decides. If the log failed meanwhile, its error refuses
             # the batch.
             with suppress(StorageFailed):
                 await throttled
@@ -186,8 +187,8 @@ def pieces(request: ProduceRequest, rows_max: int = ROWS_PER_TURN) -> Iterator[P
 
 
 def join(response: ProduceResponse, answered: ProduceResponse) -> None:
-    """Add the response of the next piece. A topic split between two pieces has one entry, because Sarama reads only the
-    last of two."""
+    """Add the response of the next piece. If a topic is split between two pieces, it has one entry, because Sarama
+    reads only the last entry of a topic."""
     topics, more = response.responses, answered.responses
     if topics and more and topics[-1].name == more[0].name:
         topics[-1].partition_responses += more[0].partition_responses

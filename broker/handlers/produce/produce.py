@@ -3,8 +3,8 @@
 A batch is written only after every check of its header passed. Batches of one connection are appended in the order of
 arrival, because the append happens during dispatch; only waits overlap.
 
-Hot path: most requests come as runs (`fast_path`); the others are appended by the same `append_checked`, one write a
-batch.
+Hot path: most requests come as runs (`fast_path`). Other requests are appended by the same `append_checked`, with one
+write a batch.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
                 header, budget, validates=validates, compacts=config.compacts
             ):
                 continue
-            if header.size == len(data.records) <= config.max_message_bytes:  # else the append refuses it
+            if header.size == len(data.records) <= config.max_message_bytes:  # otherwise the append refuses it
                 found.append((data, max(RECORDS_BYTES_MAX, config.max_message_bytes), config.compacts))
     return found
 
@@ -146,7 +146,7 @@ def append_all(
     recompressions: Recompressions = NO_RECOMPRESSIONS,
     verification: Verification | None = None,
 ) -> ProduceResponse:
-    """Append every batch of the request now; `pending` counts batches whose commit the response must await.
+    """Append every batch of the request now; `pending` counts the batches for whose commit the response has to wait.
     `verification`: the coordinators' answers in this turn of the event loop."""
     refusal = None
     if request.acks not in ACKS:
@@ -224,9 +224,10 @@ def _append(
 
 
 def short_of_offsets(context: Context, request: ProduceRequest) -> dict[LeaderReplica, int]:
-    """Partitions whose offset reservation ends before the request's batches would end, with these end offsets.
+    """Partitions whose offset reservation is too short for the request's batches, with the end offsets of these
+    batches.
 
-    Batches are not checked yet; the append refuses those that cannot be read here.
+    Batches are not checked yet; the append refuses batches that cannot be read here.
     """
     ends: dict[LeaderReplica, int] = {}
     for topic in request.topic_data:
@@ -262,7 +263,7 @@ def refuse(answer: ProduceResponsePartition, refused: Exception) -> None:
 
 
 def _name_records(answer: ProduceResponsePartition, refused: KeylessRecords, count_max: int) -> int:
-    """Add up to `count_max` of the records that a batch is refused for. Returns how many."""
+    """Add up to `count_max` of the records because of which a batch is refused. Returns the number of added records."""
     answer.log_start_offset = refused.log_start_offset
     named = refused.indexes[:count_max]
     answer.record_errors = [
@@ -272,8 +273,8 @@ def _name_records(answer: ProduceResponsePartition, refused: KeylessRecords, cou
 
 
 def unsupported_version(request: ProduceRequest) -> ProduceResponse:
-    """The response to Produce 0–2. They are advertised for librdkafka (KAFKA-18659), but their message formats are not
-    served."""
+    """The response to Produce 0–2. These versions are advertised for librdkafka (KAFKA-18659), but their message
+    formats are not served."""
     return ProduceResponse(
         responses=[
             ProduceResponseTopic(

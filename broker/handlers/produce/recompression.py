@@ -4,8 +4,8 @@ Workers recompress. A job belongs to the leader epoch in which it began. If that
 is refused and never written. A request's batches are recompressed in pieces and appended piece by piece. Meanwhile no
 later request of its connection is dispatched, so batches keep their order.
 
-Memory: `BATCHES_MAX` batches of all requests together are in work or wait for their append, each at most
-max.message.bytes; each of the two workers holds the decompressed records of one batch, at most `RECORDS_BYTES_MAX` or
+Memory: `BATCHES_MAX` batches of all requests together are in work or wait for their append. Each batch has at most
+max.message.bytes. Each of the two workers holds the decompressed records of one batch, at most `RECORDS_BYTES_MAX` or
 max.message.bytes. Source: Kafka's LogValidator (docs/adr/0031-recompression.md).
 """
 
@@ -61,7 +61,7 @@ class Recompressed(NamedTuple):
 
 
 def jobs(context: Context, request: ProduceRequest, version: int) -> list[Job]:
-    """The batches of the request to recompress. Those that cannot be appended anyway are left out: the append refuses
+    """The batches of the request to recompress. Batches that cannot be appended are left out: the append refuses
     them."""
     found: list[Job] = []
     for topic in request.topic_data:

@@ -15,7 +15,7 @@ from typing import Final
 from broker.wire.apis import APIS, ApiKey, is_flexible
 from broker.wire.primitives import uvarint
 
-_ERRORS_SINCE: Final = 8  # record errors and an error message
+_ERRORS_SINCE: Final = 8  # version since which a row has record errors and an error message
 _LOG_START_SINCE: Final = 5
 ALIKE_SINCE: Final = _LOG_START_SINCE  # no client of today sends an older version
 
@@ -25,7 +25,7 @@ _HEAD: Final = struct.Struct(">ii")  # size, correlation id
 _PREFIX_SIZE: Final = 4
 _NO_THROTTLE: Final = bytes(4)
 _NO_TAGS: Final = b"\0"
-_NULL: Final = (b"\xff\xff", b"\0")  # a string, inflexible and flexible
+_NULL: Final = (b"\xff\xff", b"\0")  # a null string in an inflexible and in a flexible version
 _OUTCOME: Final = struct.Struct(">hqqq")
 _INT64_SIZE: Final = 8
 
@@ -50,7 +50,7 @@ class _Form:
     def __init__(self, version: int) -> None:
         self.flexible = is_flexible(ApiKey.PRODUCE, version)
         tags = _NO_TAGS if self.flexible else b""
-        self.before = tags  # the header's tag section
+        self.before = tags  # the tag section of the response header
         self.after = _NO_THROTTLE + tags
         self.topic_end = tags
         self.says_start = version >= _LOG_START_SINCE
@@ -68,7 +68,8 @@ class _Form:
         return (uvarint(len(data) + 1) if self.flexible else _INT16.pack(len(data))) + data
 
     def row_in_parts(self, index: int, outcome: Outcome) -> bytes:
-        """A row of any kind, also with a message or without log start offset. `row` packs the others."""
+        """Pack a row of any kind, also one with a message or without log start offset. `row` packs only the usual
+        rows."""
         error, base_offset, append_time_ms, log_start_offset, message = outcome
         facts = _INT32.pack(index) + _OUTCOME.pack(error, base_offset, append_time_ms, log_start_offset)
         if not self.says_start:
@@ -122,7 +123,7 @@ class AlikeAnswer:
         self._pack = struct.Struct(f">ii{len(self._before)}shqqq{len(self._after)}s").pack
 
     def one(self, correlation_id: int, outcome: Outcome) -> bytes:
-        """The response to one request, for any result."""
+        """The response to one request with any result."""
         return answer(self._version, correlation_id, ((*self._row, outcome),))
 
     def joined(

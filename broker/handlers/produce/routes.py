@@ -1,8 +1,9 @@
 """Remembers heads of requests on the general path, and the partition to which each peer produces.
 
-A head is stored only from a request that was read in full and whose principal was allowed every topic stored here. It
-is used for no other principal, host or listener. Unknown topic names are not stored. When the authorizer's decisions
-change, all heads are dropped (`Routes.forget`), and the next request of each peer takes the general path.
+A head is stored only from a request that was read in full and whose principal may write to every topic that the head
+names. A head is not used for another principal, host or listener. Unknown topic names are not stored. When the
+authorizer's decisions change, all heads are dropped (`Routes.forget`), and the next request of each peer takes the
+general path.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ class ProduceRoute:
         self.head = head
         self.principal = principal
         self.client_id = client_id  # client id of the head
-        self.allowed_at = allowed_at  # `Routes.forgotten` when it was made
-        self.key: tuple[str, int] | None = None  # of its last request for one partition
+        self.allowed_at = allowed_at  # `Routes.forgotten` when this route was made
+        self.key: tuple[str, int] | None = None  # topic and index of the last request for one partition
         # Set after a second request for that partition:
         self.alike: AlikeHead | None = None
         self.form: AlikeAnswer
         self.checks: BatchChecks
 
     def expect(self, view: memoryview, pos: int, row: Row, checks: BatchChecks) -> None:
-        """Note that the request at `pos` is for one partition. After the second one for the same partition, more are
-        expected."""
+        """Note that the request at `pos` is for one partition. After the second request for the same partition, more
+        such requests are expected."""
         head, topic, index = self.head, row[0], row[1]
         if self.key != (topic, index):
             self.key = topic, index
@@ -69,7 +70,7 @@ class Routes:
     def learn(self, peer: Peer, frame: memoryview, body_at: int, call: Call, request: ProduceRequest) -> None:
         """Store the head and the topics of a request that the general path took; its body begins at `body_at`."""
         if request.transactional_id is not None or request.acks not in ACKS:
-            return  # refused
+            return  # the request was refused
         partitions = self._partitions
         names = [
             topic.name

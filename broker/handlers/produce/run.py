@@ -1,7 +1,7 @@
 """A run of produce requests with one joined answer.
 
-Batches are appended partition by partition (`PartitionBatches`), each once and in the order of arrival. Responses
-follow the order of the requests; each has the results of its own batches.
+Batches are appended partition by partition (`PartitionBatches`), each batch once and in the order of arrival. Responses
+follow the order of the requests. A response has the results of its request's batches.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PartitionBatches:
         return [one for one in result if not isinstance(one, Appended)]
 
     def fail(self, why: Exception) -> None:
-        """The commit failed with `why`. Batches that were already committed succeed, as if each had been appended
+        """The commit failed with `why`. Batches that were already committed succeed, as if each batch had been appended
         alone."""
         appended = self.appended
         if appended is not None:
@@ -118,7 +118,7 @@ class MixedRun:
 
     @property
     def tried(self) -> int:
-        """Requests that were tried: all (see `AlikeRun.tried`)."""
+        """Number of tried requests: all of them (see `AlikeRun.tried`)."""
         return self.count
 
     def answers(self) -> bytes:
@@ -149,7 +149,7 @@ class AlikeRun:
 
     @property
     def tried(self) -> int:
-        """Requests whose batch was tried; a refused batch can end the run before the others."""
+        """Number of requests whose batch was tried. A refused batch can end the run before later batches."""
         return len(self.shares[0].each) or self.count
 
     def answers(self) -> bytes:

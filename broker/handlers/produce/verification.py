@@ -1,10 +1,11 @@
 """Asks the coordinator before the first batch of a transaction is appended (TX4, KIP-890).
 
-From Produce 12 on the broker adds the partition to the transaction. In earlier versions the client added it, and the
-broker only verifies that. The coordinator is not asked about a transaction that is open here. The answer is valid for
-an append in the same turn of the event loop; the partition's guard shows whether a marker was written meanwhile. While
-markers of the previous transaction are in flight, the coordinator is asked again for a while, because a client would
-wait for its `retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend."""
+From Produce 12 on the broker adds the partition to the transaction. In earlier versions the client added the partition,
+and the broker only verifies this. The coordinator is not asked about a transaction that is open here. The answer is
+valid for an append in the same turn of the event loop; the partition's guard shows whether a marker was written
+meanwhile. While markers of the previous transaction are in flight, the coordinator is asked again for a while, because
+otherwise the client would wait for its `retry.backoff.ms`. Source: Kafka's AddPartitionsToTxnManager and
+ReplicaManager.handleProduceAppend."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from logformat.record_batch import HEADER_SIZE, MAGIC, read_header
 
 ADDS_SINCE: Final = 12
 _ABORTABLE_SINCE: Final = 11
-_PAUSE_S: Final = 0.002  # about the time of a marker; each further pause is twice as long, up to the configured one
-# The coordinator is unavailable: clients repeat a produce after this error.
+_PAUSE_S: Final = 0.002  # about the time of a marker; each further pause is twice as long, up to the configured pause
+# The coordinator is unavailable: clients repeat a produce after these errors.
 _AWAY: Final = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -67,7 +68,7 @@ class Verification:
         self._refused[id(data)] = why
 
     def end(self) -> None:
-        """The request is appended, or given up."""
+        """End the guards: the request is appended, or given up."""
         for partition, guard in self._guards.values():
             partition.guards.end(guard)
 
@@ -91,7 +92,7 @@ def unverified(context: Context, request: ProduceRequest) -> Unverified:
 
 async def verify(context: Context, call: Call, request: ProduceRequest, found: Unverified) -> Verification:
     """Ask about the batches that `unverified` found in this turn, once per producer. The caller appends in the turn in
-    which this returns, and calls `end` on the result."""
+    which this call returns, and then calls `end` on the result."""
     verification = Verification()
     adds = call.version >= ADDS_SINCE
     asked: dict[tuple[int, int], _Wanted] = {}
@@ -119,7 +120,7 @@ async def _ask(
     wanted: _Wanted,
     verification: Verification,
 ) -> None:
-    """Ask about one producer's batches, and refuse those that may not be appended."""
+    """Ask about one producer's batches, and refuse batches that may not be appended."""
     assert context.verifier is not None and request.transactional_id is not None
     adds, limits = call.version >= ADDS_SINCE, context.config.transactions
     loop = asyncio.get_running_loop()

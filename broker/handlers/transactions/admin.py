@@ -1,8 +1,8 @@
 """DescribeTransactions, ListTransactions (KIP-664, KIP-994, KIP-1152).
 
-Our additional fields are for brokers: the transaction's epoch, the client's version, whether the transaction has a
-given partition, its start, and its previous producer id. The last one finds a transaction whose end took a new id. The
-answer also lists the partitions of `__transaction_state` that it covers.
+Thermocline's additional fields are for brokers: the transaction's epoch, the client's version, whether the transaction
+has a given partition, its start, and its previous producer id. The previous producer id finds a transaction whose end
+took a new id. The answer also lists the partitions of `__transaction_state` that the answer covers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HIDDEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 async def handle_describe_transactions(
     context: Context, request: wire.DescribeTransactionsRequest, call: Call
 ) -> wire.DescribeTransactionsResponse:
-    """An id named twice is answered once."""
+    """Describe transactions. An id that is named twice is answered once."""
     coordinator = context.transactions
     answer = wire.DescribeTransactionsResponse()
     turns, room = Turns(), ANSWER_BYTES_MAX
@@ -57,7 +57,7 @@ async def handle_describe_transactions(
 def _described_by(
     coordinator: TransactionCoordinator | None, transactional_id: str
 ) -> tuple[ErrorCode, Transaction | None]:
-    """A read-only broker coordinates nothing."""
+    """The error, or the transaction. A read-only broker (`coordinator` None) has no transactions."""
     if coordinator is None:
         return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, None
     return coordinator.describe(transactional_id)
@@ -81,7 +81,7 @@ def _described(found: Transaction) -> wire.DescribeTransactionsResponseState:
 async def handle_list_transactions(
     context: Context, request: wire.ListTransactionsRequest, call: Call
 ) -> wire.ListTransactionsResponse:
-    """The response lists unknown state names; they match nothing."""
+    """List transactions. Unknown state names match no transaction, and the response lists them."""
     coordinator = context.transactions
     if coordinator is None:
         return wire.ListTransactionsResponse()
@@ -139,9 +139,9 @@ def _has(transaction: Transaction, request: wire.ListTransactionsRequest) -> boo
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
-    """Raises re.error. Kafka's RE2J needs no limit. Python does: with at most two repetitions and no repeated group its
-    time is at most quadratic in an id's length. Syntax that Python and RE2J read differently, or that only one of them
-    knows, is refused.
+    """Compile a pattern. Raises re.error. Kafka's RE2J needs no limit, but Python's `re` does: with at most two
+    repetitions and no repeated group, its time is at most quadratic in an id's length. Syntax that Python and RE2J read
+    differently, or that only one of them knows, is refused.
     """
     if not text:
         return None

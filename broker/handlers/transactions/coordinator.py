@@ -1,8 +1,8 @@
 """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: messages to the transaction coordinator and back, by
 version.
 
-Until version 2 of a request (4 of InitProducerId) clients know PRODUCER_FENCED as INVALID_PRODUCER_EPOCH. Source: Kafka
-4.3's `KafkaApis`; KIP-98, 360, 588, 890."""
+Before version 2 of a request (version 4 of InitProducerId), clients get INVALID_PRODUCER_EPOCH instead of
+PRODUCER_FENCED. Source: Kafka 4.3's `KafkaApis`; KIP-98, 360, 588, 890."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from seams.loop.turns import Turns, next_turn
 
 _FENCED_SINCE: Final = 2
 _INIT_FENCED_SINCE: Final = 4
-_BATCHED_SINCE: Final = 4  # AddPartitionsToTxn of brokers
+_BATCHED_SINCE: Final = 4  # AddPartitionsToTxn that brokers send
 _EPOCH_BUMP_SINCE: Final = 5  # EndTxn of transaction version 2
-PARTITIONS_MAX: Final = 100_000  # of one AddPartitionsToTxn, 3 µs each; a transaction takes fewer
+PARTITIONS_MAX: Final = 100_000  # most partitions of one AddPartitionsToTxn, 3 µs each; a transaction takes fewer
 
 
 def _coordinator(context: Context) -> TransactionCoordinator:
-    assert context.transactions is not None  # else these APIs are not served
+    assert context.transactions is not None  # without a coordinator these APIs are not served
     return context.transactions
 
 
@@ -42,7 +42,7 @@ def _shown(error: ErrorCode, version: int, fenced_since: int = _FENCED_SINCE) ->
 async def handle_init_producer_id(
     context: Context, request: wire.InitProducerIdRequest, call: Call
 ) -> wire.InitProducerIdResponse:
-    """Answer with a new id for an idempotent producer, or with the next epoch of a transactional one."""
+    """Answer with a new id for an idempotent producer, or with the next epoch of a transactional producer."""
     has_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH
     if has_id != has_epoch:
         return wire.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
@@ -68,7 +68,8 @@ _Topics = Sequence[wire.AddPartitionsToTxnRequestTopic | wire.AddPartitionsToTxn
 async def handle_add_partitions_to_txn(
     context: Context, request: wire.AddPartitionsToTxnRequest, call: Call
 ) -> wire.AddPartitionsToTxnResponse:
-    """Version 4 and later come from brokers, for several transactions; `verify_only` adds nothing."""
+    """AddPartitionsToTxn. Requests of version 4 and later come from brokers, for several transactions. With
+    `verify_only` no partition is added."""
     if call.version < _BATCHED_SINCE:
         topics = request.v3_and_below_topics
         errors = await _add(
@@ -135,8 +136,8 @@ async def _add(
     *,
     verify_only: bool = False,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """The error of each partition. Either all are added or none: if one does not exist, the others get
-    OPERATION_NOT_ATTEMPTED."""
+    """The error of each partition. Either all partitions are added or none: if a partition does not exist, the other
+    partitions get OPERATION_NOT_ATTEMPTED."""
     keys = [(topic.name, index) for topic in topics for index in topic.partitions]
     if len(keys) > PARTITIONS_MAX:
         return dict.fromkeys(keys, ErrorCode.POLICY_VIOLATION)
@@ -167,8 +168,8 @@ async def _add(
 
 
 def _partition(context: Context, name: str, meant: UUID, index: int) -> TransactionalPartition | None:
-    """The partition of the current topic of the name; None: it does not exist, or the name belongs to another topic
-    now."""
+    """The partition of the current topic of the name; None: the partition does not exist, or the name belongs to
+    another topic now."""
     facts = context.metadata.facts(name)
     if facts is None or not 0 <= index < facts.partitions or meant not in (ZERO_UUID, facts.topic_id):
         return None
@@ -198,8 +199,8 @@ def offsets_partition(context: Context, group_id: str) -> TransactionalPartition
 
 
 async def handle_end_txn(context: Context, request: wire.EndTxnRequest, call: Call) -> wire.EndTxnResponse:
-    """Answered when the decision is durable. From version 5 on each end bumps the epoch, and the response has the new
-    one."""
+    """EndTxn, answered when the decision is durable. From version 5 on each end bumps the epoch, and the response has
+    the new epoch."""
     bumps = call.version >= _EPOCH_BUMP_SINCE
     reply = await _coordinator(context).end(
         request.transactional_id,

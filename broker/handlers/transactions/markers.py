@@ -1,10 +1,10 @@
 """WriteTxnMarkers: a coordinator ends transactions in partitions that are led here (KIP-98, TX15).
 
 All markers of a request for one partition are one append. A partition is answered when its markers are below the high
-watermark, so that no leader change can remove an answered marker (TX22). A topic that was deleted and created again
-under its name is another topic: a request with topic ids writes no marker to the new one (TX39). While a producer's
+watermark, so that no leader change can remove an answered marker (TX22). If a topic was deleted and created again under
+its name, a request with topic ids does not write the old topic's markers to the new topic (TX39). While a producer's
 transaction is undecided behind a gap, its markers are refused and must be sent again, because readers may have seen an
-outcome in the bucket that differs from the one of a restored coordinator (TX10). Admin clients may send this request,
+outcome in the bucket that differs from the restored coordinator's outcome (TX10). Admin clients may send this request,
 as Kafka's `kafka-transactions.sh abort` does (TX42). `broker.security.rules` has the permissions.
 """
 
@@ -23,8 +23,8 @@ from logformat.errors import ThermoclineError
 from logformat.transaction_marker import TransactionMarker
 from seams.loop.turns import Turns, next_turn
 
-COMMIT_TIMEOUT_S: Final = 10.0  # of a request; its coordinator sends unanswered markers again
-ROWS_MAX: Final = 100_000  # partitions of all markers of a request; further ones are refused
+COMMIT_TIMEOUT_S: Final = 10.0  # wait of a request; its coordinator sends unanswered markers again
+ROWS_MAX: Final = 100_000  # partitions of all markers of a request; further partitions are refused
 _AT_ONCE_MAX: Final = 1_000  # markers of one append: 10 µs each
 
 Row = wire.WriteTxnMarkersResponsePartition
@@ -63,14 +63,14 @@ async def handle_write_txn_markers(
                 elif marker.producer_id < 0 or marker.producer_epoch < 0 or marker.transaction_version < 0:
                     row.error_code = ErrorCode.INVALID_REQUEST
                 elif marker.producer_id in partition.undecided:
-                    row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # sent again
+                    row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # the coordinator sends the marker again
                 else:
                     wanted.setdefault(partition, []).append((marker, row))
                 if turns.over():
                     await next_turn()
-            if turns.over():  # a topic without partitions is also a row
+            if turns.over():  # a topic without partitions also counts as a row
                 await next_turn()
-        if topics:  # a marker for no partition has no answer
+        if topics:  # a marker without partitions has no answer
             response.markers.append(wire.WriteTxnMarkersResponseMarker(producer_id=marker.producer_id, topics=topics))
     until_s = asyncio.get_running_loop().time() + COMMIT_TIMEOUT_S
     committing = []
@@ -87,7 +87,7 @@ async def handle_write_txn_markers(
 def _append(
     context: Context, partition: LeaderReplica, markers: list[tuple[TransactionMarker, Row]], until_s: float
 ) -> asyncio.Future[None]:
-    """Append the markers now; the future is done when their rows have their results."""
+    """Append the markers now; the future is done when the rows of the markers have their results."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         results = partition.append_markers([marker for marker, _ in markers], context.world.clock.wall_ms())

@@ -39,7 +39,7 @@ async def handle_txn_offset_commit(
             rows.append(CommitRow(topic.name, partition, offset, epoch, metadata, topic_id))
             if turns.over():
                 await next_turn()
-        if turns.over():  # a topic without partitions counts, too
+        if turns.over():  # a topic without partitions also counts as a row
             await next_turn()
     producer = Producer(request.producer_id, request.producer_epoch)
     member = AdmitCommit(None, request.member_id, request.generation_id, request.group_instance_id)
@@ -57,11 +57,11 @@ async def handle_txn_offset_commit(
     # One write per turn, as in OffsetCommit; a request without rows also asks the coordinator.
     answered: list[ErrorCode] = []
     starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
-    if not request.group_id:  # OffsetCommit accepts this group id, TxnOffsetCommit does not
+    if not request.group_id:  # OffsetCommit accepts the empty group id, TxnOffsetCommit does not
         answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
     for start in starts:
         if start:
-            await next_turn()  # a refused part did not wait
+            await next_turn()  # needed because a refused write does not wait
         answered += await groups.offsets.commit_in_transaction(
             request.group_id, member, rows[start : start + _ROWS_PER_TURN], producer, verify, until_s=until_s
         )
@@ -83,9 +83,9 @@ async def handle_txn_offset_commit(
 
 
 def _shown(error: ErrorCode, version: int) -> ErrorCode:
-    """The transaction coordinator's answer, as an error that clients of this API know."""
+    """The transaction coordinator's error, translated to an error that clients of this API know."""
     if error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR):
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # which all of them repeat
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # every client repeats the request after this error
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_SINCE:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if error is ErrorCode.PRODUCER_FENCED:

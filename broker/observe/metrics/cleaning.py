@@ -1,4 +1,4 @@
-"""Metrics of compaction. The help texts have Kafka's names."""
+"""Metrics of compaction. The help texts contain Kafka's names."""
 
 from __future__ import annotations
 

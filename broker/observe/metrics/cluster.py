@@ -1,7 +1,7 @@
 """Metrics of the cluster: controller, sessions, partitions, replication, commit times.
 
 Metrics that Kafka also has are defined as in Kafka (KafkaController, ReplicaManager). One broker counts each partition:
-its leader, or the controller if it has none.
+its leader, or the controller if the partition has no leader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.replication.catch_up import ReplicationCounters
 
 
 def cluster_metrics(sources: Sources, seen: ClusterSummary, late: list[LateReplica]) -> Iterator[Metric]:
-    """`late`: replicas of partitions led here."""
+    """Metrics of the cluster. `late`: late replicas of partitions that this broker leads."""
     yield from _who(sources, seen)
     yield from _partitions(seen)
     yield from _turnover(sources.turnover)

@@ -43,7 +43,7 @@ def exposition(
     cluster: ClusterSummary | None = None,
 ) -> bytes:
     """All metrics; `sources` and `groups` are None until the broker serves. `seen`, `cluster`: results of earlier walks
-    over all partitions; None: walk now, without yielding.
+    over all partitions; None: this call walks, without yielding.
     """
     if seen is None:
         partitions = None if sources is None else sources.context.registry
@@ -105,7 +105,7 @@ class _BrokerCollector:
 
 
 def condition_metrics(held: Collection[str]) -> Metric:
-    """`held`: names of the conditions that hold."""
+    """One sample for each condition. `held`: names of the conditions that hold."""
     return gauges(
         "condition",
         "1 while the condition holds; tier status and GET /broker have a sentence, operations.md a section on each",
@@ -115,7 +115,7 @@ def condition_metrics(held: Collection[str]) -> Metric:
 
 
 def health_metrics(startup: StartupSources) -> Iterator[Metric]:
-    """Available from the first second."""
+    """Metrics of health, available from the first second."""
     yield gauge("ready", "1 while clients are answered; when 0, GET /readyz has the reason", startup.health.is_ready)
     yield gauge(
         "store_reachable",

@@ -43,8 +43,8 @@ def histogram(
     found: Iterable[tuple[tuple[str, ...], Sequence[int], float]],
     labels: Sequence[str] = (),
 ) -> Metric:
-    """`found`: label values, counts by bucket (one more than the bounds), sum of seconds. The exposed buckets are
-    cumulative; the last is +Inf."""
+    """A histogram family. `found`: label values, counts by bucket (one more than the bounds), sum of seconds. The
+    exposed buckets are cumulative; the last is +Inf."""
     family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
     for of, buckets, seconds in found:
         family.add_metric(of, list(_cumulative(bounds_s, buckets)), seconds)

@@ -23,15 +23,15 @@ def _version() -> str:
     try:
         return version("thermocline")
     except PackageNotFoundError:
-        return "unknown"  # run from a tree that was never installed
+        return "unknown"  # the broker runs from a tree that was not installed
 
 
 VERSION: Final = _version()
 
 
 class LoopLag:
-    """How late the event loop runs a timer of 0.1 s, as a histogram and as the longest since the last scrape. Every
-    response waits at least that long."""
+    """Delays with which the event loop runs a timer of 0.1 s: a histogram, and the longest delay since the last scrape.
+    Each delay also delays every response."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)

@@ -1,4 +1,5 @@
-"""Client quotas: how often clients were throttled, and how long. Labels are kinds: names of clients have no bound."""
+"""Client quotas: how often clients were throttled, and how long. Labels are kinds of quotas, because the number of
+client names is not bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from broker.quotas.client_quotas import QuotaManagers
 
 
 def quota_metrics(quotas: QuotaManagers, delayed: int) -> Iterator[Metric]:
-    """`delayed`: connections whose address opened them too fast."""
+    """Metrics of quotas. `delayed`: connections whose address opened them too fast."""
     yield counters(
         "quota_throttles",
         "responses that throttled their client, by the quota that it is over; `thermocline quota list` shows them",

@@ -1,5 +1,5 @@
-"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are those in `tiering`; figures that also
-fall are gauges.
+"""Metrics of the bucket: store calls, copying, expiry, cold reads. The names are the same as in `tiering`. Figures that
+can fall are gauges.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TEXTS: Final = {
 
 
 def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int]) -> Iterator[Metric]:
-    """Figures by name, with those of cold reads."""
+    """Figures by name, including the figures of cold reads."""
     for name, value in totals.items():
         make = gauge if name in _GAUGES else counter
         yield make(name, TEXTS.get(name, name.replace("_", " ")), value)
@@ -63,7 +63,7 @@ def figures_metrics(totals: Mapping[str, float], latency_buckets: Sequence[int])
 
 
 def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
-    """`cold_bytes`: bytes of all partitions in the bucket."""
+    """Metrics of tiering. `cold_bytes`: bytes of all partitions in the bucket."""
     tiers = sources.tiers
     yield from figures_metrics(tiers.figures(), tiers.cold.latency_buckets)
     yield gauge(

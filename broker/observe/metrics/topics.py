@@ -1,8 +1,8 @@
 """Metrics of topics and partitions: bytes produced and fetched, offsets, tiering lag.
 
-The first TOPICS_MAX topics have separate series, and the first PARTITIONS_MAX of their partitions have offsets. All
-others are summed under an empty label, which Prometheus treats as no label. Sums are thus right, and clients cannot
-make a scrape grow. A scrape walks the partitions once, in turns of 5 ms.
+The first TOPICS_MAX topics have separate series, and the first PARTITIONS_MAX partitions of these topics have offsets.
+All other topics are summed under an empty label, which Prometheus treats as no label. Sums are thus right, and clients
+cannot make a scrape grow without bound. A scrape walks the partitions once, in turns of 5 ms.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PartitionFigures:
 
 
 def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()) -> PartitionFigures:
-    """The figures, collected at once; for few partitions. `reads`: consumers' fetches from followed partitions."""
+    """The figures, collected at once. Used for few partitions. `reads`: consumers' fetches from followed partitions."""
     seen = PartitionFigures()
     for partition in partitions:
         seen.add(partition)
@@ -122,7 +122,7 @@ def collect_figures(partitions: Iterable[LeaderReplica], reads: Iterable[Followe
 async def collect_figures_in_turns(
     partitions: Iterable[LeaderReplica], reads: Iterable[FollowerFetch] = ()
 ) -> PartitionFigures:
-    """As `collect_figures`, in turns with other work; for thousands of partitions."""
+    """As `collect_figures`, in turns with other work; used for thousands of partitions."""
     seen = PartitionFigures()
     turns = Turns(_PARTITIONS_PER_TURN)
     for partition in tuple(partitions):
@@ -189,8 +189,8 @@ def _offsets(partition: LeaderReplica, tier: TierStatus) -> tuple[int, ...]:
 
 
 def late_replicas(partition: LeaderReplica) -> list[LateReplica]:
-    """Late replicas with a session, of a partition led here. A replica with all records that the log had half a second
-    ago is not late."""
+    """Late replicas with a session, of a partition led here. A replica that has all records which the log had half a
+    second ago is not late."""
     leader, log = partition.leader, partition.log
     if not partition.leading or not leader.late_since_ms:
         return []

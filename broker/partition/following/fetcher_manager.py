@@ -1,6 +1,5 @@
-"""The fetchers of this broker: two for each leader it follows, with shared session, connections and rate.
-
-A fetcher starts with the first partition followed from its broker; all fetchers end together. All share the rate
+"""The fetchers of this broker: two for each leader that it follows, with shared session, connections and rate. A
+fetcher starts with the first partition that is followed from its broker. All fetchers end together and share the rate
 `follower.replication.throttled.rate`.
 """
 
@@ -27,9 +26,9 @@ from seams.rng import Rng
 
 
 class LeaderFetchers:
-    """The two fetchers from one broker, one for each lane. A replica is in one of them. While one fetcher has a fetch
-    of the replica in flight, the other does not fetch it, so the leader gets one position at a time. `fetcher` makes
-    the fetcher of a lane. `quiet_ms`: see `FetchLane`.
+    """The two fetchers from one broker, one for each lane. A replica is in one of the lanes. While one fetcher has a
+    fetch of the replica in flight, the other fetcher does not fetch the replica, so the leader gets one position at a
+    time. `fetcher` makes the fetcher of a lane. `quiet_ms`: see `FetchLane`.
     """
 
     def __init__(
@@ -41,7 +40,8 @@ class LeaderFetchers:
         self.both = self.keeping_up, self.behind
 
     def follow(self, key: Key, copy: FetchTarget, *, is_throttled: bool = False) -> None:
-        """Fetch into `copy` from the next request on, in the in-sync lane until a response says otherwise."""
+        """Fetch into `copy` from the next request on, in the in-sync lane until a response shows that the replica is
+        behind."""
         first = self.behind if self.behind.is_asking(key) else self.keeping_up
         first.follow(key, copy, is_throttled=is_throttled)
 
@@ -56,7 +56,7 @@ class LeaderFetchers:
                 fetcher.throttle(key, is_throttled=is_throttled)
 
     def wake(self, key: Key) -> None:
-        """Its next fetch position changed."""
+        """The next fetch position of `copy` changed."""
         for fetcher in self.both:
             if fetcher.has(key):
                 fetcher.wake(key)
@@ -72,7 +72,8 @@ _ANSWER_S: Final = 10.0
 
 @dataclass(eq=False, repr=False)
 class FetcherManager:
-    """`to`: the connection to a node's session for a purpose; raises ConnectionError if there is none."""
+    """All fetchers of this broker. `to`: the connection to a node's session for a purpose; raises ConnectionError if
+    there is no session."""
 
     _config: LiveConfig
     _rng: Rng
@@ -100,7 +101,7 @@ class FetcherManager:
         return known
 
     def _fetcher(self, leader_id: int, lane: FetchLane) -> Fetcher:
-        purpose = "replicas behind" if lane.is_behind else "replicas"  # two connections: responses on one are in order
+        purpose = "replicas behind" if lane.is_behind else "replicas"  # separate connections: each answers in order
         throttled = ThrottledReplicas(self._rate, self._is_in_sync)
         fetcher = Fetcher(leader_id, partial(self._ask, leader_id, purpose), self._session, _LIMITS, throttled, lane)
         name = f"fetch {purpose} from {leader_id}"

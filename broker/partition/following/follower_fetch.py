@@ -1,9 +1,9 @@
 """Consumer fetches from a followed partition (KIP-392), served from this disk and cache without the leader.
 
-The partition serves records below the follower's own high watermark, the lesser of the leader's and its own log end.
-`FollowerReplica.readable` makes it after the first clean response of the leader epoch (KAFKA-14704). It ends with the
-role. Offsets below the local log are in the bucket, because a follower deletes only segments that its leader found
-complete in the bucket.
+The partition serves records below the follower's own high watermark, which is the lesser of the leader's high watermark
+and the follower's log end. `FollowerReplica.readable` makes a `FollowerFetch` after the first clean response of the
+leader epoch (KAFKA-14704). The `FollowerFetch` ends with the role. Offsets below the local log are in the bucket,
+because a follower deletes only segments that its leader found complete in the bucket.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class FollowerFetch(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Computed from the replica's own log, up to its own high watermark (TX8). Deleted segments have no open
-        transaction (TX27). An open transaction here may have its marker above the high watermark, even if the
-        marker is in the bucket already.
+        """The last stable offset of the replica's own log, up to its own high watermark (TX8). Deleted segments have no
+        open transaction (TX27). The marker of a transaction that is open here may be above the high watermark, even if
+        the marker is in the bucket already.
         """
         high_watermark = self.follower.high_watermark
         stable = self.log.last_stable_offset(high_watermark)
@@ -85,14 +85,14 @@ class FollowerFetch(Watchable):
         return True
 
     def end_visible(self, wait_s: float) -> None:
-        """Does nothing: a follower does not wait."""
+        """Do nothing: a follower does not wait."""
 
     def lacks(self, offset: int) -> bool:
         """Whether the leader reported the records below `offset` as committed, but this log lacks some of them."""
         return offset > self.log.log_end_offset and self.follower.knows_committed(offset)
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """The end of `epoch` in this replica's log, which agrees with the leader's up to its own end."""
+        """The end of `epoch` in this replica's log. Up to its end, this log agrees with the leader's log."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def advanced(self) -> None:
@@ -116,4 +116,4 @@ class FollowerFetch(Watchable):
         self.waiters.watch(watcher)
 
     def hurry(self) -> None:
-        """Nothing to do: the fetcher syncs at once."""
+        """Do nothing: the fetcher syncs at once."""

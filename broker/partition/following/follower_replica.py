@@ -1,7 +1,7 @@
 """A follower's log and its role in one leader epoch: checks and appends the leader's responses, or truncates.
 
-- CRC and offsets of every batch are checked before it is written. One response is one write. Offsets and epochs of the
-  leader are kept.
+- CRC and offsets of every batch are checked before the batch is written. One response is one write. Offsets and epochs
+  of the leader are kept.
 - The next fetch offset follows the flushed end; with `os` it follows the written end.
 - A failed log stops fetching and is reported. A log that a failure left half truncated is reopened. The log stays open
   for the next role.
@@ -48,13 +48,14 @@ from tiering.service import TierService
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 1.0  # between tries to checkpoint the log start
+_AGAIN_S: Final = 1.0  # pause between tries to checkpoint the log start
 _OFFSET_MOVED: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
 
 
 class FollowerReplica:
-    """Created for an open log whose tail is flushed (D65). `moved` is called when its next fetch changed (see
-    `FetchTarget.next_fetch`), `torn` when its log has to be opened again. Every method runs on the loop."""
+    """A follower's replica, made for an open log whose tail is flushed (D65). `moved` is called when the replica's next
+    fetch changed (see `FetchTarget.next_fetch`), `torn` when the log has to be opened again. Every method runs on the
+    loop."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class FollowerReplica:
         self.topic_id = UUID(bytes=local.topic_id)
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
-        self.failure = local.failure  # the reason why copying stopped; else empty
-        self.verified_end = -1  # as the leader reported it last
+        self.failure = local.failure  # the reason why copying stopped; empty while it goes on
+        self.verified_end = -1  # as in the leader's last report
         self._cold = cold
         self._tasks = tasks
         self._clock = clock
@@ -87,17 +88,17 @@ class FollowerReplica:
         self._copied = copied
         self._moved = moved
         self._torn = torn
-        self._damaged_offset = -1  # of the last damaged response
+        self._damaged_offset = -1  # fetch offset of the last damaged response
         self._ended = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self.follower = Follower(local.epochs, local.stable_end_offset, opened.high_watermark, opened.seen_epoch)
         self.follower.begin(row.leader_epoch, row.unclean_epoch)
-        self.follower.log_start_offset = local.log_start_offset  # from a checkpoint, or from its files
+        self.follower.log_start_offset = local.log_start_offset  # known from a checkpoint or from the log's files
         self._truncation = FollowerTruncation(lease, self.follower, cold, clock, copied, self._ended)
         self._start_checkpoint: asyncio.Task[None] | None = None
-        self.reads: FollowerFetch | None = None  # for consumers; made for the first one
+        self.reads: FollowerFetch | None = None  # made for the first consumer
         lease.listen(self)
-        if local.failure:  # may come from a sync between two roles
+        if local.failure:  # the failure may come from a sync between two roles
             log_failures.failed(self._place, local.failure)
         else:
             log_failures.works(self._place)
@@ -158,10 +159,10 @@ class FollowerReplica:
         if not self._is_at(asked):
             return False
         self.verified_end = answer.verified_end
-        # Checked before the state machine changes, so a refused response changes nothing.
+        # The batches are checked before the state machine changes, so a refused response changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
-            records = filler_from(records, asked.offset)  # the leader's cleaner is ahead of the follower's
+            records = filler_from(records, asked.offset)  # needed if the leader's cleaner is ahead of the follower's
             headers = _checked(records, self._least_offset(asked))
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
@@ -208,8 +209,8 @@ class FollowerReplica:
             self._apply_offsets(told, log_start)
 
     def _batch_damaged(self, offset: int, corrupt: CorruptBatch) -> None:
-        """The batch was damaged in transit or on the leader's disk. It is fetched again, never skipped. The second
-        damage of the same batch is reported."""
+        """The batch was damaged in transit or on the leader's disk. It is fetched again and never skipped. If the same
+        batch is damaged twice, the damage is reported."""
         if self._damaged_offset == offset:
             why = f"the leader's batch at offset {offset} is damaged, again: {corrupt}"
             log.error("%s waits for its leader: %s", self._name, why)
@@ -222,8 +223,8 @@ class FollowerReplica:
             self._log_failures.works(self._place)
 
     def _least_offset(self, asked: FetchPosition) -> int:
-        """The least base offset that a batch for `asked` may have. An empty log also accepts a batch that begins below
-        `asked`: if the log start is inside a batch, the leader sends the complete batch."""
+        """The least base offset that a batch in the response to `asked` may have. An empty log also accepts a batch
+        that begins below `asked`: if the log start is inside a batch, the leader sends the complete batch."""
         return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
@@ -239,12 +240,12 @@ class FollowerReplica:
             return False
         self.opened.flusher.request()
         if not self.log.config.waits_for_flush:
-            self.flushed(self.log.stable_end_offset)  # the page cache counts (`os`)
+            self.flushed(self.log.stable_end_offset)  # with `os` a record in the page cache counts as flushed
         return True
 
     def _start_at(self, offset: int) -> None:
-        """Apply the leader's log start. The first local segment does not show it: records below it may be in the bucket
-        or deleted (R7). The log start is reported once it is durable (R26)."""
+        """Apply the leader's log start. The first local segment does not show the log start: records below this segment
+        may be in the bucket or deleted (R7). The log start is reported once it is durable (R26)."""
         self.lease.advance_log_start(min(offset, self.log.log_end_offset))
         if self.log.log_start_offset != self.follower.log_start_offset and self._start_checkpoint is None:
             self._start_checkpoint = self._tasks.spawn(
@@ -252,7 +253,7 @@ class FollowerReplica:
             )
 
     async def _checkpoint_start(self) -> None:
-        """Retry until the newest log start is durable, because a leader reports a start once."""
+        """Retry until the newest log start is durable, because a leader reports each log start only once."""
         while not self.lease.is_over and self.follower.log_start_offset != (start := self.log.log_start_offset):
             try:
                 await self.lease.checkpoint_start()
@@ -346,15 +347,15 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleanable_end(self) -> int:
-        """Like the leader's, but bounded by the own last stable offset, because an undecided record supersedes none
-        (TX17). `verified_end`: the end that the leader verified in the bucket."""
+        """As on the leader, but bounded by this log's last stable offset, because an undecided record does not
+        supersede another record (TX17). `verified_end`: the end that the leader verified in the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:
         self.opened.flusher.tick(now_ms)
-        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
+        self.log.last_stable_offset(self.high_watermark)  # this call drops committed entries
         return self.log.dirty_bytes > 0
 
 

@@ -1,9 +1,9 @@
 """Local retention of followed logs: deletes segments that have only deleted records, and segments verified in the
 bucket (R6).
 
-Below the leader's log start every segment may be deleted. Above it local retention deletes only committed segments that
-the leader found complete in the bucket. The log start is durable before a file is deleted. A follower ignores total
-retention: its leader moves the log start (R7).
+Below the leader's log start every segment may be deleted. Above the leader's log start, local retention deletes only
+committed segments that the leader found complete in the bucket. The log start is durable before a file is deleted. A
+follower ignores total retention: its leader moves the log start (R7).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ async def expire_all(
     topic_config: Callable[[Topic], TopicConfig],
     now_ms: int,
 ) -> None:
-    """Delete expired segments of each log, by the image's topic. The loop runs between logs. Raises OSError."""
+    """Delete the expired segments of each log, by its topic's configs in the image. Yields to the loop between logs.
+    Raises OSError."""
     turns = Turns(_COPIES_PER_TURN)
-    known: tuple[Topic, TopicConfig] | None = None  # takes 80 µs; the next log is most often of the same topic
+    known: tuple[Topic, TopicConfig] | None = None  # kept: it takes 80 µs, and the next log is often of the same topic
     for followed, topic in copies:
         if followed.log.sealed_segments() and followed.next_fetch() is not None:
             if known is None or known[0] is not topic:

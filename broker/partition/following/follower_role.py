@@ -1,8 +1,8 @@
 """Follower role of a partition on this broker in one leader epoch: opens the log and gives it to a fetcher.
 
 - The log's tail is flushed before the first fetch (D65).
-- Before that, the reservation of an earlier leadership is deleted. It stays if this broker is the only assigned
-  replica, or if there is no leader and this broker is the only holder.
+- The reservation of an earlier leadership is deleted before the first fetch. The reservation stays if this broker is
+  the only assigned replica, or if there is no leader and this broker is the only holder.
 - A failed opening is retried while the role lasts, and reported if the disk refused it.
 - `end` takes effect at once; `over` waits for work in flight.
 """
@@ -66,12 +66,12 @@ class FollowerRole:
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.row = topic.rows[index]
-        self.followed: FollowerReplica | None = None  # once its log is open
+        self.followed: FollowerReplica | None = None  # None until the log is open
         self.is_over = False
         self._roles = roles
-        self._keeps_reservation = False  # whether the next start as leader may use that of an earlier leadership
+        self._keeps_reservation = False  # whether a later leadership may use the reservation of an earlier one
         self._has_asked = False  # an end was reported in this epoch
-        self._pause_s = _AGAIN_S  # before its log is opened again
+        self._pause_s = _AGAIN_S  # pause before the log is opened again
         self._lease: Lease | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refused: RefusedCopy | None = None
@@ -87,8 +87,8 @@ class FollowerRole:
     @property
     def is_in_doubt(self) -> bool:
         """Whether the log is closed, failed, or may lack records that its reservation covers. It may lack records if
-        the reservation was kept and no leadership followed an unclean stop. Only a leader resolves it, with the bucket
-        (C30).
+        the reservation was kept and no leadership followed an unclean stop. Only a leader resolves the doubt, with the
+        bucket (C30).
         """
         if self.followed is None or self.followed.failure:
             return True
@@ -105,11 +105,11 @@ class FollowerRole:
         async def attempt_in_place() -> None:
             try:
                 await attempt()
-            except ForeignLog:  # needs no slot, so other topics do not wait until the foreign log is closed
+            except ForeignLog:  # the move needs no slot, so other topics do not wait until the foreign log is closed
                 await roles.move_if_stray(self.place)
                 raise  # the next attempt finds the directory free
             except (StorageFailed, OSError) as refused:
-                if not may_pass(refused):  # reported, because an unclean recovery would wait for its answer (R20)
+                if not may_pass(refused):  # reported: an unclean recovery would wait for this replica (R20)
                     of = self.topic.topic_id, self.index
                     roles.registry.log_failures.failed(of, f"it cannot be opened to be copied: {refused}")
                 raise
@@ -146,7 +146,7 @@ class FollowerRole:
         if followed is None:
             return
         roles.fetchers.leave(self._key, followed)
-        await followed.over()  # if this is cancelled, the end of the role repeats it
+        await followed.over()  # if this wait is cancelled, the end of the role repeats it
         self.followed = None
         roles.registry.unfollow(followed)
         if followed.opened.is_torn:
@@ -218,8 +218,8 @@ class FollowerRole:
             fetcher.follow(self._key, followed, is_throttled=self._is_throttled)
 
     async def _open(self, *, is_new: bool) -> OpenLog | None:
-        """None: the log is damaged and must not be changed in this epoch. `is_new`: no report was sent in this epoch
-        yet."""
+        """Open the log. None: the log is damaged and must not be changed in this epoch. `is_new`: no report was sent in
+        this epoch yet."""
         roles, place, topic_id, row = self._roles, self.place, self.topic_id, self.row
         log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
         config, remains = log_config_of(roles.configs.of(self.topic)), _NOTHING
@@ -241,18 +241,18 @@ class FollowerRole:
                 opened = None
             elif row.leader != NO_LEADER:
                 return None
-            elif opened is None:  # without a leader its intact part is a candidate (R20)
+            elif opened is None:  # without a leader, the intact part of the log is a candidate (R20)
                 self._refused = RefusedCopy(topic_id, row.leader_epoch, remains)
                 roles.registry.refused[place] = self._refused
                 return None
         return opened or await roles.logs.create(place, topic_id, config)
 
     async def _begin_anew(self, why: str) -> None:
-        """The replica is out of the in-sync set, so none of its reports counts, and its leader serves (R16, R18). Its
-        log becomes a stray, and copying restarts in an empty directory."""
+        """Move the log aside as a stray, so that copying restarts in an empty directory. The replica is out of the
+        in-sync set, so its reports do not count, and its leader serves (R16, R18)."""
         roles, of = self._roles, (self.topic.topic_id, self.index)
 
-        def is_aside() -> None:  # also when this role is cancelled, so that the next role finds no log and no damage
+        def is_aside() -> None:  # runs even if this role is cancelled: the next role finds no log and no damage
             roles.tiers.forget(self.topic_id, self.index)
             roles.registry.log_failures.over(of)
 
@@ -260,9 +260,9 @@ class FollowerRole:
         await roles.logs.move_stray(self.place, self.topic_id, then=is_aside)
 
     async def _remove_reservation(self, lease: Lease) -> None:
-        """Delete the reservation of an earlier leadership, because later leaders may have assigned its offsets (R21).
-        It stays if this broker is the only assigned replica, or if there is no leader and this broker is the only
-        holder."""
+        """Delete the reservation of an earlier leadership, because later leaders may have assigned the reserved offsets
+        (R21). The reservation stays if this broker is the only assigned replica, or if there is no leader and this
+        broker is the only holder."""
         row, me = self.row, self._roles.node_id
         is_ours = is_alone(row, me) or (row.leader == NO_LEADER and holds_alone(row, me))
         self._keeps_reservation = is_ours and not lease.opened.is_bare

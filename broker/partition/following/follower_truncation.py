@@ -1,8 +1,8 @@
 """Truncates a follower's log where it diverges from its leader, or restarts it empty at another offset.
 
-Nothing is fetched meanwhile (`replication.follower`: CUTTING). Afterwards the follower's state machine gets the new log
+Meanwhile nothing is fetched (`replication.follower`: CUTTING). At the end the follower's state machine gets the new log
 end. If the bucket's answer is unusable twice in a row, the follower copies everything from the leader's disk.
-`FollowerReplica` runs one of these at a time.
+`FollowerReplica` runs one truncation or restart at a time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _AGAIN_S: Final = (1.0, 30.0)  # first and longest pause between requests to the
 
 @dataclass(eq=False, repr=False)
 class FollowerTruncation:
-    """`ended` is set when the role ends. Each method gives the follower's machine the new log end. If the bucket does
-    not answer, the log stays as it is, and the machine gets its present end after a pause. Raises ThermoclineError and
-    OSError."""
+    """The truncations of one follower. `ended` is set when the role ends. Each method gives the follower's machine the
+    new log end. If the bucket does not answer, the log stays as it is, and the machine gets its present end after a
+    pause. Raises ThermoclineError and OSError."""
 
     _lease: Lease
     _follower: Follower
@@ -46,7 +46,7 @@ class FollowerTruncation:
     def __post_init__(self) -> None:
         self._log = self._lease.log
         self._pause_s = _AGAIN_S[0]
-        self._was_unusable = False  # the bucket's last answer
+        self._was_unusable = False  # whether the bucket's last answer was unusable
 
     async def cut(self, offset: int) -> None:
         async def cut() -> None:
@@ -56,7 +56,7 @@ class FollowerTruncation:
         await self._finish(cut(), self._follower.cut)
 
     async def begin_at(self, start: Start) -> None:
-        """Restart empty at an offset, with the bucket's leader epochs and producers there."""
+        """Restart empty at an offset, with the leader epochs and producers that the bucket has at this offset."""
 
         async def begin() -> None:
             epochs, producers, held_bytes = await self._state_at(start.offset)
@@ -103,9 +103,9 @@ class FollowerTruncation:
             then(local.epochs, local.log_end_offset)
 
     async def _state_at(self, offset: int) -> ColdStart:
-        """Ask the bucket for the state at an offset. The answer may have been damaged in transit, or its object deleted
-        since the root was read, so a first failure is repeated. After a second one the object itself may be damaged, so
-        only the leader's disk has the records. Raises Retryable.
+        """Ask the bucket for the state at an offset. The answer may have been damaged in transit, or its object may
+        have been deleted since the root was read, so after a first failure the request is repeated. After a second
+        failure the object itself may be damaged, so only the leader's disk has the records. Raises Retryable.
         """
         local = self._log
         since = max(local.log_end_offset, local.log_start_offset)
@@ -115,7 +115,8 @@ class FollowerTruncation:
             self._was_unusable, self._follower.copies_on = True, self._was_unusable
             raise Retryable(str(passing)) from passing
         except AccessRefused as refused:
-            # Somebody may renew expired credentials. No new follower role begins then, so this one must try again.
+            # An operator may renew expired credentials. No new follower role begins after this, so this role must try
+            # again.
             raise Retryable(str(refused)) from refused
 
 

@@ -1,11 +1,11 @@
-"""Delayed operations of one partition: acknowledgements wait for the high watermark, readers for new records,
-DeleteRecords for a log start.
+"""Delayed operations of one partition: acknowledgements wait for the high watermark, readers wait for new records,
+DeleteRecords waits for a log start.
 
-- Acknowledgements are ordered by offset, including those of resent batches. Each is called once on the loop, in the
-  turn in which the high watermark passed it.
-- An exception in a callback does not affect the others; the loop's exception handler reports it.
+- Acknowledgements are ordered by offset, including acknowledgements of resent batches. Each acknowledgement is called
+  once on the loop, in the turn in which the high watermark passed it.
+- An exception in a callback does not affect other callbacks; the loop's exception handler reports it.
 - A fetch session's reader is called once, then registers again.
-- When the leadership ends all are called at once.
+- When the leadership ends, all operations are called at once.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class DelayedOperations:
 
     def __init__(self) -> None:
         self._acks: deque[tuple[int, float, Acked]] = deque()
-        self._high_watermark = -1  # of the last `moved`
+        self._high_watermark = -1  # high watermark of the last `moved`
         self._is_notifying = False
         self._watchers: dict[Watcher, None] = {}  # called in the order of registration
-        self._readers: dict[Target, None] = {}  # of fetch sessions
+        self._readers: dict[Target, None] = {}  # readers of fetch sessions
         self.at_tail: dict[Target | Watcher, None] = {}
         """The readers and watchers that read above the high watermark: replicas."""
 
     def ack(self, end_offset: int, deadline_s: float, acked: Acked) -> None:
-        """Call `acked` once everything below `end_offset` is committed; it is not committed now. `acked` gets the error
-        of `fail`, and TimeoutError soon after the loop's time `deadline_s`. `expire` checks deadlines once a second, so
-        an acknowledgement needs no timer."""
+        """Call `acked` once everything below `end_offset` is committed. When `ack` is called, it is not yet committed.
+        `acked` gets the error of `fail`, or TimeoutError soon after the loop's time `deadline_s`. `expire` checks
+        deadlines once a second, so an acknowledgement needs no timer."""
         acks = self._acks
         if acks and end_offset < acks[-1][0]:  # a resent batch that is not committed yet
             acks.insert(bisect_right([ack[0] for ack in acks], end_offset), (end_offset, deadline_s, acked))
@@ -64,7 +64,7 @@ class DelayedOperations:
         return bool(self._acks)
 
     def expire(self, now_s: float) -> None:
-        """Acknowledgements past their deadline fail; their records may still be committed."""
+        """Fail the acknowledgements past their deadline. The records may still be committed."""
         late = [acked for _, deadline_s, acked in self._acks if deadline_s <= now_s]
         if late:
             self._acks = deque(ack for ack in self._acks if ack[1] > now_s)
@@ -72,7 +72,7 @@ class DelayedOperations:
                 tell(acked, TimeoutError(_LATE), _PRODUCER)
 
     def moved(self, high_watermark: int) -> None:
-        """Acknowledge committed records and wake the readers. Replicas' readers only get the new high watermark."""
+        """Acknowledge committed records and wake the readers. Readers of replicas only get the new high watermark."""
         self._high_watermark = high_watermark
         if self._is_notifying:
             return  # a callback appended a batch that is committed already; the outer call continues with it
@@ -89,7 +89,7 @@ class DelayedOperations:
             self._is_notifying = False
 
     def fail(self, failure: Exception) -> None:
-        """Pending records will not be committed here: every acknowledgement fails now."""
+        """Fail every acknowledgement now, because the pending records will not be committed here."""
         acks, self._acks = self._acks, deque()  # a callback that registers again waits for the next leadership
         for _, _, acked in acks:
             tell(acked, failure, _PRODUCER)
@@ -136,7 +136,7 @@ class DelayedOperations:
                 reader.changed()
 
     def _advanced(self) -> None:
-        """The high watermark moved: all readers but replicas read again at once."""
+        """The high watermark moved: all readers except replicas read again at once."""
         for watcher in tuple(self._watchers):
             watcher()
         if self._readers:
@@ -167,9 +167,9 @@ class Watchable:
 
 
 class DelayedDeleteRecords:
-    """DeleteRecords requests that wait until the replicas of one partition know its new log start (R7). Each is
+    """DeleteRecords requests that wait until the replicas of one partition know its new log start (R7). Each request is
     notified once on the loop: when every active in-sync or proposed member fetched with that start, or when the
-    leadership ends. False while none waits."""
+    leadership ends. The object is false while no request waits."""
 
     __slots__ = ("_waiting",)
 
@@ -180,8 +180,8 @@ class DelayedDeleteRecords:
         return bool(self._waiting)
 
     def wait(self, offset: int) -> asyncio.Future[None]:
-        """A future, done when all replicas know a start at or above `offset`. A caller that no longer waits cancels
-        it."""
+        """A future, done when all replicas know a start at or above `offset`. A caller that no longer waits cancels the
+        future."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((offset, future))
         return future

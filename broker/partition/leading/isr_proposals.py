@@ -1,7 +1,7 @@
 """Sends leaders' in-sync set proposals to the controller (AlterPartition).
 
-A proposal counts for its leader before it is sent. Only a new row decides it (R17), not the response. One request is in
-flight at a time. `isr_policy` decides which set to propose; a partition without a proposal costs nothing.
+A proposal counts for its leader before it is sent. Only a new row decides the proposal (R17); the response does not.
+One request is in flight at a time. `isr_policy` decides the proposed set; a partition without a proposal costs nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from seams.loop.beats import Beats
 
 log = logging.getLogger(__name__)
 
-_AGAIN_MS: Final = 2_000  # until a proposal without an applied outcome is repeated
-_PROPOSALS_MAX: Final = 1_000  # in one request: a row of three replicas has 60 bytes
+_AGAIN_MS: Final = 2_000  # time until a proposal without an applied outcome is repeated
+_PROPOSALS_MAX: Final = 1_000  # proposals of one request: a row of three replicas has 60 bytes
 
 
 @dataclass(eq=False, repr=False)
 class IsrProposals:
-    """`propose` sends a request of this session to the controller. ThermoclineError or OSError: it was refused, or the
-    outcome is unknown."""
+    """The proposals of one broker. `propose` sends a request of this session to the controller. ThermoclineError or
+    OSError: the request was refused, or its outcome is unknown."""
 
     _registry: Registry
     _propose: Callable[[list[PartitionProposal]], Awaitable[tuple[ErrorCode, ...]]]
@@ -38,7 +38,7 @@ class IsrProposals:
     _beats: Beats
 
     def __post_init__(self) -> None:
-        self._behind: dict[LeaderReplica, tuple[int, LagSamples]] = {}  # with its leader epoch
+        self._behind: dict[LeaderReplica, tuple[int, LagSamples]] = {}  # each with its leader epoch
         self._proposed_ms: dict[LeaderReplica, int] = {}
 
     async def keep(self) -> None:
@@ -50,7 +50,7 @@ class IsrProposals:
                 continue
             try:
                 codes = await self._propose(proposals)
-            except (ThermoclineError, OSError) as unknown:  # ConnectionError and TimeoutError among them
+            except (ThermoclineError, OSError) as unknown:  # includes ConnectionError and TimeoutError
                 log.warning("%d in-sync sets were proposed, the outcome is unknown: %s", len(proposals), unknown)
                 continue
             for proposal, code in zip(proposals, codes, strict=True):
@@ -61,8 +61,8 @@ class IsrProposals:
         """The proposals to send now. Each leader counts the proposed members from now on."""
         for gone in [partition for partition in self._behind if not partition.leading]:
             self._forget(gone)
-        # Each leader proposes a set of itself alone. When that set becomes the row, its unclean start is complete and
-        # it serves (R20).
+        # Each leader proposes a set of itself alone. When that set becomes the row, the leader's unclean start is
+        # complete and the leader serves (R20).
         starting = (of for of in self._registry.starting.values() if self._may_propose(of, now_ms))
         found = [
             self._propose_set(of, of.leader.in_sync.row.in_sync, now_ms) for of in islice(starting, _PROPOSALS_MAX)
@@ -75,7 +75,7 @@ class IsrProposals:
                 continue  # the partition is still opening
             if partition.leader.is_steady(LogExtent(partition.log.log_end_offset, partition.log_start_offset)):
                 partition.mark_steady()
-                self._forget(partition)  # all replicas are caught up: lag counts from here
+                self._forget(partition)  # all replicas are caught up: lag counts from now on
             elif partition.leader.is_shared and (proposal := self._proposal_of(partition, now_ms)) is not None:
                 found.append(proposal)
         return found

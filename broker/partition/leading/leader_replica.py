@@ -1,13 +1,14 @@
-"""Led partition: its log, waiting operations and tier. It leads, or it resigned and may lead again.
+"""Led partition: its log, waiting operations and tier. The partition leads, or it resigned and may lead again.
 
-- With `thermocline.flush=sync` a record is visible, and its produce acknowledged, once it is flushed; with `os` once it
-  is in the page cache. `replication.leader` derives the high watermark, also for a leader without followers.
+- With `thermocline.flush=sync` a record is visible, and its produce is acknowledged, once the record is flushed. With
+  `os` this happens once the record is in the page cache. `replication.leader` derives the high watermark, also for a
+  leader without followers.
 - The high watermark never falls within a leader epoch. Waiters are called on the loop after it moved.
-- Nothing is appended while it does not lead.
-- A transaction begins only with a guard that is still valid since its coordinator's confirmation (`verification`).
+- Nothing is appended while the partition does not lead.
+- A transaction begins only with a guard that has been valid since the coordinator's confirmation (`verification`).
 
-Hot path: `append` runs once a batch, `flushed` once a sync, in `os` mode once a batch: 5.6 µs and 0.4 µs besides the
-pwrite (CPython 3.11). `leading` and `high_watermark` are plain attributes for it.
+Hot path: `append` runs once a batch (5.6 µs besides the pwrite, CPython 3.11). `flushed` runs once a sync, in `os` mode
+once a batch (0.4 µs). For this reason `leading` and `high_watermark` are plain attributes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from logformat.record_batch import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, F
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
 
-_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; polled only while producers wait for offsets
+_RESERVATION_POLL_S: Final = 0.01  # a commit to the bucket takes longer; used only while producers wait for offsets
 
 
 OnMarker = Callable[[TransactionMarker, int], None]
@@ -58,7 +59,7 @@ def _told_nobody(_: TransactionMarker, __: int) -> None: ...
 
 
 class LeaderReplica(Watchable):
-    """The replica of a leader. While `leading` it leads in `leader_epoch`; afterwards it has resigned. Every method
+    """The replica of a leader. While `leading`, it leads in `leader_epoch`. Otherwise it has resigned. Every method
     runs on the loop."""
 
     __slots__ = (
@@ -127,7 +128,7 @@ class LeaderReplica(Watchable):
         self.lead(lease, tier, row)
 
     def lead(self, lease: Lease, tier: PartitionTier, row: AppliedRow) -> None:
-        """Lead in a higher epoch than before, over the log as it is."""
+        """Lead in a higher epoch than before, with the log as it is."""
         log = self.log
         self.lease = lease
         self.leading = True
@@ -155,17 +156,17 @@ class LeaderReplica(Watchable):
         lease.saw_epoch(row.leader_epoch)
         # An unclean start may have truncated the log, or restarted it at the bucket's end.
         self.flusher, self.high_watermark = self.opened.flusher, self.leader.high_watermark
-        if log.leader_epoch <= row.leader_epoch:  # else it is read-only: each append is refused
+        if log.leader_epoch <= row.leader_epoch:  # otherwise the log is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
         state = tier.partition_state
         state.visible_end = lambda: self.last_stable_offset
         state.committed_end = lambda: self.high_watermark
         state.on_remote_end = self._held
-        state.on_verified = self.waiters.appended  # only replicas, which may delete local segments, need it
+        state.on_verified = self.waiters.appended  # only replicas need this, because they may delete local segments
         self.leader.held(tier.remote_end_offset)
         self._follow_leader()
         if not self.leader.is_end_known:
-            self.flusher.request()  # for records not synced when it resigned
+            self.flusher.request()  # syncs records that were not synced at the last resignation
 
     # ── replicas ─────────────────────────────────────────────────────────────────────────────────────────────────
     def applied(self, row: AppliedRow) -> None:
@@ -201,21 +202,22 @@ class LeaderReplica(Watchable):
         self.guards.void_all()
         self._isr_pending.pop(self, None)
         if not self.lease.is_over:
-            self.lease.move_high_watermark(self.high_watermark)  # for the next role of the log
+            self.lease.move_high_watermark(self.high_watermark)  # kept for the next role of the log
             self.lease.end()
         self.waiters.fail(why)
         self.delayed_delete_records.fail(why)
 
     def start_known(self, offset: int) -> asyncio.Future[None] | None:
         """A future that is done when every active in-sync or proposed replica knows a log start at or above `offset`;
-        None: they do. Fails with Fenced when the leadership ends first."""
+        None: they know it already. Fails with Fenced when the leadership ends first."""
         if not self.leading:
             raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
         return None if self.leader.all_know_start(offset) else self.delayed_delete_records.wait(offset)
 
     @property
     def log_start_offset(self) -> int:
-        """The first readable offset in any tier: the greater of the log's start and the manifest root's (C26)."""
+        """The first readable offset in any tier: the greater of the log's start and the start in the manifest's root
+        (C26)."""
         return max(self.log.log_start_offset, self.tier.log_start_offset)
 
     @property
@@ -232,12 +234,12 @@ class LeaderReplica(Watchable):
 
     @property
     def is_end_known(self) -> bool:
-        """Whether clients may get the log end; OFFSET_NOT_AVAILABLE before (KIP-207)."""
+        """Whether clients may get the log end. Before, they get OFFSET_NOT_AVAILABLE (KIP-207)."""
         return self.leader.is_end_known
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """The end of an epoch, up to the log end. A lower high watermark after a restart would look like a truncation
-        to a reader."""
+        """The end of an epoch, up to the log end. The high watermark is not the limit: after a restart a lower high
+        watermark would look like a truncation to a reader."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def _damaged(self, damaged: DamagedLog) -> None:
@@ -265,9 +267,9 @@ class LeaderReplica(Watchable):
         *,
         is_verified: bool = False,
     ) -> Appended:
-        """Append one checked batch within a transaction. `guard`: confirmed by the coordinator for this request, if the
-        transaction was not open. `is_verified`: the caller has its own guard, or appends again to an open transaction.
-        Raises TransactionNotVerified, OutOfOrderSequence, TooManyTransactions, and as `append`."""
+        """Append one checked batch within a transaction. `guard`: set if the transaction was not open; the coordinator
+        confirmed it for this request. `is_verified`: the caller has its own guard, or appends again to an open
+        transaction. Raises TransactionNotVerified, OutOfOrderSequence, TooManyTransactions, and as `append`."""
         if not self.leading:
             raise self._is_over()
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
@@ -296,7 +298,7 @@ class LeaderReplica(Watchable):
 
     def found_gaps(self, gaps: Sequence[tuple[int, int]], *, is_unanswered: bool) -> None:
         """Called before the partition serves, with the declared gaps of its log, and whether to ask the coordinators
-        about the newest gap (TX32). The gap's bytes show that, also for a gap that another leader declared."""
+        about the newest gap (TX32). The bytes of a gap show whether to ask, even if another leader declared the gap."""
         self.awaits_coordinators = is_unanswered
         if gaps:
             begin = gaps[-1][0]
@@ -309,8 +311,8 @@ class LeaderReplica(Watchable):
 
     def append_markers(self, markers: Sequence[TransactionMarker], now_ms: int) -> list[MarkerResult]:
         """Append the markers of a request. Returns for each its offset or the reason of a refusal. The caller answers
-        when the high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; earlier markers may then be
-        written, and the listener is called for them."""
+        when the high watermark passed them (TX22). Raises as `PartitionLog.append_markers`; after an error, earlier
+        markers may be written, and the listener is called for these markers."""
         if not self.leading:
             raise self._is_over()
         for marker in markers:
@@ -359,7 +361,7 @@ class LeaderReplica(Watchable):
                 self._mark_isr_pending()
             self.flusher.request()
             if not log.config.waits_for_flush:
-                self.flushed(appended.last_offset + 1)  # the page cache counts (`os`)
+                self.flushed(appended.last_offset + 1)  # with `os` a record in the page cache counts as flushed
             if self.waiters.at_tail:
                 self.waiters.appended()
             if appended.last_offset >= self._reserve_at:
@@ -367,11 +369,11 @@ class LeaderReplica(Watchable):
                 if appended.last_offset >= self._reserve_at:
                     self.tier.reserve_soon()
             if appended.base_offset == log.active_segment.base_offset:
-                self.tier.rolled()  # these batches opened a new segment, so the previous one is sealed
+                self.tier.rolled()  # these batches opened a new segment, so the previous segment is sealed
 
     async def more_offsets(self, end_offset: int, wait_s: float) -> None:
-        """While leading, wait at most `wait_s` until offsets below `end_offset` are reserved. This delays producers
-        before they are refused."""
+        """While leading, wait at most `wait_s` until offsets below `end_offset` are reserved. Producers are thus
+        delayed before they are refused."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while self.leading and self.log.assignable_end_offset < end_offset and loop.time() < deadline_s:
@@ -390,7 +392,7 @@ class LeaderReplica(Watchable):
         return False
 
     def visible(self, end_offset: int, deadline_s: float) -> asyncio.Future[None] | None:
-        """`when_visible` as a future; None where it is visible."""
+        """`when_visible` as a future; None if everything is visible already."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def acked(failure: Exception | None) -> None:
@@ -404,21 +406,21 @@ class LeaderReplica(Watchable):
         return None if self.when_visible(end_offset, deadline_s, acked) else future
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are,
-        or never will be. With acks=1 those records are acknowledged already, so a later request for the log end must
-        count them, as in Kafka."""
+        """A future that is done when all records appended so far are visible, after at most `wait_s`; None: they are
+        visible already, or never will be. With acks=1 those records are acknowledged already, so a later request for
+        the log end must count them, as in Kafka."""
         if self.log.state is LogState.FAILED or not self.leading:
             return None  # no more records become visible
         return self.visible(self.log.log_end_offset, asyncio.get_running_loop().time() + wait_s)
 
     # ── as the log's owner ───────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, stable_end: int) -> None:
-        """The own log is durable up to this offset, or counts as durable."""
+        """This replica's log is durable up to this offset, or counts as durable."""
         if self.leader.flushed(stable_end):
             self._follow_leader()
 
     def _held(self, end_offset: int) -> None:
-        """The bucket holds all records below this offset, by its root in this epoch, or they are deleted."""
+        """According to its root in this epoch, the bucket holds all records below this offset, or they are deleted."""
         if self.leading and self.leader.held(end_offset):
             self._follow_leader()
 
@@ -427,7 +429,7 @@ class LeaderReplica(Watchable):
         self.waiters.moved(self.high_watermark)
 
     def failed(self, why: LogFailed) -> None:
-        """The log is offline. Waiting records were never acknowledged."""
+        """The log is offline. Waiting records were not acknowledged."""
         self._log_failures.failed((str(self.topic_id), self.index), str(why))
         self.waiters.fail(why)
 
@@ -436,7 +438,7 @@ class LeaderReplica(Watchable):
         return self.waiters.awaits_flush()
 
     def start_moved(self) -> None:
-        """The log start of an idle log moves too, so the next checkpoint has to include it."""
+        """The log start moved. This also happens in an idle log, so the next checkpoint has to include the log."""
         self._touched.add(self)
         self._mark_isr_pending()
         self._held(self.log.log_start_offset)
@@ -453,7 +455,7 @@ class LeaderReplica(Watchable):
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)
         self.tier.written_to()
-        self.log.last_stable_offset(self.high_watermark)  # drops committed entries
+        self.log.last_stable_offset(self.high_watermark)  # this call drops committed entries
         return self.log.dirty_bytes > 0 or self.waiters.has_acks
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -469,7 +471,7 @@ class LeaderReplica(Watchable):
 
 
 async def all_visible(partitions: Iterable[Readable], wait_s: float) -> None:
-    """Wait until all records appended to the partitions so far are visible, at most `wait_s` for all together."""
+    """Wait until all records appended to the partitions so far are visible, for at most `wait_s` in total."""
     waiting = [end_visible for partition in partitions if (end_visible := partition.end_visible(wait_s)) is not None]
     for end_visible in waiting:
         end_visible.add_done_callback(_retrieve)

@@ -35,14 +35,14 @@ from tiering.tier_config import NO_SESSION, Lead
 
 log = logging.getLogger(__name__)
 
-REOPEN_S: Final = 5.0  # until a damaged object is read from the bucket again
+REOPEN_S: Final = 5.0  # pause until a damaged object is read from the bucket again
 REOPEN_S_MAX: Final = 60.0
-BACKOFF_S_MAX: Final = 10.0  # between attempts after any other failure
+BACKOFF_S_MAX: Final = 10.0  # longest pause between attempts after any other failure
 
 
 class LeaderRole:
-    """`before`: the previous leadership on this broker, if the log has stayed open after it. `fenced` is called when
-    the partition's root names a higher epoch while the partition serves."""
+    """The leader role of one partition in one epoch. `before`: the previous leadership on this broker, if the log has
+    stayed open since. `fenced` is called when the partition's root names a higher epoch while the partition serves."""
 
     __slots__ = (
         "_asks_again",
@@ -72,19 +72,19 @@ class LeaderRole:
         before: LeaderReplica | None,
         fenced: Callable[[LeaderRole, str], None],
     ) -> None:
-        self.topic = topic  # as the image has it now
+        self.topic = topic  # as in the present image
         self.index = index
         self.place = TopicPartition(topic.name, index)
         self.leader_epoch = topic.rows[index].leader_epoch
         self.partition: LeaderReplica | None = None  # open and led in this epoch
-        self.damaged = ""  # the reason why it stays offline; empty while it does not
+        self.damaged = ""  # the reason why the partition stays offline; otherwise empty
         self.is_over = False
         self.is_visible = False  # published: in the look-up tables
         self._roles = roles
         self._publication = publication
         self._before = before
         self._fenced = fenced
-        self._is_new = topic.rows[index].partition_epoch == 0  # unchanged since its creation: no replica has a log
+        self._is_new = topic.rows[index].partition_epoch == 0  # no change since its creation: no replica has a log
         self._lease: Lease | None = None
         self._asks_again = False  # the bucket's object was damaged, perhaps only in transit
         self._opening: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class LeaderRole:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the tail of its log is unknown, so that the next start has to ask the bucket again."""
+        """Whether the tail of the log is unknown, so that the next start has to ask the bucket again."""
         return bool(self.damaged) or (self.partition is None and not self._is_new)
 
     def begin(self) -> None:
@@ -126,9 +126,9 @@ class LeaderRole:
                 watcher.resigned(*self.place)
 
     def stop(self, why: Exception) -> None:
-        """As `end` at the stop of the broker, which has detached the tier; watchers are not called."""
+        """As `end`, for the stop of the broker. The broker has detached the tier, and watchers are not called."""
         assert self.partition is not None, self.place
-        if not self.is_over:  # else the image ended the role during the flush of the stop
+        if not self.is_over:  # otherwise the image ended the role during the flush of the stop
             self.is_over = True
             self.partition.resign(why)
 
@@ -144,7 +144,7 @@ class LeaderRole:
 
     # ── changes of its row ───────────────────────────────────────────────────────────────────────────────────────
     def apply(self) -> None:
-        """Its row, its minimum or a replica's session changed."""
+        """Apply the image: the partition's row, its minimum or a replica's session changed."""
         if self.partition is not None and self.is_visible and not self.is_over:
             topic, registry = self.topic, self._roles.registry
             self._apply(self.partition)
@@ -182,7 +182,7 @@ class LeaderRole:
             await self._roles.move_if_stray(self.place)
             raise  # the next attempt finds the directory free, at the latest after that topic is purged (C9)
         except RootVanished:
-            raise  # passes when the purge of a deleted topic is done
+            raise  # the error passes when the purge of a deleted topic is done
         except (Fenced, StorageFailed, Corrupt, OSError) as refused:
             if may_pass(refused):
                 raise
@@ -215,22 +215,22 @@ class LeaderRole:
             applied.leader_epoch,
             roles.configs.of_tier(topic),
             self._on_fenced,
-            self._is_new and row.partition_epoch == 0,  # others may have led it since the first attempt
+            self._is_new and row.partition_epoch == 0,  # other brokers may have led it since the first attempt
             roles.metadata.is_deleted,
             is_alone=is_alone(row, roles.node_id),
             holds_alone=holds_alone(row, roles.node_id),
             unclean_after=None if row.clean else row.served_epoch,
             broker_epoch=applied.sessions.get(roles.node_id, NO_SESSION),
         )
-        if not lead.is_alone:  # else it restarts by itself from the bucket
+        if not lead.is_alone:  # a replica that is alone restarts by itself from the bucket
             lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
         try:
-            with roles.tiers.deferring_starts():  # also during the wait for a slot of `to_lead`
+            with roles.tiers.deferring_starts():  # includes the wait for a slot of `to_lead`
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:
             if not lead.is_alone and not may_pass(refused):
-                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another may lead it (D38)
+                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another replica may lead (D38)
             raise
         if not partition.log.failure:
             log_failures.works(of)
@@ -238,7 +238,7 @@ class LeaderRole:
 
     async def _attached(self, lead: Lead) -> LeaderReplica:
         roles, topic = self._roles, self.topic
-        opened = await self._open_log(lead)  # queued per place: a log that is being closed is reopened
+        opened = await self._open_log(lead)  # waits in the queue of this place: a log that is being closed is reopened
         before = self._before if self._before is not None and self._before.opened is opened else None
         if self._lease is not None:
             await self._lease.returned()  # the calls of the previous attempt must end first
@@ -252,7 +252,7 @@ class LeaderRole:
             lease.end()
             await self._close(opened)
             raise
-        if lead.unclean_after is not None:  # the damage is truncated
+        if lead.unclean_after is not None:  # any damage was truncated
             roles.registry.log_failures.over((topic.topic_id, self.index))
         row = applied_row(topic, self.index, roles.metadata.image)
         partition = self._leading(lease, tier, row, before)
@@ -286,8 +286,9 @@ class LeaderRole:
             self._roles.tiers.forget(self.topic_id, self.index)
 
     async def _open_log(self, lead: Lead) -> OpenLog:
-        """A damaged log is reported, so that another replica leads (R18). In an unclean start it is truncated at the
-        damage. If that is not enough it becomes a stray, and this replica starts with the bucket's part."""
+        """Open the log. A damaged log is reported, so that another replica leads (R18). In an unclean start the log is
+        truncated at the damage. If the rest is damaged too, the log becomes a stray, and this replica starts with the
+        bucket's part."""
         roles, topic_id, place = self._roles, self.topic_id, self.place
         config = log_config_of(roles.configs.of(self.topic))
         log_failures, of = roles.registry.log_failures, (self.topic.topic_id, self.index)
@@ -311,8 +312,8 @@ class LeaderRole:
 
 
 def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
-    """Make open partitions visible to clients. Those of an unclean election serve when the image says that recovery is
-    done (R20)."""
+    """Make open partitions visible to clients. Partitions of an unclean election serve when the image shows that the
+    recovery is done (R20)."""
     partitions = [role.partition for role in ready if role.partition is not None]
     roles.configs.apply(topic, partitions)
     roles.on_opened(partitions)
@@ -324,7 +325,7 @@ def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
             serving.append(role)
         else:
             roles.registry.start(role.partition)
-            role.apply()  # its row may have changed while it opened
+            role.apply()  # the row may have changed while the log opened
     roles.registry.publish(topic, [role.partition for role in serving if role.partition is not None])
     for role in serving:
         assert role.partition is not None

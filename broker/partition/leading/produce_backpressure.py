@@ -1,4 +1,5 @@
-"""Delays produces to a log with too many unsynced bytes (C27), and refuses them when local storage has no room.
+"""Delays produce requests to a log with too many unsynced bytes (C27), and refuses produce requests when local storage
+has no room.
 
 An append runs on the loop, so it must find room in the page cache. When a log exceeds its budget, the *next* produce to
 it waits for a flush, before the kernel would make `pwrite` wait. Other connections continue. A request waits before it
@@ -23,15 +24,15 @@ from seams.memory import memory_bytes
 
 log = logging.getLogger(__name__)
 
-# The kernel blocks writers when dirty pages of all files exceed dirty_ratio (20 % of memory by default). One log gets
-# half of that, and at most a few seconds of a fast disk. The kernel's own writeback continues, so most pages of a drain
-# are already clean. Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget for all logs
-# is no better, and early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
+# The kernel blocks writers when the dirty pages of all files exceed dirty_ratio (20 % of memory by default). One log
+# gets half of this limit, and at most a few seconds of a fast disk. The kernel's own writeback continues, so most pages
+# of a drain are already clean. Measured with 8 logs, 6 to 10 GB of 128 KB appends, 24 GB of memory, ext4: one budget
+# for all logs is not better. Early writeback (sync_file_range every 8 MiB) costs a fifth more CPU for the same p999.
 DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
 PRESSURE_DELAY_S: Final = 0.1
-PRESSURE_DELAYS_AT: Final = 0.02  # above noise, and above the size of active segments
+PRESSURE_DELAYS_AT: Final = 0.02  # larger than noise, and than the share of active segments
 PRESSURE_REFUSES_AT: Final = 0.1
 
 REFUSALS_OVER_S: Final = 5.0  # time without a refusal while appends succeed, after which the end is logged
@@ -61,26 +62,27 @@ _REFUSALS: Final = {
 
 
 class DiskPressure(Protocol):
-    """Tiering: the share by which local bytes exceed their limit after all possible deletions; 0 below it."""
+    """The part of tiering that is used: the share by which local bytes exceed their limit after all possible deletions;
+    0 below the limit."""
 
     local_excess_ratio: float
 
 
 class ProduceBackpressure:
-    """Logs over `dirty_bytes_max`, each with the one flush that brings it below."""
+    """Logs over `dirty_bytes_max`, each with the flush that brings the log below this limit."""
 
     def __init__(self, tasks: Tasks, tiers: DiskPressure, dirty_bytes_max: int = DIRTY_BYTES_MAX) -> None:
         self._tasks = tasks
         self._tiers = tiers
         self._dirty_bytes_max = min(dirty_bytes_max, memory_bytes() // DIRTY_SHARE_OF_MEMORY)
         self._draining: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._refused_at_s: dict[AppendRefusal, float] = {}  # the last one of each kind that has not ended
+        self._refused_at_s: dict[AppendRefusal, float] = {}  # time of the last refusal of each kind that has not ended
         self.refused: Counter[AppendRefusal] = Counter()
         self.throttled_count = 0
         self.is_draining = False
 
     def appended(self, partition: LeaderReplica) -> None:
-        """Called after every append: starts a flush when the log outgrew its budget."""
+        """Start a flush if the log exceeds its budget. Called after every append."""
         if self._refused_at_s:
             self._append_succeeded()
         if partition.log.dirty_bytes > self._dirty_bytes_max:
@@ -109,7 +111,7 @@ class ProduceBackpressure:
             )
 
     def refuse(self, why: StorageFailed) -> None:
-        """An append found no room: counted, and logged when it is the first in a while."""
+        """An append found no room. Count the refusal, and log it if it is the first in a while."""
         kind = _REFUSALS.get(type(why), AppendRefusal.OTHER)
         self.refused[kind] += 1
         now_s = asyncio.get_running_loop().time()
@@ -118,7 +120,8 @@ class ProduceBackpressure:
         self._refused_at_s[kind] = now_s
 
     def _append_succeeded(self) -> None:
-        """An append succeeded after refusals, perhaps to another log: then refusals continue."""
+        """An append succeeded after refusals. A kind of refusal ends only after `REFUSALS_OVER_S` without one, because
+        the append may be to another log."""
         now_s = asyncio.get_running_loop().time()
         for kind, last_s in tuple(self._refused_at_s.items()):
             if now_s - last_s >= REFUSALS_OVER_S:
@@ -126,12 +129,12 @@ class ProduceBackpressure:
                 log.info("produces are accepted again: none was refused (%s) for %d s", kind.value, now_s - last_s)
 
     def wait(self, request: ProduceRequest) -> Awaitable[object] | None:
-        """None if every log of the request has room, else an awaitable to await once. It fails with StorageFailed when
-        one of the logs went offline; the append then fails too."""
+        """None if every log of the request has room, otherwise an awaitable to await once. It fails with StorageFailed
+        when one of the logs went offline; the append then fails too."""
         if not self.is_busy:
             return None
         if self._tiers.local_excess_ratio > PRESSURE_DELAYS_AT:
-            # Above the local limit while uploads fail: delay first (G12).
+            # Local bytes are above the limit while uploads fail: delay produce requests first (G12).
             self.throttled_count += 1
             return self._tasks.spawn("throttled produce", asyncio.sleep(PRESSURE_DELAY_S))
         draining = [

@@ -1,8 +1,8 @@
 """Publishes the partitions of one topic that this broker was asked to lead together.
 
-An open partition is published within `TOGETHER_S`, even if others still open. Partitions that open within that time are
-published together, so clients see one change. The topic is published when all attempts ended, even if no partition
-opened.
+An open partition is published within `TOGETHER_S`, even if other partitions still open. Partitions that open within
+that time are published together, so clients see one change. The topic is published when all attempts ended, even if no
+partition opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TOGETHER_S: Final = 0.5
 
 
 class Publication:
-    """`publish` makes the given roles visible. `indexes`: the partitions to be led."""
+    """The publication of one topic's partitions. `publish` makes the given roles visible. `indexes`: the partitions to
+    be led."""
 
     def __init__(self, topic: str, indexes: list[int], publish: Callable[[list[LeaderRole]], None]) -> None:
         self._topic = topic
@@ -30,7 +31,7 @@ class Publication:
         self._ready: dict[int, LeaderRole] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.was_given_up = False
-        self.over = asyncio.Event()  # each serves, stays offline, or is no longer to be led
+        self.over = asyncio.Event()  # set when each partition serves, stays offline, or is no longer to be led
 
     @property
     def ready_count(self) -> int:
@@ -45,7 +46,7 @@ class Publication:
             self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._publish_ready)
 
     def drop(self, index: int, *, is_given_up: bool = False) -> None:
-        """The partition will not be published: it stays offline, or its role ended."""
+        """The partition will not be published, because it stays offline or its role ended."""
         self.was_given_up |= is_given_up
         self._ready.pop(index, None)
         if index in self._missing:
@@ -68,7 +69,7 @@ class Publication:
 
     def _log_lost(self, lost: Mapping[int, tuple[int, int]]) -> None:
         """Log one line per topic with the offsets that may be lost. The number of lost records is unknown, because only
-        the lost disk had it."""
+        the lost disk had their number."""
         if not lost:
             return
         shown = ", ".join(f"{index} [{first}, {end})" for index, (first, end) in sorted(lost.items())[:3])

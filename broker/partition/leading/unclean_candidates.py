@@ -21,8 +21,8 @@ from broker.wire.messages import (
 
 def answer(registry: Registry, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
     """The OffsetForLeaderEpoch response, per partition. Errors: KAFKA_STORAGE_ERROR if the log failed or the disk
-    refuses it; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the image here differs; NOT_LEADER_OR_FOLLOWER while the
-    log is not open (retry)."""
+    refuses to open it; FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the image here differs; NOT_LEADER_OR_FOLLOWER
+    while the log is not open (retry)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponseTopic(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class VerificationGuard:
-    """The guard of one request. `adds`: its partition is added to the transaction (transaction version 2), so a
+    """The guard of one request. `adds`: the partition is added to the transaction (transaction version 2), so a
     producer that is unknown here begins at sequence 0."""
 
     __slots__ = ("adds", "is_void", "producer_epoch", "producer_id")
@@ -22,7 +22,7 @@ class VerificationGuard:
 
 
 class VerificationGuards:
-    """The guards of one partition, one for each request in progress."""
+    """The guards of one partition. Each request in progress has one guard."""
 
     __slots__ = ("_guards",)
 
@@ -33,7 +33,7 @@ class VerificationGuards:
         return sum(map(len, self._guards.values()))
 
     def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> VerificationGuard:
-        """A request asks the coordinator now. It calls `end` in every case."""
+        """A request asks the coordinator now. The request calls `end` in every case."""
         guard = VerificationGuard(producer_id, producer_epoch, adds=adds)
         self._guards.setdefault(producer_id, []).append(guard)
         return guard

@@ -1,7 +1,7 @@
 """Closes a broker's logs at its stop: flush, detach, close, checkpoint.
 
-Used once. A log that cannot be closed cleanly makes the stop unclean; later logs are then closed without further work.
-A failed flush does not prevent the flush of another log. Waiters of a partition fail last.
+A shutdown is used once. A log that cannot be closed cleanly makes the stop unclean; later logs are then closed without
+further work. A failed flush does not prevent the flush of another log. Waiters of a partition fail last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOSING_MAX: Final = 16
 
 
 class LogShutdown:
-    """`clean`: the broker stops in order."""
+    """The shutdown of a broker's logs. `clean`: the broker stops in order."""
 
     def __init__(self, logs: LogHost, tiers: TierService, report: FailureReport, *, clean: bool) -> None:
         self._logs = logs
@@ -70,4 +70,4 @@ class LogShutdown:
                 self._report(f"close {opened.place}", failure)
                 is_clean = False
             if not is_clean:
-                self._stops_clean = False  # stays false, because other logs close meanwhile
+                self._stops_clean = False  # never set to true again, because other logs close meanwhile

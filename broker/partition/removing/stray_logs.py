@@ -1,10 +1,10 @@
-"""Stray logs: on this disk, but not assigned to this broker.
+"""Stray logs: logs on this disk that are not assigned to this broker.
 
 Stray logs are moved before other logs need their directories, and deleted after a week.
 
 - Only an image with this broker's session counts (D43).
-- A log of a deleted topic is no stray: the deletion proves that it may be removed (R24).
-- Nothing is deleted before it was listed in `cluster status` for a week.
+- A log of a deleted topic is not a stray: the deletion proves that the log may be removed (R24).
+- A stray is deleted only after `cluster status` listed it for a week.
 
 Source: Kafka's `-stray` directories (KAFKA-13127, 14616).
 """
@@ -26,7 +26,7 @@ from seams.loop.tasks import FailureReport
 
 
 def assigned(image: ClusterImage, node_id: int) -> set[TopicPartition]:
-    """The places of the logs assigned to `node_id`. 10 000 take 4 ms."""
+    """The places of the logs that are assigned to `node_id`. 10 000 logs take 4 ms."""
     return {
         TopicPartition(topic.name, index)
         for topic in image.topics.values()
@@ -71,7 +71,7 @@ class StrayLogs:
 
     async def move_all(self, image: ClusterImage) -> None:
         """Move all logs that `image` does not assign to this broker, before any log is opened. `image` holds this
-        broker's session. A log that cannot be read stays and is reported; the others do not wait for it."""
+        broker's session. A log that cannot be read stays and is reported; the other logs do not wait for it."""
         found = await self._logs.directories.topic_ids_found(assigned(image, self._node_id))
         for place, failure in found.refused.items():
             self._report(f"read the topic id of {place}", failure)
@@ -79,8 +79,8 @@ class StrayLogs:
             await self._move(place, topic_id)
 
     async def move_if_stray(self, place: TopicPartition) -> None:
-        """Move a log of an earlier topic out of `place`. That topic was deleted, and one of the same name created,
-        while this broker did not run."""
+        """Move a log of an earlier topic out of `place`. While this broker did not run, that topic was deleted and a
+        topic of the same name was created."""
         topic_id = await self._logs.topic_id_at(place)
         if topic_id is not None and is_stray(place, topic_id, self._metadata.image, self._node_id):
             await self._move(place, topic_id)
@@ -88,7 +88,7 @@ class StrayLogs:
     async def _move(self, place: TopicPartition, topic_id: UUID) -> None:
         try:
             await self._logs.move_stray(place, topic_id)
-        except (Corrupt, OSError) as failure:  # the log stays, and blocks others in its directory
+        except (Corrupt, OSError) as failure:  # the log stays, and blocks other logs in its directory
             self._report(f"move {place} aside", failure)
 
     async def keep_removing(self) -> None:
@@ -97,6 +97,6 @@ class StrayLogs:
             try:
                 if not is_rebuilt(self._metadata.image):
                     await self._logs.directories.remove_old_strays()
-            except OSError as failure:  # retried in the next round
+            except OSError as failure:  # the next round tries again
                 self._report("strays", failure)
             await asyncio.sleep(_LOOK_S)

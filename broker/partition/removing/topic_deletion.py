@@ -1,11 +1,11 @@
-"""Deletion of topics: every broker removes its files, the controller's broker also the objects (R24).
+"""Deletion of topics: every broker removes its files, and the controller's broker also removes the objects (R24).
 
 - Only topics that the image names as deleted are removed. While the rebuild of a cluster is not confirmed, no topic is
   removed (R29).
-- Only the controller's broker deletes objects and then removes the topic's record. The next controller thus continues
-  deletions after a failure.
-- The record is removed after every broker with a session had time to apply the deletion; otherwise its log would become
-  a stray. Objects of uploads that ended meanwhile are deleted too.
+- Only the controller's broker deletes objects and then removes the topic's record. After a failure, the next controller
+  thus continues the deletions.
+- The record is removed after every broker with a session had time to apply the deletion; otherwise that broker's logs
+  would become strays. Objects of uploads that ended meanwhile are also deleted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from seams.rng import Rng
 from tiering.service import TierService
 
 RETRY_S_MAX: Final = 300.0
-LATER_S: Final = 1.0  # after one session timeout a broker that did not see the commit has no session
+LATER_S: Final = 1.0  # added to one session timeout, after which a broker that did not see the commit has no session
 PURGING_MAX: Final = 4  # topics whose objects are deleted concurrently; a large request must not starve uploads
 
 
 @dataclass(eq=False, repr=False)
 class TopicDeletion:
     """`closed` waits until a withdrawn topic's logs are closed. `forget` asks the controller to forget a completely
-    deleted topic; it raises while it cannot. `session_s`: time of silence after which a broker has no session."""
+    deleted topic; it raises if the controller does not. `session_s`: time of silence after which a broker has no
+    session."""
 
     _node_id: int
     _metadata: MetadataCache
@@ -55,9 +56,9 @@ class TopicDeletion:
         return topic_id in self._in_progress
 
     def purge(self, topic: Topic) -> None:
-        """Begin to remove a withdrawn topic's local files. The controller's broker then deletes its objects and forgets
-        the topic. The removal is retried until all is deleted. A call during the removal checks again which broker is
-        the controller.
+        """Begin to remove a withdrawn topic's local files. The controller's broker then deletes the topic's objects and
+        forgets the topic. The removal is retried until everything is deleted. A call during the removal checks again
+        which broker is the controller.
         """
         if topic.topic_id in self._in_progress:
             self._in_progress[topic.topic_id] = True
@@ -87,7 +88,7 @@ class TopicDeletion:
     async def _purge_files(self, topic: Topic) -> None:
         await self._closed(topic.topic_id)
         for index in range(topic.partitions):
-            # A new topic may have the name now. Its directory carries another id (C9).
+            # A new topic may have the name now. The directory of the new topic carries another id (C9).
             await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
         await self._logs.directories.delete_set_aside()
 
@@ -102,14 +103,16 @@ class TopicDeletion:
         return self._decides
 
     async def _purge_objects(self, topic: Topic) -> bool:
-        """False if this broker is not the controller any more. Raises as `TierService.purge_topic`."""
+        """Delete the objects. False if this broker is not the controller any more. Raises as
+        `TierService.purge_topic`."""
         async with self._slots:
             if not self._decides:
                 return False
             return await self._tiers.purge_topic(UUID(topic.topic_id), topic.partitions, self._may_delete)
 
     def _may_delete(self) -> bool:
-        """Checked before each deletion of objects, because a topic of many partitions takes minutes."""
+        """Whether this broker may delete objects. Checked before each deletion, because the deletion of a topic with
+        many partitions takes minutes."""
         self._check_not_rebuilt()
         return self._decides
 
