@@ -53,7 +53,8 @@ class _Event(ctypes.Structure):
 class AioQueue:
     """One AIO context and its eventfd. Raises OSError if the system has none.
 
-    Call `submit`, then `results` whenever `event_fd` is readable until it returns them; then again."""
+    Call `submit`, then call `results` whenever `event_fd` is readable, until it returns the results. After that
+    `submit` may be called again."""
 
     def __init__(self) -> None:
         self._context = ctypes.c_ulong(0)
@@ -82,8 +83,8 @@ class AioQueue:
     def results(self) -> list[int] | None:
         """Errnos (0: none) of the files that the kernel took; None while some of them are pending.
 
-        Raises OSError if the kernel does not say: then nothing may be assumed durable, and the queue must not be used
-        again.
+        Raises OSError if the kernel gives no results. Nothing may be assumed durable then, and the queue must not be
+        used again.
         """
         self._left -= os.eventfd_read(self.event_fd)
         if self._left:

@@ -132,7 +132,7 @@ def _shown(extra: list[tuple[str, str]]) -> str:
 
 
 def plainly(what: str, error: KafkaError) -> str:
-    """One line: the operation, the error, and the remedy."""
+    """An error as one line: the operation, the error, and the remedy."""
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
         advice = None  # the broker's own message may be about something else
@@ -163,7 +163,8 @@ def connected_admin(bootstrap: str) -> AdminClient:
 
 
 def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
-    """The cluster's metadata. CommandFailed when no broker answers within 10 s; at once when the address refuses."""
+    """The cluster's metadata. Raises CommandFailed when no broker answers within 10 s, or at once when the address
+    refuses the connection."""
     _refused_at_once(bootstrap)
     try:
         with failing(f"no broker answers at {bootstrap}"):
@@ -176,7 +177,7 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
 
 
 def login_refusal(bootstrap: str) -> str | None:
-    """The reason why a broker refuses the login of this command; None: it does not refuse it, or that is unknown.
+    """The reason why a broker refuses the login of this command; None if no broker refuses it, or if that is unknown.
     librdkafka retries a refused login in silence, and then says that no broker answered.
     """
     from thermocline.cli.clients.connections import connect
@@ -237,7 +238,7 @@ def _creates_topics(bootstrap: str) -> bool:
             answer = client.metadata([])
             configs = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
     except BrokerUnreachable:
-        return True  # it may require TLS or a password, which only the stock client has
+        return True  # the broker may require TLS or a password, which only the stock client has
     return configs.get(_AUTO_CREATE) != "false"
 
 
@@ -256,8 +257,8 @@ def _refused_at_once(bootstrap: str) -> None:
 
 
 def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
-    """Wait for the change of each name. CommandFailed for the first that failed or timed out; a broker may still
-    apply the latter.
+    """Wait for the change of each name. Raises CommandFailed for the first change that failed or timed out. A broker
+    may still apply a change that timed out.
     """
     for name, future in futures.items():
         try:

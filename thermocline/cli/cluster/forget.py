@@ -43,9 +43,9 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A partition without the node. `is_emptied`: no other in-sync replica, so it begins without the records that only
-    the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies (None: unknown, no
-    leader). `cold_bytes`: bytes in the bucket (None: unknown).
+    """A partition after the loss of the node. `is_emptied`: it has no other in-sync replica, so it begins without the
+    records that only the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies
+    (None: unknown, no leader). `cold_bytes`: bytes in the bucket (None: unknown).
     """
 
     topic: str

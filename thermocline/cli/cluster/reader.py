@@ -26,7 +26,7 @@ from thermocline.cli.cluster.moves.copying import Copying
 from thermocline.cli.cluster.moves.plan import Assignment, Place
 from thermocline.cli.cluster.status import Cluster, ClusterState
 
-_ANSWER_S: Final = 3.0  # timeout of each broker; all are asked in parallel
+_ANSWER_S: Final = 3.0  # timeout of one broker; brokers are asked in parallel
 _ASKED_MAX: Final = 16  # at once
 _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 
@@ -145,7 +145,7 @@ class ClusterReader:
         return copies
 
     def bytes_of(self, seen: ClusterState, rows: Iterable[PartitionRow]) -> dict[Name, Bytes]:
-        """Sizes of these partitions, as their leaders report. Blocking; a request a broker."""
+        """Sizes of these partitions, as their leaders report. Blocking; sends one request per broker."""
         of_leader: dict[int | None, list[Name]] = {}
         for row in rows:
             of_leader.setdefault(row.leader, []).append((row.topic, row.partition))
@@ -163,7 +163,7 @@ class ClusterReader:
             status = get_json(address, "/status", list[PartitionTierStatus], _STATUS_S) or []
             return {(one.topic, one.partition): Bytes(one.hot_bytes, one.cold_bytes) for one in status}
         if seen.cluster.version is not None:
-            return {}  # ours, but without HTTP it is unknown how much of its disk is in the bucket
+            return {}  # our broker; only its HTTP port tells how many of its bytes are in the bucket
         try:
             with WireClient(broker.host, broker.port) as client:
                 return {name: Bytes(size) for name, size in client.log_sizes().items()}
@@ -185,7 +185,7 @@ def _ask(broker: MetadataResponseBroker) -> _Answer:
 
 
 def _newest_image(answers: list[_Answer]) -> ClusterStatus | None:
-    """The image of the broker with the newest version, because a cut-off broker has an old one."""
+    """The newest image of all brokers, because a broker that is cut off has an old image."""
     newest = [one for one in answers if one.own is not None and one.own.cluster is not None and one.http is not None]
     for answer in sorted(newest, key=_how_new, reverse=True):
         assert answer.http is not None
@@ -202,7 +202,8 @@ def _how_new(answer: _Answer) -> tuple[int, int]:
 def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[int, str]) -> ClusterState:
     own = {one.node: one.own for one in answers if one.own is not None}
     standings = {node: status.cluster for node, status in own.items() if status.cluster is not None}
-    # A broker has known the controller since it applied its first image, the controller itself since its claim.
+    # A broker has known the controller since it applied its first image; the controller has known itself since its
+    # claim.
     known_for = [one.controller_for_ms for one in standings.values() if one.controller_epoch == image.controller_epoch]
     cluster = Cluster(
         image.cluster_id,

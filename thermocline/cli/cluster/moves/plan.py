@@ -28,7 +28,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """A partition. `target`: replicas after the reassignment in progress, if any; `has_leader`: it can be copied. Bytes
-    None: unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: bytes in the bucket.
+    are None if unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: bytes in the bucket.
     """
 
     topic: str
@@ -149,9 +149,8 @@ class Loads:
         return Counter(self.domain_of(node) for node in nodes)
 
     def idlest(self, others: Nodes, without: Collection[int]) -> int | None:
-        """The broker for a replica beside `others`. The domains that hold fewest of them count; of these the least
-        loaded domain is chosen, and in it the least loaded broker. None when every broker holds one, or is in
-        `without`.
+        """The broker for one more replica beside those on `others`: the least loaded broker of the least loaded domain,
+        among the domains that hold the fewest of these replicas. None when every broker is in `others` or `without`.
         """
         crowd = self.spread(others)
         average = {

@@ -220,7 +220,7 @@ class RestoreRun:
         self._refused = refused
 
     async def _do(self, step: Step, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> str:
-        """Returns the refusals, or an empty string."""
+        """Send the step's requests. Returns the refusals as one text, which is empty if there are none."""
         epochs = {one.node: one.broker_epoch for one in snapshot.brokers}
         for node in (*step.give_up, *step.leave):
             await self._brokers.give_up(addresses, node, epochs[node])
