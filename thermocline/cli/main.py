@@ -142,7 +142,7 @@ def _discard_stdout() -> None:
 
 
 def _connect_by(arguments: argparse.Namespace) -> None:
-    """Set how clients of this command connect; a file may name the brokers where `-b` does not."""
+    """Set how clients of this command connect; without `-b`, the file may name the brokers."""
     if not arguments.command_config and not arguments.extra:
         return
     from thermocline.cli.clients.connection_properties import use

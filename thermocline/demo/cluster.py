@@ -1,10 +1,10 @@
 """`make demo-cluster`: data movement after the loss of machines, with three real brokers and stock clients, in about a
 minute.
 
-Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and the
-broker is started again empty. The demo draws the bytes that had to move beside those that did not. Then all three are
-killed and all directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and
-compared.
+Three brokers copy a gigabyte to a bucket. Under constant load one broker is killed with -9, its directory is deleted,
+and it starts again empty. The demo draws the bytes that had to move beside the bytes that stayed. Then all three
+brokers are killed and all directories are deleted. Three empty brokers restore the cluster from the bucket, and every
+byte is read and compared.
 
 Expected values are computed here, never read back. Every figure is measured in this run.
 """

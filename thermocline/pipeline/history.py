@@ -80,7 +80,8 @@ class PartitionHistory:
         return [segment for segment in self.live(start, end, times).segments if times.may_hold(segment)]
 
     def live(self, start: int, end: int, times: TimeRange = ANY_TIME) -> LiveSegments:
-        """As `segments`, but times exclude whole pages only, and the result names those. Errors: as `segments`."""
+        """As `segments`, but times exclude whole pages only, and the result names these pages. Errors: as
+        `segments`."""
         manifest = self.manifest
         for attempt in range(_TRIES):
             try:
@@ -224,7 +225,8 @@ class History:
         return list(made.splits)
 
     def _footers(self, wanted: Mapping[SegmentKey, RemoteSegment]) -> dict[UUID, SegmentFooter]:
-        """Footers that could be read. A missing one makes the plan coarser; the reader of the object reports why."""
+        """Footers that could be read. A missing footer makes the plan coarser; the reader of the object reports the
+        error."""
 
         def fetch(entry: tuple[SegmentKey, RemoteSegment]) -> SegmentFooter | None:
             key, segment = entry
@@ -238,7 +240,8 @@ class History:
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
     def map(self, function: Callable[[T], R], over: Iterable[T]) -> list[R]:
-        """`function` of each item, in order, `THREADS` at once. Raises the first error. Not reentrant."""
+        """The results of `function` for each item, in order; `THREADS` calls run at once. Raises the first error. Not
+        reentrant."""
         return list(self._pool.map(function, over))
 
     def _reader(self, topic_id: UUID, partition: int) -> ManifestReader:

@@ -106,8 +106,8 @@ class SplitReader:
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
     def open(self, piece: SplitPart, moves: int = 0) -> OpenPiece | None:
-        """Fetch the footer and check the object's identity; after compaction, those of its replacement. None when the
-        piece is lost and counted. Raises DataLoss, StoreError.
+        """Fetch the footer and check the object's identity. If compaction replaced the object, its replacement is used.
+        None when the piece is lost and counted. Raises DataLoss, StoreError.
         """
         segment = piece.segment
         key = segment.key(self.split.topic_id, self.split.partition)
@@ -144,7 +144,7 @@ class SplitReader:
 
     def _without_footer(self, piece: SplitPart, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
         """Report the damage and rebuild an index from the batch headers. None if the damaged footer had the outcome of
-        transactions, because records of an aborted one must never be shown as committed."""
+        transactions, because records of an aborted transaction must never be shown as committed."""
         what = f"the footer is damaged: {broken}"
         if self._damage.fail:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
@@ -225,7 +225,7 @@ class SplitReader:
         return None if rest is None else FetchedSplit(opened, cut, joined(data, rest), window)
 
     def _read(self, opened: OpenPiece, window: Window, behind: int = 0) -> pa.Buffer | None:
-        """The window's bytes from byte `behind` on."""
+        """The window's bytes, without the first `behind`."""
         return self._read_bytes(opened, window.start + behind, window.fetch_bytes - behind, window.offsets)
 
     def _read_bytes(self, opened: OpenPiece, start: int, length: int, offsets: tuple[int, int]) -> pa.Buffer | None:
@@ -249,7 +249,7 @@ class SplitReader:
 
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
     def rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
-        """The window's rows. Raises DataLoss behind the rows that precede the damage."""
+        """The window's rows. Raises DataLoss after the rows that precede the damage."""
         if fetched.run is not None:
             yield from self._run(fetched, *fetched.run)
             return
@@ -335,7 +335,7 @@ class SplitReader:
             self._damage.report(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
 
     def _moved(self, piece: SplitPart) -> SplitPart | None:
-        """The piece in the object that the newest manifest names for its offsets; None unless that is another one."""
+        """The piece in the object that the newest manifest names for its offsets; None if it is the same object."""
         split = self.split
         reader = ManifestReader(self._store, split.topic_id, split.partition)
         manifest = finished(reader.load())

@@ -105,8 +105,8 @@ def make_client(
     decided: Mapping[str, str],
 ) -> C:
     """A client. This command's client configuration wins over `defaults`; `extra` are the `-X` pairs in it.
-    CommandFailed (usage) for an unknown name (the message has the nearest one), for a refused value, and for a config
-    that a flag sets.
+    Raises CommandFailed (usage) for an unknown name (the message has the nearest one), for a refused value, and for a
+    config that a flag sets.
     """
     for name, _ in extra:
         if why := decided.get(name):
@@ -156,7 +156,7 @@ def failing(what: str) -> Iterator[None]:
 
 
 def connected_admin(bootstrap: str) -> AdminClient:
-    """An admin client whose broker answers. CommandFailed when none does within 10 s."""
+    """An admin client whose broker answers. Raises CommandFailed when no broker answers within 10 s."""
     admin = make_client(AdminClient, bootstrap, {}, [], {})
     require_broker(admin, bootstrap)
     return admin
@@ -195,8 +195,8 @@ def login_refusal(bootstrap: str) -> str | None:
 
 
 def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
-    """A topic that the broker creates on a producer's request. CommandFailed when the broker refuses its name or
-    creates none, because librdkafka would wait for it silently.
+    """A topic that the broker creates on a producer's request. Raises CommandFailed when the broker refuses the name or
+    creates no topic, because librdkafka would wait for the topic silently.
     """
     deadline = time.monotonic() + _CREATE_TIMEOUT_S
     while True:

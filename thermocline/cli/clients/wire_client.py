@@ -106,7 +106,7 @@ class WireClient:
                 self._versions[key] = version
 
     def _log_in(self) -> None:
-        """BrokerUnreachable when the login is refused."""
+        """Log in. Raises BrokerUnreachable when the login is refused."""
         if self._properties.login is None:
             return
         login = new_login(self._properties.login)
@@ -128,7 +128,7 @@ class WireClient:
         return self._versions.get(key, -1)
 
     def call(self, key: ApiKey, request: Message, response: type[R], *, version_max: int = _VERSION_MAX) -> R:
-        """Send one request and wait for its response. BrokerUnreachable when the connection fails."""
+        """Send one request and wait for its response. Raises BrokerUnreachable when the connection fails."""
         version = min(self.version(key), version_max)
         if version < 0:
             raise BrokerUnreachable(

@@ -56,8 +56,8 @@ class RetryLater(CommandFailed):
 
 
 def alter(client: WireClient, wanted: Mapping[Name, Sequence[int] | None]) -> dict[Name, MoveRefusal]:
-    """Start reassignments to these replicas. None cancels a reassignment. Returns the refusals. CommandFailed when all
-    are refused.
+    """Start reassignments to these replicas. None cancels a reassignment. Returns the refusals. Raises CommandFailed
+    when all are refused.
     """
     topics = [
         AlterPartitionReassignmentsRequestTopic(

@@ -73,11 +73,11 @@ class ClusterReader:
         self._http: dict[int, HttpAddress] = {}  # HTTP addresses by node, as of the last read
 
     def connect(self, timeout_s: float = 10.0) -> WireClient:
-        """Connect to the first broker that answers. BrokerUnreachable when none does."""
+        """Connect to the first broker that answers. Raises BrokerUnreachable when no broker answers."""
         return connect(",".join((self._bootstrap, *self._known)), timeout_s)
 
     def read(self) -> ClusterState:
-        """The cluster now, without sizes. BrokerUnreachable when no broker answers."""
+        """The cluster now, without sizes. Raises BrokerUnreachable when no broker answers."""
         with self.connect(_ANSWER_S) as client:
             metadata = client.metadata()
         self._known = [show_address(broker.host, broker.port) for broker in metadata.brokers]
@@ -95,7 +95,7 @@ class ClusterReader:
         return replace(seen, hidden=frozenset(one.node for one in answers if one.hidden))
 
     def read_with_sizes(self) -> View:
-        """The cluster now, with sizes. BrokerUnreachable when no broker answers."""
+        """The cluster now, with sizes. Raises BrokerUnreachable when no broker answers."""
         seen = self.read()
         moving: Mapping[Name, Reassignment] = {}
         if seen.cluster.version is None:  # by Metadata, which counts joining and leaving replicas as replicas

@@ -47,7 +47,8 @@ class ProduceOutcome:
             self._first = (line, error, value_bytes)
 
     def report(self, bootstrap: str, topic: str) -> int:
-        """The exit code. CommandFailed names the first refused line, the reason, and how many others were refused."""
+        """The exit code. Raises CommandFailed with the first refused line, the reason, and the number of other refused
+        lines."""
         self._progress.done()
         if self._first is not None:
             raise CommandFailed(self._refusal(bootstrap, topic, *self._first))

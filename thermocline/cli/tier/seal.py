@@ -24,7 +24,8 @@ _NAMED_MAX: Final = 3
 
 
 def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
-    """Seal and copy a topic (None: all). With `wait`, return when it is in the bucket; CommandFailed when it is not."""
+    """Seal and copy a topic (None: all). With `wait`, return when the topic is in the bucket. Raises CommandFailed when
+    a part of it is not."""
     source = TierReader(bootstrap, topic, None)
     if topic is not None:
         source.read()  # raises for a mistyped name

@@ -128,7 +128,7 @@ _note: Final = inlined(_note_batch)
 
 
 def _walk(state: int) -> int:
-    """Fill the table with the wanted batches from POS on, headers and CRCs checked. MORE, END, HOLE or POISON."""
+    """Check the batches from POS on, and fill the table with the wanted ones. Returns MORE, END, HOLE or POISON."""
     log = word(state, at_.LOG)
     log_size = word(state, at_.LOG_SIZE)
     pos = word(state, at_.POS)

@@ -81,7 +81,8 @@ _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it sav
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive and how. `values` None: as the table was created; raw for a new table."""
+    """What to archive and how. If `values` is None, an existing table keeps its decoder, and a new table gets raw
+    values."""
 
     bucket: str
     topic: str
@@ -218,7 +219,7 @@ class _Archiver:
         return self._history.partitions((name, partition) for partition in range(self._topic.partitions))
 
     def _logs(self, parts: Mapping[tuple[str, int], PartitionHistory], archived: Archived) -> list[BucketPartition]:
-        """The partitions now, up to their ends when the run began. Manifest pages are read once a run."""
+        """The partitions now, up to their ends when the run began. Manifest pages are read once per run."""
         logs = []
         for (_, partition), part in sorted(parts.items()):
             if part.topic_id != self._topic.topic_id:
@@ -320,8 +321,8 @@ class _Archiver:
         reach("archive.cleaned")
 
     def _any_aborted(self, step: ArchiveStep) -> bool:
-        """Whether a footer of the step names an aborted transaction. Only those hide records that the manifests
-        count.
+        """Whether a footer of the step names an aborted transaction. Only aborted transactions hide records that the
+        manifests count.
         """
         store = self._history.store
         keys = [

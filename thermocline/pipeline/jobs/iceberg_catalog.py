@@ -51,9 +51,9 @@ def catalog_config(
 ) -> CatalogConfig:
     """The catalog that a user named. Raises InvalidRequest.
 
-    `catalog`: `sqlite:////abs/catalog.db` (or `postgresql…`), `https://…` (REST), `glue`, `memory`, or the name of one
-    in pyiceberg's own configuration. None: a SQLite file in the warehouse, which must then be a directory. `warehouse`:
-    a bucket URL, where new tables go. `properties`: pyiceberg's, over all else.
+    `catalog`: `sqlite:////abs/catalog.db` (or `postgresql…`), `https://…` (REST), `glue`, `memory`, or the name of a
+    catalog in pyiceberg's own configuration. None: a SQLite file in the warehouse, which must then be a directory.
+    `warehouse`: a bucket URL, where new tables go. `properties`: pyiceberg's properties, which override all others.
     """
     made: dict[str, str] = {}
     name = CATALOG_NAME
@@ -162,7 +162,7 @@ def _address(catalog: CatalogConfig | Catalog) -> str:
 
 
 def _merged(config: CatalogConfig) -> dict[str, str]:
-    """Its properties over those of pyiceberg's own configuration for that name."""
+    """The catalog's properties, which override those of pyiceberg's own configuration for that name."""
     configured = Config().get_catalog_config(config.name) or {}
     return {**{name: str(value) for name, value in configured.items()}, **config.properties}
 

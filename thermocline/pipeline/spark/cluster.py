@@ -109,7 +109,7 @@ class Cluster:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), "last offsets")  # type: ignore[no-untyped-call]
 
     def first_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset with a record of that time or later; None without one."""
+        """The first offset with a record of that time or later; None if there is none."""
         asked = {tp: OffsetSpec.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
         return {tp: None if offset < 0 else offset for tp, offset in self._offsets(asked, "offsets of times").items()}
 

@@ -74,7 +74,8 @@ def parse_version(text: str) -> int | None:
 
 
 def launcher_home(java: str, cache: str | None) -> str:
-    """A directory with a `bin/java` that starts `java` without the missing module. Same runtime, same directory."""
+    """A directory with a `bin/java` that starts `java` without the missing module. The same runtime gets the same
+    directory."""
     content = _LAUNCHER.format(java=shlex.quote(java)).encode()
     name = f"java-{hashlib.sha256(content).hexdigest()[:16]}"
     try:

@@ -90,7 +90,7 @@ class _Watch:
         self._before = conduct.copied_bytes
 
     def poll(self) -> None:
-        """Start more moves and update the progress. CommandFailed after a minute without an answer."""
+        """Start more moves and update the progress. Raises CommandFailed after a minute without an answer."""
         now_s = time.monotonic()
         try:
             self._ask()
@@ -184,7 +184,7 @@ def elect_planned_leaders(source: ClusterReader, moves: Iterable[Move]) -> None:
 
 
 def cancel(source: ClusterReader, held: Sequence[Assignment]) -> int:
-    """Cancel moves in progress. CommandFailed when some are refused."""
+    """Cancel moves in progress. Raises CommandFailed when some are refused."""
     refused: dict[Name, str] = {}
     for part in _in_parts(held, MOVES_MAX):
         with source.connect() as client:

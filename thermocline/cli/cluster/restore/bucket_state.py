@@ -75,7 +75,7 @@ class BucketState:
         self._root = ClusterRoot(bucket.store, world.rng, world.clock, world.workers)
 
     async def read(self) -> ClusterSnapshot:
-        """The cluster now. CommandFailed when `cluster.json` is missing or damaged. Raises NewerFormat."""
+        """The cluster now. Raises CommandFailed when `cluster.json` is missing or damaged, NewerFormat."""
         url = self._bucket.store.url
         try:
             found = await (self._root.poll() if self._root.known is not None else self._root.load())

@@ -54,7 +54,7 @@ class LiveBrokers:
         self._factor: int | None = None
 
     def check(self, snapshot: ClusterSnapshot) -> None:
-        """CommandFailed when `bootstrap` belongs to another cluster. Raises BrokerUnreachable."""
+        """Raises CommandFailed when `bootstrap` belongs to another cluster, BrokerUnreachable."""
         if self._bootstrap is None:
             return
         with connect(self._bootstrap) as client:
@@ -105,8 +105,8 @@ class LiveBrokers:
         await asyncio.to_thread(ask)
 
     async def move(self, addresses: Mapping[int, str], moves: Mapping[Partition, Replicas]) -> list[str]:
-        """Start reassignments. Returns the refusals. CommandFailed when all are refused, or no controller decided in
-        time.
+        """Start reassignments. Returns the refusals. Raises CommandFailed when all are refused, or when no controller
+        decided in time.
         """
 
         def ask(some: Sequence[Partition]) -> dict[Partition, MoveRefusal]:
@@ -169,7 +169,7 @@ class RestoreRun:
         self._refused = ""  # the last refusal
 
     async def run(self) -> tuple[ClusterSnapshot, dict[Partition, Ends]]:
-        """Run until every partition serves. CommandFailed when nothing changes any more."""
+        """Run until every partition serves. Raises CommandFailed when nothing changes any more."""
         loop = asyncio.get_running_loop()
         before: object = None
         copied, changed_s = 0, loop.time()

@@ -103,8 +103,8 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
 
 
 async def _check_lost(bucket: Bucket) -> str | None:
-    """The ETag of an unreadable `cluster.json`, or None if there is none. CommandFailed when it can be read;
-    NewerFormat when a newer version can read it.
+    """The ETag of an unreadable `cluster.json`, or None if there is none. Raises CommandFailed when `cluster.json` can
+    be read, NewerFormat when a newer version can read it.
     """
     from broker.metadata.cluster_root import ClusterRoot
     from coldstore.keys import CLUSTER_KEY
@@ -137,7 +137,7 @@ async def _check_lost(bucket: Bucket) -> str | None:
 
 async def _found(bucket: Bucket) -> tuple[list[Found], int]:
     """Every partition below `topics/`, and the highest controller epoch in the names of metadata pages.
-    CommandFailed for a key that no broker writes.
+    Raises CommandFailed for a key that no broker writes.
     """
     from coldstore.inspection.audit import partitions_in
     from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, parse_key

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-TARGET_BYTES: Final = 128 << 20  # of Parquet: one file a task in most engines
+TARGET_BYTES: Final = 128 << 20  # of Parquet; most engines read such a file in one task
 _SMALL: Final = 0.75  # of the target: merging larger files rewrites much and saves little
 
 

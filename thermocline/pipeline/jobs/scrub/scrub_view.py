@@ -122,7 +122,7 @@ def check_ours(store: ArrowStore) -> None:
 
 
 def inspect_partition(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:
-    """Inspect a partition. On damage, again with a new listing, until the root stays the same."""
+    """Inspect a partition. If there is damage, inspect it again with a new listing, until the root stays the same."""
     seen = _inspect_once(store, place, listing)
     for _ in range(_TRIES - 1):
         if not seen.damaged:

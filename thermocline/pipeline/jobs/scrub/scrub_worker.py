@@ -1,9 +1,9 @@
 """One task of a scrub: reads and checks every byte of some objects.
 
-An object without findings has a footer that agrees with the manifest. Every byte of its log was read; each batch has
-its CRC and leader epoch and follows the one before; together they agree with the footer. Damage counts only when a
-second read shows it too, because it may have happened in transit. On S3 two reads are in flight while a third is
-checked.
+An object without findings has a footer that agrees with the manifest. Every byte of its log was read. Each batch has
+its CRC and leader epoch and continues the batch before it. All batches together agree with the footer. Damage counts
+only when a second read shows it too, because it may have happened in transit. On S3 two reads are in flight while a
+third is checked.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class ArchiveTable:
         self._table = self._catalog.load_table(self._table.name())
 
     def arrow_schema(self, wanted: pa.Schema) -> pa.Schema:
-        """`wanted` with the table's field ids, so that files need no name mapping. InvalidRequest: a column is
+        """`wanted` with the table's field ids, so that files need no name mapping. Raises InvalidRequest if a column is
         absent.
         """
         return _with_ids(wanted, self._table.schema(), self.name)
@@ -254,7 +254,8 @@ class ArchiveTable:
         return int(producer.snapshot_id)
 
     def _required(self, transaction: Transaction) -> tuple[TableRequirement, ...]:
-        """pyiceberg's own retrying commit sends these and `_updates`; there is no public way to them."""
+        """What the commit requires. pyiceberg's own commit sends these requirements and `_updates`, which have no
+        public name."""
         return *transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid)
 
     def _same_columns(self) -> TableRequirement:
