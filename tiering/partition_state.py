@@ -147,7 +147,7 @@ class TieredPartition:
 
     @property
     def log_start_offset(self) -> int:
-        """The greater of local and root (C26)."""
+        """The greater of the local log start and the root's (C26)."""
         manifest = self.manifests.manifest
         start = self.log.log_start_offset
         return start if manifest is None else max(start, manifest.log_start_offset)
@@ -286,7 +286,7 @@ class TieredPartition:
         log.info("%s is no longer tiered: its log starts at offset %d", self.name, self.log_start_offset)
 
     def fence(self, why: Fenced) -> Fenced:
-        """Stop tiering this partition in this epoch; reported to its leader unless only the topic was deleted."""
+        """Stop tiering this partition in this epoch. Calls `on_fenced` unless only the topic was deleted."""
         vanished = isinstance(why, RootVanished)
         if not self.fenced:
             self.fenced = True
@@ -318,7 +318,7 @@ class TieredPartition:
             # The log ends below its own flushed and copied records, so the data directory is an old copy (C6).
             self.lease.reserve(local.log_end_offset)
             await self.lease.call(remove_reservation, local.directory)
-            self.lease.check()  # else its topic may be deleted, and the report is never withdrawn
+            self.lease.check()  # otherwise its topic may be deleted, and the report is never withdrawn
             what = "restart to go on there" if self.is_alone else "another replica has to lead"
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
@@ -354,7 +354,7 @@ class TieredPartition:
                 return False
             # Always write an end above that of a pending release, which may still lower it.
             target, log_end = max(wanted, self._released_from + 1), self.log.log_end_offset
-            # Thousands of partitions open at once: claim and reservation are one request where both are due.
+            # Thousands of partitions open at once: claim and reservation are one request if both are due.
             manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))
             if Block.BEHIND in self.blocks:
                 return False
@@ -380,7 +380,7 @@ class TieredPartition:
                 await self.write_local_reservation(self.log.reserved_end)
 
     async def write_local_reservation(self, reserved_end: int) -> None:
-        """The broker's copy, durable when this returns. Raises LeaseOver, OSError."""
+        """Write the broker's copy; it is durable when this returns. Raises LeaseOver, OSError."""
         self.lease.check()
         value = LocalReservation(
             self.topic_id,

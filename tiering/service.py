@@ -148,7 +148,7 @@ class TierService:
         )
 
     async def seal_all(self, topics: Collection[str] | None) -> None:
-        """`tier seal`: return when all earlier appends are in the bucket. None: every topic."""
+        """`tier seal`: return when all earlier appends are in the bucket. None means every topic."""
         slots = asyncio.Semaphore(SEALS_MAX)
 
         async def seal(tier: PartitionTier) -> None:

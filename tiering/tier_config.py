@@ -95,8 +95,8 @@ class TierLimits:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """Status of one partition, for operators. `copy_lag_*`: what is sealed and not in the manifest; `seal_age_ms`: age
-    of the oldest unsealed record. `gaps`: declared ones, [first, end). `blocked_by`: the reason why copies make no
+    """Status of one partition, for operators. `copy_lag_*`: data that is sealed and not in the manifest; `seal_age_ms`:
+    age of the oldest unsealed record. `gaps`: declared ones, [first, end). `blocked_by`: the reason why copies make no
     progress, None if they do; `blocked_why`: its last error. `compaction`: the next pass in the bucket;
     `replaced_bytes`: objects in the grace; `uncompacted_why`: the reason why the last pass failed.
     """

@@ -106,12 +106,12 @@ def source_of(
     lineage: LeaderEpochs,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> SegmentSource:
-    """Read the other input of the footer. `aborted`: transactions that overlap the range; all that began in it are
-    decided (TX5). Raises Corrupt, OSError."""
+    """Read the other input of the footer. `aborted`: transactions that overlap the range; all transactions that began
+    in it are decided (TX5). Raises Corrupt, OSError."""
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
-        # Recovery writes one for every roll point, so the file was removed. Copying the records matters more than
-        # detecting resent batches.
+        # Recovery writes a snapshot for every roll point, so the file was removed. Copying the records matters more
+        # than detecting resent batches.
         log.warning(
             "%s: the producer snapshot of offset %d is missing, so after a lost disk a batch that is resent may "
             "be appended twice",
@@ -121,7 +121,7 @@ def source_of(
         producers = ProducerState(wanted.end_offset, ())
     transactions = decided(aborted, producers, local.markers_of(open_in(producers), wanted.end_offset))
     indexes = None
-    if len(ranges) == 1:  # as `next_copy` has it
+    if len(ranges) == 1:  # always, if `next_copy` chose the range
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
     return SegmentSource(
         topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes
@@ -190,7 +190,7 @@ def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
     entry = entry_of(key, scan, footer, len(source.transactions))
 
     def again() -> Iterator[Buffer]:
-        """Second pass. A change since the first fails the upload's checksum."""
+        """The second pass. If bytes changed since the first pass, the upload's checksum fails."""
         yield from source.pieces()
         reach("copy.checked")
         yield footer

@@ -63,7 +63,7 @@ class ColdExpirer:
 
     @property
     def due_s(self) -> list[float]:
-        """When the next graces end, on the monotonic clock."""
+        """The time on the monotonic clock when the next graces end."""
         due_s = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
         return due_s if self._replaced_due_s is None else [*due_s, self._replaced_due_s]
 

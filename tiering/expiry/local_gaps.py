@@ -13,8 +13,8 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import InvalidRequest, Retryable, StorageFailed
 from logformat.gap import gap_range
 
-EPOCHS_MAX: Final = 1000  # the newest ones
-_READ_BYTES: Final = 256  # a gap batch has fewer
+EPOCHS_MAX: Final = 1000  # the newest epochs
+_READ_BYTES: Final = 256  # a gap batch has fewer bytes
 
 
 def local_gaps(log: PartitionLog) -> tuple[tuple[int, int], ...]:

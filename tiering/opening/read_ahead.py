@@ -77,13 +77,13 @@ class ReadAhead:
                     found = await state_at(self._store, manifests, key, end, self._deadline_s)
                     self.cold[str(last.key(*key)), end] = found._replace(producers=tuple(found.producers))
         except (ThermoclineError, TimeoutError):
-            return  # see the module
+            return  # the opening of the log reads again and reports it
 
     def take(self, key: Key) -> ManifestStore | None:
         """The manifests read for a partition, once, for its claim."""
         return self._manifests.pop(key, None)
 
     def forget(self) -> None:
-        """All logs are open."""
+        """Drop all prefetched data, because all logs are open."""
         self._manifests.clear()
         self.cold.clear()

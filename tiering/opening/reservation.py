@@ -48,8 +48,9 @@ class LocalReservation:
     boot_id: str
 
     def covers_tail(self, *, boot_id: str, clean: bool) -> bool:
-        """Whether the local log still has every record that a consumer may have seen: flushed before it was visible, in
-        the page cache of this machine run, or closed cleanly (C30)."""
+        """Whether the local log still has every record that a consumer may have seen. It does if records were flushed
+        before they were visible, if they are in the page cache of this machine run, or if the log was closed cleanly
+        (C30)."""
         return self.flush_sync or clean or self.boot_id == boot_id
 
     def stands_for(self, *, flush_sync: bool, boot_id: str) -> bool:
@@ -136,8 +137,8 @@ def block_size(block_min: int, last_hour: int) -> int:
 
 
 def raise_to(log_end_offset: int, reserved_end: int, block: int, needed_end: int = 0) -> int | None:
-    """The end to reserve now; None while at least half a block is left and `needed_end`, the end of a waiting append,
-    is below it. One batch may have more records than a block has offsets."""
+    """The end to reserve now; None while more than half a block is left and `needed_end`, the end of a waiting append,
+    is not above `reserved_end`. One batch may have more records than a block has offsets."""
     if reserved_end - log_end_offset > block // 2 and needed_end <= reserved_end:
         return None
     return max(log_end_offset + block, needed_end)

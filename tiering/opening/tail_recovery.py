@@ -2,9 +2,9 @@
 - A log without a usable reservation, or whose tail may be lost, claims its partition first and uses only the root that
   this claim returned (C30). An unclean start (R20) does the same: it truncates the log to the part that cannot have
   been overwritten, and then enters its epoch.
-- The hole up to the reserved end is filled with declared gaps, flushed, before a new reservation counts and before the
-  first append.
-- Every other log serves at once, without reading the bucket. That includes one whose leader reported the reserved end
+- The hole up to the reserved end is filled with declared gaps, which are flushed before a new reservation counts and
+  before the first append.
+- Every other log serves at once, without reading the bucket. That includes a log whose leader reported the reserved end
   in this session (R21). Each step is durable before the next. After a crash the next leader finishes the remaining
   steps.
 """
@@ -167,9 +167,9 @@ class TailRecovery:
 
     @property
     def _may_another_have_led(self) -> bool:
-        """Whether another broker may have led after this one led last. If the present leader epoch directly follows
-        that one, no other broker has. Then the root's reservation is ours, even if the commit in that epoch was
-        interrupted before the local copy was written."""
+        """Whether another broker may have led after this broker led last. If the present leader epoch directly follows
+        this broker's last one, no other broker has led. The root's reservation is ours then, even if the commit in that
+        epoch was interrupted before the local copy was written."""
         return self.led_before is not None and self.partition.epoch > self.led_before + 1
 
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
@@ -242,8 +242,8 @@ class TailRecovery:
         await self._create()
 
     async def _claim(self) -> Manifest:
-        """A log that was created from a claim keeps that claim: no other broker writes in its epoch, and no write of
-        ours is pending."""
+        """Claim the root. A log that was created from a claim keeps that claim: no other broker writes in its epoch,
+        and no write of ours is pending."""
         config, manifests, epoch = self.partition.config, self.partition.manifests, self.partition.epoch
         known = manifests.manifest
         if self._opened.is_bare and manifests.claimed_epoch == epoch and manifests.settled and known is not None:

@@ -85,11 +85,11 @@ class Loader:
 
     # ── requests of readers: a future, done when another request may answer; raises the last unreported failure ──
     def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
-        """A future: `place` is known and its first chunk is loaded."""
+        """A future that is done when `place` is known and its first chunk is loaded."""
         return self.flights.want(place, lambda: self._locate(manifests, place))
 
     def want_chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> asyncio.Future[None]:
-        """A future: the chunk is loaded."""
+        """A future that is done when the chunk is loaded."""
         return self.flights.want((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index))
 
     # ── prefetch; the caller checked `flights.free_ahead` ───────────────────────────────────────────────────────────
@@ -219,13 +219,13 @@ class Loader:
         except ObjectMissing:
             self._table.chunks.drop_segments({opened.entry.uuid.int})
             if not await self._is_replaced(manifests, opened.entry):
-                raise  # else waiting readers try again, at their offset in the other object
+                raise  # otherwise waiting readers try again, at their offset in the other object
         finally:
             self._note_time(chunk_id, began_s)
 
     async def _is_replaced(self, manifests: ManifestView, entry: RemoteSegment) -> bool:
-        """A 404 may mean that the manifest names another object, or none, at its offsets. The segment is then dropped,
-        and the next read starts from the newest manifest."""
+        """Whether the missing object was replaced: the manifest may name another object, or none, at its offsets. The
+        segment is then dropped, and the next read starts from the newest manifest."""
         try:
             await manifests.reload_if_changed()
             named = await manifests.find(entry.base_offset)

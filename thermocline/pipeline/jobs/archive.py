@@ -281,7 +281,8 @@ class _Archiver:
                 f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and skip them "
                 f"with --allow-data-loss (fail_on_data_loss=False)"
             )
-        # Once the archive has passed these offsets the table no longer shows them, so the first observation is kept.
+        # Once the archive has passed these offsets, the table no longer shows them as lost, so the first finding is
+        # kept.
         known = {(one.partition, one.first) for one in self._summary.lost}
         self._summary.lost += [one for one in gone if (one.partition, one.first) not in known]
 

@@ -1,6 +1,6 @@
 """A Spark session with the settings for this source, on this machine or any master.
 
-The caller's settings win. An existing session is returned unchanged, because Spark has one a process.
+The caller's settings win. An existing session is returned unchanged, because Spark has one session per process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one on `master` (None: spark-submit's, else all local cores).
 
-    Finds a Java first. `settings` have Spark's names and win.
+    Finds a Java first. `settings` have Spark's names and override all others.
     """
     require("spark", "a Spark session", "pyspark")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit: Java and master are given

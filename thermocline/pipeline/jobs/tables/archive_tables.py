@@ -240,11 +240,11 @@ def _target(table: ArchiveTable, schema: pa.Schema) -> TableTarget:
 
 
 def folder_of(table: ArchiveTable, base: str) -> str:
-    """The folder of files for a commit on snapshot `base`. Once another snapshot is current, none of them can be
+    """The folder of files for a commit on snapshot `base`. Once another snapshot is current, none of these files can be
     committed.
 
-    It has the table's UUID too, because another catalog's table, or a dropped one, may have the same name and location,
-    and every table's first base is 0.
+    The folder's name also has the table's UUID, because a table of another catalog, or a dropped table, may have the
+    same name and location, and every table's first base is 0.
     """
     return f"{table.data_location}/thermocline/{table.uuid}/{base}"
 
