@@ -76,7 +76,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
     if codec is Codec.LZ4:
         framed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
         return framed
-    # No content size, as a streaming producer writes it: readers must not need one.
+    # The frames have no content size, like those of a streaming producer: readers must not need it.
     return zstandard.ZstdCompressor(write_content_size=False).compress(data)
 
 

@@ -27,7 +27,7 @@ from logformat.records import Record, encode_batch, iter_records
 
 GAP_OFFSETS_MAX: Final = INT32_MAX  # of one batch, because its last offset delta is an int32
 GAP_TYPE: Final = 0x7468  # "th"; Kafka has assigned 0 to 6
-GAP_KEY: Final = struct.pack(">hh", 0, GAP_TYPE)  # as every control record's key: version, type
+GAP_KEY: Final = struct.pack(">hh", 0, GAP_TYPE)  # as in every control record's key: version, type
 _VALUE: Final = struct.Struct(">hi")  # as in a transaction marker, because old clients parse it for any type
 _BATCH_BYTES_MAX: Final = 128  # bound for the header and one record of 25 bytes
 

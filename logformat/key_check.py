@@ -1,8 +1,8 @@
 """Checks each record of a batch for a compacted topic: it must have a key, and the cleaner must be able to read it.
 
 Kafka's LogValidator refuses records without key in a compacted topic. The cleaner (`hotstore.cleaning`) works on whole
-logs, so one unreadable record would prevent the cleaning of a log. A producer must therefore not be able to write one.
-It takes half the time of `validate_records`. Every length is checked against the available bytes.
+logs, so one unreadable record would prevent the cleaning of a log. A producer must therefore not be able to write such
+a record. It takes half the time of `validate_records`. Every length is checked against the available bytes.
 """
 
 from __future__ import annotations

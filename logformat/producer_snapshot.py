@@ -20,7 +20,7 @@ from logformat.errors import Corrupt
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Buffer
 from logformat.values import NewerFormat
 
-BATCHES_MAX: Final = 5  # Kafka's idempotent clients have at most so many in flight
+BATCHES_MAX: Final = 5  # Kafka's idempotent clients have at most this many batches in flight
 
 KAFKA_VERSION: Final = 1
 _KAFKA_HEADER: Final = struct.Struct(">hI")

@@ -19,8 +19,8 @@ class MalformedEscape(InvalidRequest):
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
-# A key ends at the first separator without a backslash before it: white space, `=` or `:`, or `=` or `:` with white
-# space around it.
+# A key ends at the first separator that has no backslash before it. A separator is `=` or `:` with optional white space
+# around it, or white space alone.
 _PAIR: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*((?:\\.|[^\\])*)", re.DOTALL)
 _ESCAPE_SEQUENCE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 

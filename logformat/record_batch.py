@@ -4,7 +4,7 @@ This module has the positions of the fields in the 61 bytes, the checks before a
 that a broker stamps in place, and the walk over concatenated batches. Bytes after the header are opaque here. A batch
 that `check_batch` or `check_stored` returned is completely inside the buffer and has a matching CRC.
 
-Hot path: `check_fields` runs once a produced batch, so it uses local variables and one `unpack_from`, and determines
+Hot path: `check_fields` runs once per produced batch, so it uses local variables and one `unpack_from`, and determines
 the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC included). Source: Kafka's DefaultRecordBatch, KIP-98
 (producer fields), KIP-360; layout in docs/formats/record-batch.md.
 """
@@ -280,8 +280,8 @@ def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> Bat
     """The header of a batch in a log: for recovery, scrub and copy. Raises CorruptBatch only.
 
     Checks magic, length, CRC, that offsets are in order (`base_offset` ≥ `offset_min`, the end of the batch before) and
-    that it has no more records than offsets. Control batches, compacted batches (fewer records than offsets, even none)
-    and gap batches are valid."""
+    that the batch has no more records than offsets. Control batches, compacted batches (fewer records than offsets,
+    even none) and gap batches are valid."""
     if end - pos < HEADER_SIZE:
         raise CorruptBatch(f"{end - pos} bytes at position {pos} are too few for a batch header")
     fields = _unpack(buf, pos)

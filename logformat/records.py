@@ -156,7 +156,7 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
                 raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
-            byte = data[at + 1]  # behind the attributes
+            byte = data[at + 1]  # after the attributes
             delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else read_varint(data, at + 1, VARLONG_BYTES_MAX)[0]
             if delta < least:
                 least = delta

@@ -3,7 +3,7 @@ port.
 
 `ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits only its socket and stderr, and ends
 with its parent: a thread waits for the socket's end and for the parent's pidfd, so a copy of the socket in a forked
-process does not keep the child alive. PR_SET_PDEATHSIG would end it with the *thread* that started it.
+process does not keep the child alive. PR_SET_PDEATHSIG would end the child with the *thread* that started it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest level: the idle class
 
 
 class ChildProcess:
-    """Runs `python -m module` with `arguments`, after the two that `ParentChannel.of_arguments` takes.
+    """Runs `python -m module`; `arguments` follow the two that `ParentChannel.of_arguments` takes.
 
     One thread at a time sends and receives; `kill` may be called from any. In a process that was forked from this one,
     the copy of this object can only be closed."""
@@ -96,7 +96,7 @@ class ChildProcess:
         """SIGKILL, and wake a thread that waits in `receive`."""
         if not self.is_ours:
             return
-        with self._ending:  # no thread may reap the pid meanwhile: it could be another process's then
+        with self._ending:  # until then no thread may reap the pid, which another process could get
             self._process.kill()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
 """Build of the running Python: without profile-guided optimisation each request takes more CPU.
 
-It imports no other module of this project, because another interpreter runs this file alone.
+This file imports no other module of this project, because another interpreter runs this file alone.
 """
 
 from __future__ import annotations

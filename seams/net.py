@@ -55,7 +55,7 @@ class Net(Protocol):
     async def connect(
         self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
     ) -> asyncio.Transport:
-        """Connect `protocol` to the listener there; returns the transport of its `connection_made`.
+        """Connect `protocol` to the listener at `host` and `port`; returns the transport of its `connection_made`.
 
         Raises TimeoutError after `timeout_s`, counted over all addresses of the name; ConnectionRefusedError if no
         address has a listener; another OSError for an unknown name or a missing route. After an error or a cancellation
@@ -105,7 +105,7 @@ class _TcpListener:
 
 async def _connected(host: str, port: int) -> socket.socket:
     """Connect to the first address of the name that accepts. asyncio itself joins several failures into one OSError,
-    which does not show whether all refused. Raises as `Net.connect`.
+    which does not show whether all addresses refused. Raises as `Net.connect`.
     """
     loop, failures = asyncio.get_running_loop(), list[OSError]()
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):

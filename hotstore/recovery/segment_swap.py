@@ -48,8 +48,8 @@ def remove_cleaned(directory: Directory) -> None:
 
 
 def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: AbortedIndex | None) -> None:
-    """Write the transaction index of a cleaned segment. Its name is durable after `commit_swap`. Without aborted
-    transactions an empty index is written if the old segment has one. Raises OSError."""
+    """Write the transaction index of a cleaned segment. Its name is durable after `commit_swap`. If there are no
+    aborted transactions, an empty index replaces the old segment's, if it has one. Raises OSError."""
     if aborted is None and directory.stat(offset_file(base_offset, TRANSACTION_INDEX)) is None:
         return
     file = directory.open(cleaned_file(base_offset, TRANSACTION_INDEX), write=True, create=True)
@@ -63,7 +63,7 @@ def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: 
 
 def commit_swap(directory: Directory, base_offset: int) -> None:
     """Durably make the cleaned segment part of the log. Its content is already synced. Raises OSError."""
-    directory.sync()  # without it, a power cut could lose both names of the file
+    directory.sync()  # without this sync, a power cut could lose both names of the file
     crash_points.reach("clean.written")
     log = offset_file(base_offset, LOG)
     directory.rename(log + CLEANED, log + SWAP)

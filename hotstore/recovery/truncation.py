@@ -72,7 +72,7 @@ def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Se
 
 def _read_marker(directory: Directory, offset: int) -> tuple[LeaderEpochs, ProducerState | None]:
     """The marker's content: epochs and producers. An earlier version stored the producers in a file beside the marker;
-    they are None if that file was renamed already."""
+    the producers are None if that file was renamed already."""
     text, magic, state = read_in(directory, offset_file(offset, RESTART)).partition(PRODUCERS_MAGIC)
     epochs = LeaderEpochs.from_bytes(text)
     if magic:

@@ -1,7 +1,7 @@
 """The kernel that writes the retained part of a run of batches.
 
 A batch without removed records is copied unchanged. A batch that loses some records keeps its header fields (ADR 30). A
-batch that loses all records becomes part of a hole, which a filler covers before the next retained batch; the last
+batch that loses all records becomes part of a hole, which a filler covers before the next retained batch; but the last
 batch of a producer stays as an empty batch. For any input, loads stay inside the run and stores inside the output.
 """
 
@@ -207,8 +207,8 @@ _empty: Final = inlined(_put_empty)
 
 
 def _lose_all(state: int, batch: int) -> None:
-    """Remove all records of the data batch. A producer's last batch stays as an empty batch, and another becomes part
-    of the hole."""
+    """Remove all records of the data batch. A producer's last batch stays as an empty batch; any other batch becomes
+    part of the hole."""
     if _is_last(state, batch):
         _flush_hole(state)
         _empty(state, batch)

@@ -23,7 +23,7 @@ from logformat.record_batch import (
 from logformat.records import Record, encode_batch, iter_records
 
 FILLER_TYPE: Final = 0x7469  # "ti"; Kafka has assigned 0 to 6
-FILLER_KEY: Final = struct.pack(">hh", 0, FILLER_TYPE)  # as every control record's key: version, type
+FILLER_KEY: Final = struct.pack(">hh", 0, FILLER_TYPE)  # as in every control record's key: version, type
 FILLER_BYTES_MAX: Final = 128
 _VALUE: Final = struct.Struct(">hi")  # as in a gap batch
 

@@ -3,7 +3,7 @@
 An entry has the last offset of a batch relative to the segment's base offset, and the position of that batch's first
 byte. Both are big-endian int32. Both columns grow strictly, so a lookup is a bisection. The batch with the wanted
 offset begins at the found position or after it. There is no checksum: an index that fails `check` is rebuilt from the
-log. In memory it takes 8 bytes an entry (two int32 arrays).
+log. In memory an entry takes 8 bytes (two int32 arrays).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OffsetIndex:
 
     @classmethod
     def from_columns(cls, base_offset: int, offsets: array[int], positions: array[int]) -> OffsetIndex:
-        """An index that takes over these arrays of relative offsets and positions (int32). Raises Corrupt as
+        """An index that takes over these arrays of relative offsets and positions (int32). Raises Corrupt like
         `check`."""
         self = cls(base_offset)
         self._offsets, self._positions = offsets, positions

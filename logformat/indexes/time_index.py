@@ -49,7 +49,7 @@ class TimeIndex:
 
     @classmethod
     def from_columns(cls, base_offset: int, timestamps: array[int], offsets: array[int]) -> TimeIndex:
-        """An index that takes over these arrays of timestamps (int64) and relative offsets (int32). Raises Corrupt as
+        """An index that takes over these arrays of timestamps (int64) and relative offsets (int32). Raises Corrupt like
         `check`."""
         self = cls(base_offset)
         self._timestamps, self._offsets = timestamps, offsets

@@ -25,7 +25,7 @@ _BLOCK: Final = 64  # entries that `AbortedIndex.overlapping` skips at once
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets are absolute; `last_offset` is the abort marker's."""
+    """Offsets are absolute; `last_offset` is the offset of the abort marker."""
 
     producer_id: int
     first_offset: int

@@ -127,7 +127,7 @@ def _read_frame(at: int, data_end: int) -> tuple[int, int, int, int]:
 def _read_content(at: int, end: int, reads: int) -> tuple[int, int, int, int, int, int]:
     """(key's size, key, value's size, value, header count, headers) from the key's field on, up to the part `reads`.
 
-    The last one is −reason when malformed, 0 when not read.
+    The last value is −reason when malformed, 0 when not read.
     """
     key_size, key = _field(at, end)
     if key < 0:

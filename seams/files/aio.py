@@ -75,7 +75,8 @@ class AioQueue:
         self.taken = self._left = 0
 
     def submit(self, fds: Sequence[int]) -> None:
-        """Submit `fds`, at most DEPTH. `taken`: how many the kernel took, in order. Raises OSError if it took none."""
+        """Submit `fds`, at most DEPTH. `taken` then has the number of files that the kernel took, in order. Raises
+        OSError if it took none."""
         for request, fd in zip(self._requests, fds, strict=False):
             request.fd = fd
         self.taken = self._left = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)

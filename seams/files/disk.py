@@ -185,7 +185,8 @@ def read_in(directory: Directory, name: str) -> bytes:
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Replace the content of `path` atomically: after any crash it is the old or the new, never half (ALICE)."""
+    """Replace the content of `path` atomically: after a crash the file has the old or the new content, never a mixture
+    (ALICE)."""
     temporary = path + ".tmp"
     _write_all(disk.open(temporary, write=True, create=True), data)
     disk.rename(temporary, path)

@@ -101,8 +101,8 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
 
 
 def _replace_one(cluster: DemoCluster, picture: Picture) -> tuple[int, int, float, Load]:
-    """Kill a broker under load, delete its directory, start it again: (bytes moved, bytes that stayed, seconds, the
-    ended load).
+    """Kill a broker under load, delete its directory, and start it again. Returns (bytes moved, bytes that stayed,
+    seconds, the ended load).
     """
     steady = Load(cluster.bootstrap)
     steady.begin()

@@ -56,7 +56,7 @@ class DemoCluster:
         return self.brokers[node]
 
     def start_all(self) -> None:
-        """The first creates or finds the cluster; the others then join in parallel."""
+        """The first broker creates or finds the cluster; the others then join in parallel."""
         first, *others = NODES
         self.start(first)
         with ThreadPoolExecutor(len(others)) as starting:

@@ -236,7 +236,7 @@ def _kept_etag(handle: pa.NativeFile) -> str | None:
 
 
 def open_arrow_store(url: str) -> ArrowStore:
-    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends nothing to it yet.
+    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends no request yet.
 
     With a key file, of the URL or the environment, objects are decrypted. Raises InvalidRequest for a bad URL or key
     file; AccessRefused, StoreUnavailable of a key service.

@@ -1,6 +1,6 @@
 """The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls.
 
-A refusal raises CommandFailed with the remedy. They work with Apache Kafka too.
+A refusal raises CommandFailed with the remedy. The requests work with Apache Kafka too.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Bucket:
         return None if manifest is None else manifest.topic
 
     async def plan_metadata_gc(self) -> GcPlan:
-        """Metadata pages that `cluster.json` does not name. It is read after the pages are listed."""
+        """Metadata pages that `cluster.json` does not name. `cluster.json` is read after the pages are listed."""
         listing = [info async for info in self.store.list(METADATA_PREFIX)]
         return gc_plan(listing, await self._metadata_named())
 

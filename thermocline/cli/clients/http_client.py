@@ -1,7 +1,7 @@
 """Blocking GET and POST requests to a broker's HTTP port, one connection each.
 
-The port's certificate is verified by the command's client configuration. Its token is sent only over TLS or within this
-machine.
+The port's certificate is verified by the command's client configuration. The HTTP token is sent only over TLS or within
+this machine.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def client_config(bootstrap: str) -> ClientConfig:
 
 
 def _token(path: str, _: str) -> tuple[str, float]:
-    """The token of a file, for librdkafka, which asks again after its expiry."""
+    """The token of a file. librdkafka asks for it again after its expiry."""
     with open(path, encoding="ascii") as file:
         return file.read().strip(), time.time() + _TOKEN_FILE_S
 
@@ -143,8 +143,8 @@ def plainly(what: str, error: KafkaError) -> str:
 def failing(what: str) -> Iterator[None]:
     """Turn the client's exceptions into CommandFailed. `what` names the operation.
 
-    For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
-    carry.
+    For client calls only, because it also turns ValueError and OverflowError, which the client raises for values that
+    no request can carry.
     """
     try:
         yield

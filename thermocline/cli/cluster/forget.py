@@ -1,6 +1,6 @@
 """`thermocline cluster forget`: gives up a node that does not come back.
 
-Prints what happens to each partition of the node first. Partitions without another complete replica come first, because
+First prints what happens to each partition of the node. Partitions without another complete replica come first, because
 they continue without the records that only this node may hold. If the node had another session after the listing, it is
 not given up.
 """

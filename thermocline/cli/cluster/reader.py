@@ -107,7 +107,7 @@ class ClusterReader:
 
     def copies(self, seen: ClusterState) -> list[Copying]:
         """Replicas that are being copied: new ones, and returned ones that are not in sync yet. Asks brokers only if
-        there are some.
+        there are such replicas.
         """
         active = {row.node for row in seen.brokers if row.active}
         found = [
@@ -281,7 +281,7 @@ def copied_bytes(brokers: Iterable[BrokerRow], wanted: Mapping[int, Sequence[Nam
 
 
 def domain_of(broker: BrokerRow) -> str:
-    """Fault domain (R15): its rack, else its machine, else itself."""
+    """The broker's fault domain (R15): its rack, otherwise its machine, otherwise itself."""
     if broker.rack is not None:
         return f"rack {broker.rack}"
     return f"boot {broker.machine}" if broker.machine else f"node {broker.node}"

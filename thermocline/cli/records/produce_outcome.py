@@ -81,7 +81,7 @@ class ProduceOutcome:
 
 
 def _why_late(bootstrap: str, topic: str) -> str:
-    """`; reason` if the broker or the topic's configs explain a timeout; else ""."""
+    """`; reason` if the broker or the topic's configs explain a timeout; otherwise ""."""
     if reason := broker_reason(bootstrap, topic):
         return reason
     unmet = unmet_replicas(bootstrap, topic)

@@ -108,7 +108,7 @@ class Configuration:
         return resolve(self.flags, self._sets, self._environment, self._text, judged, defaults)
 
     def again(self) -> BrokerConfig:
-        """The configuration as the file is now."""
+        """The configuration, after the file was read again."""
         from broker.config.sources import ConfigError
 
         try:
@@ -228,8 +228,8 @@ def set_up_logging(log_format: str, level: str, broker: str | None = None) -> No
 def run_broker(
     config: BrokerConfig, *, ends_with_input: bool = False, reread: Callable[[], BrokerConfig] | None = None
 ) -> int:
-    """Run `broker.app.run` with the real seams and signal handlers; its exit code. `ends_with_input`: the end of
-    stdin stops it. `reread`: the configuration as its file is now, for a reload.
+    """Run `broker.app.run` with the real seams and signal handlers; returns its exit code. `ends_with_input`: the end
+    of stdin stops it. `reread` reads the configuration again, for a reload.
     """
     from broker.app import run as run_app
     from seams.clock import SystemClock

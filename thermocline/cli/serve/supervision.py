@@ -3,7 +3,7 @@ monotonic seconds.
 
 The first broker is ready before the others start for the first time, because it may have to create the cluster. A
 broker that ended restarts with growing delays. An exit code that needs a person (configuration, refused, storage
-failed) ends all with that code. While the brokers end, none starts.
+failed) ends all brokers with that code. While the brokers end, no broker starts.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def unmet_replicas(bootstrap: str, topic: str) -> str:
 
 def too_few(topic: str, wanted: str | None, in_sync: int, replicas: int) -> str:
     """A sentence if acks=all needs more in-sync replicas (the smaller of `min.insync.replicas` and `replicas`) than
-    there are; else "".
+    there are; otherwise "".
     """
     if wanted is None or min(int(wanted), replicas) <= in_sync:
         return ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One partition, fields in printed order. Offsets; bytes; milliseconds; None = unknown."""
+    """One partition, fields in printed order. Values are offsets, bytes or milliseconds; None = unknown."""
 
     topic: str
     partition: int

@@ -1,9 +1,8 @@
-"""Fast decompression of record batches: one attempt per batch, with a guessed size. If it fails,
-`logformat.compression` is used.
+"""Fast decompression of record batches: one attempt per batch, with a guessed size. If the attempt fails (several
+frames, a wrong guess, damage), `logformat.compression` decompresses.
 
 An attempt allocates no more than `logformat.compression` would, for any declared size. Its result equals that of
-`logformat.compression.decompress` (a test checks). When an attempt fails (several frames, a wrong guess, damage), that
-function decides.
+`logformat.compression.decompress` (a test checks).
 
 GB/s of output on one core, for 16 KiB and 1 MiB of events (in parentheses: `logformat.compression`): zstd 1.0 and 1.5
 (0.3 and 1.1), lz4 2.7 and 3.2 (2.2 and 1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).

@@ -97,7 +97,7 @@ WANT_HEADERS: Final = 32
 # --- statuses ---------------------------------------------------------------------------------------------------------
 MORE: Final = 0  # walk: the table is full, or its bytes are
 END: Final = 1  # walk: end of the log; rows: end of the table
-POISON: Final = 2  # for REASON; walk: the batch at POS, rows: the batch of ENTRY
+POISON: Final = 2  # REASON says why. walk: the batch at POS; rows: the batch of ENTRY
 HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END
 FULL: Final = 4  # rows: deliver the output, and call again
 TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS have the needed sizes

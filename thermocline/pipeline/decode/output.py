@@ -206,7 +206,7 @@ class Constants:
 
 @lru_cache(maxsize=8)
 def constants_of(topic: str, partition: int) -> Constants:
-    """Shared by consecutive decoders: a reader makes one for every few MiB."""
+    """Constants shared by consecutive decoders, because a reader makes a decoder for every few MiB."""
     return Constants(topic, partition)
 
 

@@ -1,8 +1,8 @@
 """Plan of replica moves, which `cluster drain` and `cluster rebalance` show before replicas move. Pure.
 
 A new replica copies the hot bytes from a leader; cold bytes stay in the bucket. No partition gets two replicas on one
-broker, or one on a broker without session. Replicas are spread over fault domains where there are enough (R15). The
-same cluster gives the same plan.
+broker, or a replica on a broker without session. Replicas are spread over fault domains where there are enough (R15).
+The same cluster gives the same plan.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ class Loads:
 def drain(places: Sequence[Place], partitions: Sequence[Assignment], node: int) -> Plan:
     """Move every replica of `node` to another broker, largest hot tails first.
 
-    Moves in progress that leave `node` continue. A leadership there goes to the replica that leads least.
+    Moves in progress that leave `node` continue. A leadership of `node` goes to the replica that leads the fewest
+    partitions.
     """
     loads = Loads([place for place in places if place.node != node], partitions)
     moves, under_way, cannot = [], [], []

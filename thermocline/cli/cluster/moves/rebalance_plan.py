@@ -97,7 +97,7 @@ class _State:
 
 # ── fault domains ────────────────────────────────────────────────────────────────────────────────────────────────────
 def _stripe(state: _State) -> bool:
-    """Move replicas that share a domain to a domain with at least two fewer of the partition."""
+    """Move replicas that share a domain to a domain that has at least two fewer of them."""
     changed = False
     if len(state.loads.in_domain) > 1:
         for at in state.movable:
@@ -215,7 +215,7 @@ def _differ(loads: Loads, source: int, to: int, even: Band) -> bool:
 
 
 def _exchange(state: _State, source: int, to: int, even: Band) -> bool:
-    """Swap the hottest replicas of one for the coolest of the other, as few as needed."""
+    """Swap the hottest replicas of one broker for the coolest of the other, as few as needed."""
     loads = state.loads
     whole = band(sum(loads.replicas[node] for node in loads.active), len(loads.active))
     back = sorted(state.on[to], key=lambda at: (state.hot(at), at))
@@ -272,8 +272,8 @@ def _level_leaders(state: _State) -> None:
 def _leader_path(
     leads: Counter[int], active: list[int], whole: Band, next_offer: Callable[[int, int], int | None]
 ) -> list[int] | None:
-    """The shortest path from a broker that leads too many, or could lead fewer, to one that leads at least two
-    fewer.
+    """The shortest path from a broker that leads too many partitions, or could lead fewer, to a broker that leads at
+    least two fewer.
     """
     up = sorted(active, key=lambda node: (leads[node], node))
     if leads[up[-1]] <= whole.high and leads[up[0]] >= whole.low:

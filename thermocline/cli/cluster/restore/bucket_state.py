@@ -1,7 +1,7 @@
 """Input of a restore: the cluster by its `cluster.json`, and the bucket's state of each partition.
 
 Reads only; needs no broker. An unreadable manifest affects its own partition only. Manifests are read `_READ_AT_ONCE`
-at a time; a few hundred bytes a partition stay in memory.
+at a time; a few hundred bytes per partition stay in memory.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
 
 
 def _print_plan(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bool) -> None:
-    """Print the plan to stdout, as a table or as one JSON object a line. `is_new`: the cluster gets a new id."""
+    """Print the plan to stdout, as a table or as one JSON object per line. `is_new`: the cluster gets a new id."""
     if as_json:
         print(json_line({"kind": "cluster", "cluster_id": cluster_id, "is_new_id": is_new, "epoch": plan.epoch}))
         for of in plan.topics:

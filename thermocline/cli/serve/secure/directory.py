@@ -86,8 +86,8 @@ class SecuredDirectory:
         self.establish(authority, given[_TOKEN])
 
     def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
-        """Issue a certificate for `hosts` to broker `node_id`, unless it has one whose renewal is not due. Returns
-        whether it issued one. `anew`: always issue."""
+        """Issue a certificate for `hosts` to broker `node_id`, unless the broker has a certificate whose renewal is not
+        due. Returns whether a certificate was issued. `anew`: always issue."""
         hosts, file = tuple(hosts), self.broker_file(node_id)
         try:
             authority = x509.load_pem_x509_certificate(_read(self.authority_file))
