@@ -141,7 +141,7 @@ class PartitionJobs:
     def _with_room(
         self, name: str, work: Callable[[], Awaitable[float | None]]
     ) -> Callable[[], Awaitable[float | None]]:
-        """Run `work`, and retry it soon if the disk is full, which status and service report."""
+        """Run `work`. If the disk is full, `work` is retried soon, and status and service report the full disk."""
 
         async def run() -> float | None:
             partition = self._partition
@@ -343,7 +343,8 @@ class PartitionJobs:
             partition.check_not_fenced()
 
     async def _all_verified(self) -> bool:
-        """Verify the bucket's objects of the local log. False: compaction replaced some meanwhile; call again."""
+        """Verify the bucket's objects of the local log. Returns False if compaction replaced some of them meanwhile;
+        then call again."""
         partition = self._partition
         async for segment in partition.manifests.segments(partition.log.local_log_start_offset):
             if segment not in partition.verified:

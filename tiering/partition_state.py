@@ -197,8 +197,8 @@ class TieredPartition:
 
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
     async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:
-        """Claim the partition unless this process did, with the edit `also` in the same write; returns the manifest.
-        Raises Fenced, Retryable and as `ManifestStore`."""
+        """Claim the partition unless this process has claimed it, with the edit `also` in the same write; returns the
+        manifest. Raises Fenced, Retryable and as `ManifestStore`."""
         async with self._claiming:
             manifest = self.manifests.manifest
             if not self.claimed or manifest is None:
@@ -331,7 +331,7 @@ class TieredPartition:
 
     # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────
     def reservation_wanted(self) -> int | None:
-        """The end to reserve now; None while half a block is left, or if no offset may be assigned."""
+        """The end to reserve now; None while more than half a block is left, or if no offset may be assigned."""
         end = self.log.log_end_offset
         self.rate.note(self.world.clock.wall_ms(), end)
         if Block.BEHIND in self.blocks or self._is_parked:

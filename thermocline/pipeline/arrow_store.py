@@ -78,7 +78,7 @@ class ArrowStore:
         if start + length > size:
             raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
         try:
-            # Read into Arrow's pool, which reuses pages; Python maps large bytes anew each time (0.15 CPU s a GiB).
+            # Read into Arrow's pool, which reuses pages; Python maps large bytes anew each time (0.15 CPU s per GiB).
             data = handle.get_stream(start, length).read_buffer(length)
         except (OSError, pa.ArrowException) as failure:
             raise self._mapped(key, failure, check_exists=True) from failure

@@ -1,7 +1,7 @@
 """An encrypted bucket through pyarrow's file systems: `ArrowStore`, with handles that decrypt (ADR 35).
 
-When an object is opened, its end is read. The end has the trailer, and also a small object as a whole or most footers,
-so that encryption costs no further request. Decryption runs in the thread that reads.
+When an object is opened, its end is read. This read gets the trailer, and in most cases also the footer or the whole of
+a small object, so encryption costs no further request. Decryption runs in the thread that reads.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class PartitionHistory:
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """The newest 256 declared gaps. Each segment's entry lists its own."""
+        """The newest 256 declared gaps. Each segment's entry lists the gaps in its range."""
         return self.manifest.gaps
 
     def segments(

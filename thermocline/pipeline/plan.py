@@ -3,7 +3,8 @@
 Splits of a partition are in offset order and do not overlap. They cover the wanted offsets, except ranges that
 `TimeRange` excludes. A hole between objects is an error, or is counted. Cuts may lie at any offset. The bytes of two
 neighbours then overlap by at most an index interval and a batch, and the row filter gives each row to one of them.
-Without its footer an object is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
+An object whose footer is unknown is covered as a whole. `Plan.wanted` names the segments whose footers would make the
+plan finer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The runs and losses account for every offset of the window, in order. A sound batch has its CRC, and offsets that agree
 with its neighbours and the offset index. After damage the walk resumes at the next batch, if the header's length leads
-to one, else at the next position in the offset index. Slow (a Python loop per batch); only damaged windows come here.
+to one, otherwise at the next position in the offset index. Slow (a Python loop per batch); only damaged windows come
+here.
 """
 
 from __future__ import annotations

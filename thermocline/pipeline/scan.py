@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 PREFETCH: Final = 2  # windows fetched ahead of the decoder: 4 MiB of decoding hide the network's latency
 # Size of a window of a directory bucket. The decoding thread reads these windows itself, so they are in its CPU cache:
-# 0.39 CPU s a GiB of 1 KB values, against 0.69 when other threads read 4 MiB ahead.
+# 0.39 CPU s per GiB of 1 KB values, against 0.69 when other threads read 4 MiB ahead.
 NEAR_WINDOW_BYTES: Final = 2 * 1024 * 1024
 ANNOUNCED: Final = 4  # windows that the operating system may read ahead from disk
 PIECES_AHEAD: Final = 4  # pieces whose footers are fetched ahead, because small segments are many
@@ -436,7 +436,7 @@ def _fetched_ahead(reader: SplitReader, prefetch: int) -> Generator[FetchedSplit
 
 
 def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], count: int) -> Generator[U, None, None]:
-    """`step` of each item, in order, with up to `count` more running in `pool`."""
+    """The results of `step` for each item, in order, while up to `count` further calls run in `pool`."""
     pending: deque[Future[U]] = deque()
     for item in over:
         pending.append(pool.submit(step, item))

@@ -109,7 +109,8 @@ class Window:
 
 
 def windows_of(opened: OpenPiece, window_bytes: int = WINDOW_BYTES) -> list[Window]:
-    """The windows of a piece, in order: `window_bytes` up to one index interval more; the last one may be shorter."""
+    """The windows of a piece, in order. Each has `window_bytes` or up to one index interval more; the last may be
+    shorter."""
     piece, log_bytes = opened.piece, opened.log_bytes
     entries = [(entry.position, entry.offset) for entry in opened.index.entries()]
     windows: list[Window] = []

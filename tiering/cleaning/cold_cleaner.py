@@ -181,7 +181,7 @@ class ColdCleaner:
         )
 
     def _check(self, work: _Pass) -> None:
-        """Before each step. Raises LeaseOver, Fenced, PolicyChanged."""
+        """Check before each step that the pass may go on. Raises LeaseOver, Fenced, PolicyChanged."""
         partition = self._partition
         partition.lease.check()
         partition.check_not_fenced()

@@ -55,7 +55,7 @@ class PassObjects:
         return file, footer
 
     async def done(self, entry: RemoteSegment) -> None:
-        """The object will not be read again."""
+        """Free the object's file: it will not be read again."""
         if self._footers.pop(entry.uuid, None) is not None:
             await self._shared.step(self._shared.drop_kept, self._files, entry.uuid)
 

@@ -122,7 +122,7 @@ class ColdCleaning:
             raise
 
     def room_for(self, files: ScratchFiles, uuid: UUID, size: int) -> File:
-        """*Blocking*: a file to keep the object in if there is room, else `source`. Raises OSError."""
+        """*Blocking*: a file to keep the object in if there is room, otherwise `source`. Raises OSError."""
         kept_bytes = files.kept_bytes + size
         if len(files.kept) >= KEPT_MAX or kept_bytes > KEPT_BYTES_MAX:
             return files.source

@@ -34,7 +34,7 @@ _PER_1000: Final[Mapping[Operation, float]] = {
 
 
 def daily_cost(requests: Mapping[Operation, float], cold_bytes: int, uptime_s: float) -> float:
-    """Dollars: `requests` of each operation in `uptime_s` seconds, extrapolated to a day; `cold_bytes` stored for a
+    """Dollars for the `requests` of `uptime_s` seconds, extrapolated to a day, and for `cold_bytes` stored for a
     day."""
     days = max(uptime_s, WINDOW_S_MIN) / DAY_S
     billed = sum(count * _PER_1000[operation] for operation, count in requests.items())

@@ -30,7 +30,7 @@ def decided(
     aborted: Sequence[AbortedTransaction], producers: ProducerState, markers: Mapping[int, tuple[int, bool]]
 ) -> tuple[DecidedTransaction, ...]:
     """The transactions to list, in the order of their markers. `producers`: the state at the range's end. `markers`:
-    (offset, whether it commits) of the next marker, for each producer with a transaction open there."""
+    (offset, whether it commits) of the next marker, for each producer with a transaction open at the range's end."""
     epochs = {of.producer_id: of.epoch for of in producers.producers}
     first_of = open_in(producers)
     found = {

@@ -1,8 +1,8 @@
 """Body of a copied object: a range's log bytes, with every batch checked, then the footer. There are two ways to read
 it:
 
-- `ProvenBody`: one pass. Each piece is checked and sent from the same buffer. The size is announced before
-  (`footer_room`), the checksum after.
+- `ProvenBody`: one pass. Each piece is checked and sent from the same buffer. The size is announced before the bytes
+  (`footer_room`), the checksum after them.
 - `checked_body`: two passes, for stores that need the checksum first and for a footer larger than its announced size.
 
 The last bytes are sent only after every batch was checked, so a damaged range never becomes an object. Memory is one
@@ -82,7 +82,7 @@ class SegmentSource:
     def release_files(self) -> None:
         """The copy ended: drop the files. An abandoned upload that is still sending fails at its next piece.
 
-        Needed because an error's traceback may hold the source until the garbage collector runs.
+        This is needed because an error's traceback may hold the source until the garbage collector runs.
         """
         self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
 

@@ -159,8 +159,8 @@ class ColdExpirer:
         """After tiering was switched off: remove local ranges from the manifest, then delete their objects after the
         grace.
 
-        Only if no other replica is assigned, because other disks may hold less. Objects below the log start are deleted
-        first, by the cursor. gc deletes objects left after a kill."""
+        This is done only if no other replica is assigned, because other disks may hold less. Objects below the log
+        start are deleted first, by the cursor. gc deletes objects left after a kill."""
         partition = self._partition
         manifest, local = partition.manifest, partition.log
         assert manifest is not None

@@ -98,10 +98,10 @@ class Collector:
 async def purge_partition(
     store: ObjectStore, cold: ColdReader, topic_id: UUID, partition: int, may_delete: Callable[[], bool]
 ) -> bool:
-    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. False: `may_delete`, which
-    is called before each deletion, refused. Raises Retryable while objects are left. The root is deleted last, so that
-    after an interruption it still identifies the partition's objects. Only names that parse as this partition's are
-    deleted."""
+    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. Returns False if
+    `may_delete`, which is called before each deletion, refuses. Raises Retryable while objects are left. The root is
+    deleted last, so that after an interruption it still identifies the partition's objects. Only names that parse as
+    this partition's are deleted."""
     prefix = partition_prefix(topic_id, partition)
     # List twice: the second listing shows late uploads and falsely reported deletions.
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Declared gaps in a local log, found after each opening by reading a few headers.
 
 A gap is appended while a log opens, before any other batch of its leader epoch, so only the first batches of an epoch
-can be gaps. An unreadable batch counts as no gap. Manifests name the gaps of copied ranges.
+can be gaps. An unreadable batch does not count as a gap. Manifests name the gaps of copied ranges.
 """
 
 from __future__ import annotations

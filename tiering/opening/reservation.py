@@ -29,7 +29,8 @@ _NAMES: Final = ("topic_id", "partition", "reserved_end", "flush", "boot")
 class ReportedEnd(NamedTuple):
     """The reserved end that a leader reported last, in this process; the log may use it when it leads next, because
     every offset assigned meanwhile is committed here too or was shown to no client (R21). A later report replaces an
-    earlier one, even if it is lower. `broker_epoch`: the session of the report; other sessions know no log start (D66).
+    earlier one, even if it is lower. `broker_epoch`: the session of the report; in another session the log start is not
+    known (D66).
     """
 
     reserved_end: int
@@ -92,7 +93,7 @@ def decode_reservation(data: bytes) -> LocalReservation | None:
 
 
 def read_reservation(directory: Directory, topic_id: UUID, partition: int) -> LocalReservation | None:
-    """Blocking: the copy in a partition's directory; None if there is no usable one. Raises OSError."""
+    """The copy in a partition's directory; None if there is no usable copy. Blocking. Raises OSError."""
     if directory.stat(RESERVATION_FILE) is None:
         return None
     found = decode_reservation(read_in(directory, RESERVATION_FILE))
@@ -102,12 +103,12 @@ def read_reservation(directory: Directory, topic_id: UUID, partition: int) -> Lo
 
 
 def write_reservation(directory: Directory, value: LocalReservation) -> None:
-    """Blocking: durable when it returns. Raises OSError."""
+    """Write the copy; it is durable when this returns. Blocking. Raises OSError."""
     replace_in(directory, RESERVATION_FILE, encode_reservation(value))
 
 
 def remove_reservation(directory: Directory) -> None:
-    """Blocking, durable: until a new one is written, the next opening reads the root first."""
+    """Remove the copy durably. Until a new copy is written, the next opening reads the root first. Blocking."""
     if directory.stat(RESERVATION_FILE) is not None:
         directory.unlink(RESERVATION_FILE)
         directory.sync()

@@ -117,8 +117,8 @@ class TailRecovery:
                 await self._claim_first(may_lack_root=reservation is None and self._log.log_end_offset == 0)
 
     async def begin_uncleanly(self, served_epoch: int) -> None:
-        """As `secure`, when no replica has all acknowledged records; `served_epoch`: the leader
-        epoch that served last."""
+        """As `secure`, if no replica has all acknowledged records; `served_epoch`: the leader epoch that served
+        last."""
         await self._claim_first(may_lack_root=self._log.log_end_offset == 0, unclean_after=served_epoch)
 
     async def _create(self) -> None:
@@ -283,7 +283,8 @@ class TailRecovery:
             await self._reserved(manifest.reserved_end_offset)
 
     async def _adopt_bucket_end(self, manifest: Manifest) -> None:
-        """A log that ends below the bucket's end restarts there, with the epochs and producers of that end."""
+        """If the log ends below the bucket's end, restart it at the bucket's end, with the epochs and producers of that
+        end."""
         start = manifest.bucket_end_offset
         if self._log.log_end_offset >= start:
             return

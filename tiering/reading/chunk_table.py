@@ -64,7 +64,7 @@ class HeldChunks:
         return self._free.get(chunk_id) if pinned is None else pinned[0]
 
     def read(self, chunk_id: ChunkId) -> HeldChunk | None:
-        """The chunk, for an answer: it is unpinned."""
+        """The chunk, for an answer; it is no longer pinned."""
         self._unread.read(chunk_id)
         pinned = self._pinned.pop(chunk_id, None)
         if pinned is not None:

@@ -178,7 +178,8 @@ class Loader:
         return await self.open(manifests, entry)
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
-        """The segment that a manifest names by `entry`, with its footer. Raises Moved if it names another one now."""
+        """The segment that a manifest names by `entry`, with its footer. Raises Moved if the manifest names another
+        object now."""
         opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
             manifest = manifests.manifest
@@ -202,7 +203,7 @@ class Loader:
         self._table.segments.add(OpenSegment(key, entry, footer))
 
     async def _load(self, manifests: ManifestView, opened: OpenSegment, index: int, ahead: bool = False) -> None:
-        """Load a chunk; if it is loaded, check that its object still exists."""
+        """Load a chunk; if it is loaded already, check that its object still exists."""
         chunk_id = (opened.entry.uuid.int, index)
         began_s = self._clock.monotonic_s()
         try:

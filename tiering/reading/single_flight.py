@@ -2,8 +2,8 @@
 
 A key has at most one job. A future always becomes done and never carries an error. The failure of a job that a reader
 waited for is raised once, to the next reader within 30 s; the failure of a prefetch is raised to no reader. At most
-`concurrency` pieces of I/O run and hold at most `bytes_in_flight_max`; demand comes before prefetch. At most
-`queue_max` more wait. Each job ends by its deadline.
+`concurrency` pieces of I/O run and hold at most `bytes_in_flight_max`; a reader's request comes before a prefetch. At
+most `queue_max` more jobs wait. Each job ends by its deadline.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ChunkSource:
         """The chunk, checked. Raises Corrupt, ObjectMissing, AccessRefused, Retryable, OSError."""
         chunk = chunk_ref(opened.footer, opened.key, index)
         # A repeated load recovers from a bit flipped in transit, but not at rest. A proxy that damages many answers, or
-        # caches one, needs more than two tries.
+        # caches a damaged one, needs more than two tries.
         for pause_s in _PAUSES_S:
             try:
                 return await self._load(chunk, opened.footer.object_bytes)

@@ -131,7 +131,7 @@ _forget: Final = inlined(_roll_back)
 
 
 def _stop_at(state: int, at: int, done: int, delta_before: int, cost: int, headers: int) -> None:
-    """The output is full: store the position at which the next call resumes, and the space that its first record
+    """The output is full: store the position at which the next call resumes, and the space that the next record
     needs."""
     put(state, at_.AT, at)
     put(state, at_.DONE, done)

@@ -1,9 +1,9 @@
-"""Archives a topic into an Iceberg table, exactly once: the driver.
+"""The driver of an archive: archives a topic into an Iceberg table, exactly once.
 
-Workers write files that no table names. Dead letters are committed before the rows beside them. Each commit requires
-the snapshot that the step was planned on, and records the offsets it adds and all archived offsets. A step whose commit
-finds another snapshot is planned again. A crash at any point thus leaves a correct table, a dead-letter table that is
-at most one step ahead, and files that no table names.
+Workers write files that no table names. Dead letters are committed before the rows of the same step. Each commit
+requires the snapshot that the step was planned on, and records the offsets it adds and all archived offsets. A step
+whose commit finds another snapshot is planned again. A crash at any point thus leaves a correct table, a dead-letter
+table that is at most one step ahead, and files that no table names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The next step of an archive run, from the bucket's content and the archived offsets. Pure.
 
 A step (the offsets of one commit) has no archived offset. The dead letters of its offsets are either all committed or
-none (`dead_letters_committed`). The two tables have no common transaction, but together thus hold each record exactly
-once. Each partition has at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
+none (`dead_letters_committed`). The two tables thus hold each record exactly once, although they have no common
+transaction. Each partition has at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class TableTarget:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """Input of a worker. `dead_letters` is None where bad rows are committed already, or cannot occur."""
+    """Input of a worker. `dead_letters` is None if bad rows are committed already, or cannot occur."""
 
     bucket: str
     split: Split

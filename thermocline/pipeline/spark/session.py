@@ -33,7 +33,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 def session(
     app_name: str = "thermocline", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running session, or a new one on `master` (None: spark-submit's, else all local cores).
+    """The running session, or a new one on `master` (None: the master of spark-submit, otherwise all local cores).
 
     Finds a Java first. `settings` have Spark's names and override all others.
     """

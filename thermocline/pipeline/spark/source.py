@@ -127,7 +127,7 @@ def _with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def _options_of_read(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read: the table's, if any, and the query's, which win."""
+    """The options of a read: the table's, if any, and the query's, which override them."""
     metadata = schema.fields[0].metadata if schema.fields else {}
     found: dict[str, str] = json.loads(metadata.get(_OPTIONS_KEY, "{}"))
     return {**found, **given}

@@ -206,7 +206,7 @@ class Tiers:
 def state_of(
     topic_id: UUID | None, cold: PartitionHistory | None, cluster_start: int | None, cluster_end: int | None
 ) -> PartitionState:
-    """The state of a partition. The cluster's offsets are None if it was not asked."""
+    """The state of a partition. The cluster's offsets are None if the cluster was not asked."""
     if cold is not None and _holds_any(cold):
         end = cold.remote_end if cluster_end is None else max(cold.remote_end, cluster_end)
         return PartitionState(topic_id, cold, Extent(cold.log_start, end), cold.remote_end)

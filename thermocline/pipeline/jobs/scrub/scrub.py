@@ -1,4 +1,4 @@
-"""Scrubs a bucket: reads and checks every byte of every live object, in parallel. The driver.
+"""The driver of a scrub: reads and checks every byte of every live object of a bucket, in parallel.
 
 The driver reads the listing, roots and pages; tasks read the objects. Before damage is reported the roots are read
 again, because a live broker may have expired the object. A scrub writes nothing to the bucket, so it may run beside a
@@ -104,7 +104,7 @@ def scrub(
     """Read and check every live object of `bucket`, or of one topic (name or id) in it.
 
     `dry_run` reads roots, pages and listing only, and counts the bytes to read. `journal`: a local file with the
-    objects already read and sound; a killed scrub resumes from it, a finished one deletes it. Without `spark` this
+    objects already read and sound; a killed scrub resumes from it, a finished scrub deletes it. Without `spark` this
     process does the work. Raises InvalidRequest (unknown topic; no Thermocline bucket), NewerFormat (this version
     cannot check it), StoreError, AccessRefused, TasksFailed.
     """

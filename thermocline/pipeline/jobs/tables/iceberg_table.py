@@ -2,7 +2,7 @@
 
 Properties as in docs/formats/archive.md. A commit requires the snapshot that the caller planned on. It is sent once:
 pyiceberg's own `commit_transaction` is not used, because it retries a stale append on top of other commits. After any
-failure the table is read again and searched for our commit id, so that a lost response is not a second commit.
+failure the table is read again and searched for our commit id, so that a lost response does not cause a second commit.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ArchiveTable:
 
     @property
     def uuid(self) -> UUID:
-        """UUID of the table; a table that was dropped and created again has another one."""
+        """UUID of the table; a table that was dropped and created again has another UUID."""
         return self._table.metadata.table_uuid
 
     @property

@@ -1,6 +1,6 @@
 """Turns offset ranges into tasks: splits of the bucket below the seam, parts of the hot tail above it.
 
-The parts of a partition cover its range once, over both tiers. Declared gaps are logged. Undeclared ones raise
+The parts of a partition cover its range once, over both tiers. Declared gaps are logged. Undeclared gaps raise
 DataLoss, or are logged with failOnDataLoss=false.
 """
 

@@ -23,7 +23,7 @@ class Extent:
 
 
 Extents = Mapping[TopicPartition, Extent]
-Found = Mapping[TopicPartition, int | None]  # the first offset at or after the time asked, None when there is none
+Found = Mapping[TopicPartition, int | None]  # the first offset at or after the requested time; None when there is none
 
 
 def times_to_find(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -34,7 +34,7 @@ def times_to_find(position: Position, partitions: Iterable[TopicPartition]) -> d
         return dict.fromkeys(partitions, position.timestamp_ms)
     wanted = list(partitions)
     check_covers(position.timestamps_ms, wanted, position.option)
-    # As in Spark's source, -1 and -2 are not times; the option's parser refuses negative ones.
+    # As in Spark's source, -1 and -2 are not times; the option's parser refuses negative times.
     return {tp: position.timestamps_ms[tp] for tp in wanted}
 
 
