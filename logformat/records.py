@@ -75,9 +75,9 @@ class InvalidRecord(InvalidRecordBatch):
 def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
     """The records of the batch at `pos`, in order; the caller checks the CRC.
 
-    Raises CorruptBatch if the bytes are not a batch, if they have another codec than the header says, if they
-    decompress to more than `bytes_max`, if the number of records differs from the header's, or if the offsets do not
-    grow within the batch's range."""
+    Raises CorruptBatch for bytes that are not a batch, for another codec than the header's, for more than `bytes_max`
+    decompressed, for another number of records than the header's, and for offsets that do not grow within the batch's
+    range."""
     header, records = records_bytes(batch, pos, bytes_max)
     if header.record_count < 0 or header.record_count > len(records) // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
@@ -135,9 +135,9 @@ def validate_records(
 def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
     """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
 
-    Reads only length and timestamp of a record. Raises CorruptBatch if the bytes are not a batch, if they have another
-    codec than the header says, if they decompress to more than `bytes_max`, or if bytes are missing or left over after
-    the header's number of records."""
+    Reads only length and timestamp of a record. Raises CorruptBatch for bytes that are not a batch, for another codec
+    than the header's, for more than `bytes_max` decompressed, and for bytes that are missing or left over after the
+    header's number of records."""
     header, data = records_bytes(batch, pos, bytes_max)
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:

@@ -1,7 +1,7 @@
 """Child process of this interpreter: exchanges messages and descriptors with its parent over a socket pair, without a
 port.
 
-`ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits only its socket and stderr, and ends
+`ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits only its socket and stderr. It ends
 with its parent: a thread waits for the socket's end and for the parent's pidfd, so a copy of the socket in a forked
 process does not keep the child alive. PR_SET_PDEATHSIG would end the child with the *thread* that started it.
 """

@@ -159,7 +159,7 @@ class TieredPartition:
 
     def holds(self, epoch: int, end_offset: int) -> bool:
         """Whether the log has, or no longer needs, the records of the leader of an earlier `epoch` below `end_offset`;
-        after a lost tail the same offsets may have been assigned again. False for this epoch and later ones. Call it
+        after a lost tail the same offsets may have been assigned again. False for this epoch and later epochs. Call it
         only if the bucket holds the offsets below the local log's start.
         """
         if epoch >= self.epoch:
@@ -303,7 +303,7 @@ class TieredPartition:
     def check_fresh(self) -> None:
         """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader.
         Raises Retryable if the image may be outdated, because a new, idle leader may not have claimed yet and would not
-        fence this one (R23).
+        fence this broker (R23).
         """
         self.check_not_fenced()
         self.lease.check()
@@ -352,7 +352,7 @@ class TieredPartition:
             wanted = self.reservation_wanted()
             if wanted is None:
                 return False
-            # Always write an end above that of a pending release, which may still lower it.
+            # Always write an end above the end of a pending release, which may still lower it.
             target, log_end = max(wanted, self._released_from + 1), self.log.log_end_offset
             # Thousands of partitions open at once: claim and reservation are one request if both are due.
             manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))

@@ -81,7 +81,7 @@ class TierLimits:
     reservation_offsets: int = 1 << 20
     local_bytes_max: int | None = None
     local_space_ratio_max: float = 0.8
-    brokers_on_disk: int = 1  # that share the file system, this one among them
+    brokers_on_disk: int = 1  # brokers that share the file system, with this broker
     cold_reads_max: int = 10
     cold_reads_waiting_max: int = 100
     prefetch_bytes: int = 32 << 20

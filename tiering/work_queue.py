@@ -175,7 +175,7 @@ class WorkQueue:
             await asyncio.gather(task, return_exceptions=True)
 
     def close(self) -> None:
-        """Start no more jobs; `tasks` cancels the running ones."""
+        """Start no more jobs; `tasks` cancels the running jobs."""
         self._closed = True
         self._ready.clear()
         self._recovery.leave(self._probe)

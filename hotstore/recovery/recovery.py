@@ -244,7 +244,7 @@ class _Recovery:
         return Recovered([segment], log_start, LeaderEpochs(), self._producers)
 
     def _measure(self, segment: Segment, following: int | None) -> None:
-        """Find the end of a trusted segment; `following`: the base offset of the next one."""
+        """Find the end of a trusted segment; `following`: the base offset of the next segment."""
         segment.size = segment.file.size()
         if segment.size:
             segment.first_append_ms = first_timestamp_ms(segment, self._now_ms)

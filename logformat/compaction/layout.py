@@ -38,7 +38,7 @@ HOLE_EPOCH: Final = 25
 # Results
 REASON: Final = 26
 NEED: Final = 27
-BATCH_COUNT: Final = 28  # of the compressed batch to rewrite
+BATCH_COUNT: Final = 28  # of the compressed batch that is rewritten
 BATCH_BASE_TIMESTAMP: Final = 29
 BATCH_MAX_TIMESTAMP: Final = 30
 BATCH_ATTRIBUTES: Final = 31
@@ -47,7 +47,7 @@ RECORDS_KEPT: Final = 33
 KEYLESS_DROPPED: Final = 34
 TOMBSTONES_DROPPED: Final = 35
 FILLERS: Final = 36
-BATCH_POS: Final = 37  # of the compressed batch to rewrite
+BATCH_POS: Final = 37  # of the compressed batch that is rewritten
 MAP_END: Final = 38  # the map has the keys of all dirty records below this offset, and of no record above it
 ABORTED: Final = 39  # address of sorted (producer id, first offset, last offset) triples
 ABORTED_COUNT: Final = 40

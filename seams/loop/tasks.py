@@ -77,8 +77,8 @@ class Tasks:
 
 
 def tell(told: Callable[[Exception | None], None], failure: Exception | None, whom: str) -> None:
-    """Call one of many waiting callbacks. An exception is reported like that of a loop callback, so the others are
-    called too. `whom`: the waiter, for the report."""
+    """Call one of many waiting callbacks. An exception is reported like the exception of a loop callback, so the other
+    callbacks are called too. `whom`: the waiter, for the report."""
     try:
         told(failure)
     except Exception as bug:  # noqa: BLE001 - reported, not carried

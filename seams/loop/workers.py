@@ -51,6 +51,6 @@ class ThreadWorkers:
         return await asyncio.get_running_loop().run_in_executor(self._pools[lane], function, *args)
 
     def close(self) -> None:
-        """Finish running calls, drop the queued ones."""
+        """Finish running calls, drop queued calls."""
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)

@@ -114,7 +114,7 @@ def _open_closed_streams() -> None:
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, usually this one
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, usually this descriptor's
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)

@@ -128,7 +128,7 @@ class History:
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
     def topics(self) -> dict[str, TopicHistory]:
-        """Live topics by name, without internal ones; reads them anew. Raises Corrupt, NewerFormat, StoreError,
+        """Live topics by name, without internal topics; reads them anew. Raises Corrupt, NewerFormat, StoreError,
         AccessRefused; InvalidRequest when cluster.json is lost and two topics have one name.
         """
         self._topics = by_name(read_topics(self.store, self._pool, self._manifest_of))

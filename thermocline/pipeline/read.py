@@ -33,9 +33,9 @@ from thermocline.pipeline.windows import WINDOW_BYTES
 
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which numba and pyarrow
 # take 184. Windows of 4 MiB, 2 ahead, and batches of 8 MiB take 265 and 340 MiB and are no faster.
-NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # of a directory bucket; on S3 each window costs a request
+NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # for a directory bucket; on S3 each window costs a request
 WINDOWS_AHEAD: Final = 1  # windows started beyond one per thread, so that no thread waits for the reader
-BATCH_BYTES: Final = 9 * 512 * 1024  # of rows: a window and its fixed-width columns make one batch
+BATCH_BYTES: Final = 9 * 512 * 1024  # bytes of rows: a window and its fixed-width columns make one batch
 FETCHERS_PER_CORE: Final = 2  # threads on a remote store: half of them wait for the network
 _ONE_SPLIT: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

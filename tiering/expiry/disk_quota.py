@@ -2,7 +2,7 @@
 
 The cache yields before the hot log (design 6). Logs are asked only for copied bytes, in complete segments, oldest first
 over all logs. Only segments that this process verified count as freed: after a restart during an outage no segment is
-verified, so appends stop at the limit. Brokers that share a file system (`sharers`, this one included) do not
+verified, so appends stop at the limit. Brokers that share a file system (`sharers`, with this broker) do not
 communicate: each frees its share of the excess (D59).
 """
 

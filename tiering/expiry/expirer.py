@@ -42,13 +42,13 @@ class Expirer:
         self._counters = counters
         self.cold = ColdExpirer(partition, counters, forget, copier.verify)
         self._checkpointed_start = -1
-        self._seen_end = -1  # of the log, at the last check
+        self._seen_end = -1  # the log's end at the last check
         self._is_behind = False  # due segments were kept: not verified, damaged, or without their small files
         self.pressure_bytes = 0
         """Bytes to free from this log; set from outside, used by the next run."""
         self._is_asked = False  # `verify_for_replica` asked for a verification
-        self._asked_end = 0  # remote end of the last such verification, even a failed one
-        self._ask_again_s = float("-inf")  # after a failed one: replicas copy from the leader until then
+        self._asked_end = 0  # remote end of the last such verification, even if it failed
+        self._ask_again_s = float("-inf")  # after a failed verification: replicas copy from the leader until then
 
     async def run(self) -> float | None:
         """Run due retention; returns seconds until the next check. Raises Retryable, AccessRefused, Fenced, OSError."""
@@ -62,7 +62,7 @@ class Expirer:
         if refused is not None:
             raise refused
         now_s = partition.world.clock.monotonic_s()
-        again_s = self._next_check_s()  # computed last, so that the next run handles appends during this one
+        again_s = self._next_check_s()  # computed last, so that the next run handles appends during this run
         looks_s = [max(when - now_s, 0.0) for when in self.cold.due_s]
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 

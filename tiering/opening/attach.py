@@ -70,10 +70,10 @@ class AttachedTiers:
         self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
-        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # of open and opening logs, with their leader epoch
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # for open and opening logs, with their leader epoch
         self._holes: dict[Key, tuple[int, int]] = {}  # leader epoch and hole end: see `claim_and_reserve`
         self._led: dict[Key, int] = {}  # last leader epoch in this process, while the log stays open
-        self._reported: dict[Key, ReportedEnd] = {}  # of logs that followed, or led with followers
+        self._reported: dict[Key, ReportedEnd] = {}  # for logs that followed, or led with followers
         self._sessions: dict[Key, int] = {}  # broker session in which an attached log is led
         self._store_away = False
 

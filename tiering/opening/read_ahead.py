@@ -3,7 +3,7 @@
 It reads each partition's root, and the epochs and producers in its last object's footer. Prefetched data alone is not
 used to lead or write, because an earlier leader may commit until a claim fences it. The claim replaces exactly the
 prefetched root (by ETag). If the root has changed, the claim reads it again and replaces the new one (C30). A footer
-counts only if the claimed root names its object as the last one. That is safe, because each upload has a new key and
+counts only if the claimed root names its object as the last object. That is safe, because each upload has a new key and
 objects never change. Errors are ignored here; the opening of the log reads again. At most `PARTITIONS_MAX` partitions
 are read.
 """

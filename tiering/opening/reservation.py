@@ -27,7 +27,7 @@ _NAMES: Final = ("topic_id", "partition", "reserved_end", "flush", "boot")
 
 
 class ReportedEnd(NamedTuple):
-    """The reserved end that a leader reported last, in this process; the log may use it when it leads next, because
+    """The reserved end that a leader reported last, in this process. The log may use it when it leads next, because
     every offset assigned meanwhile is committed here too or was shown to no client (R21). A later report replaces an
     earlier one, even if it is lower. `broker_epoch`: the session of the report; in another session the log start is not
     known (D66).

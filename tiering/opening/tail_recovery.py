@@ -103,7 +103,7 @@ class TailRecovery:
             reservation = await self._lease.call(
                 read_reservation, self._log.directory, partition.topic_id, partition.partition
             )
-        self.is_own = reservation is not None  # a log that is copied has no reservation (R21)
+        self.is_own = reservation is not None  # a log that was copied from a leader has no reservation (R21)
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self.new, boot_id=boot_id, clean=self.was_clean):
             case Tail.NEW:
@@ -168,8 +168,8 @@ class TailRecovery:
     @property
     def _may_another_have_led(self) -> bool:
         """Whether another broker may have led after this broker led last. If the present leader epoch directly follows
-        this broker's last one, no other broker has led. The root's reservation is ours then, even if the commit in that
-        epoch was interrupted before the local copy was written."""
+        this broker's last leader epoch, no other broker has led. The root's reservation is ours then, even if the
+        commit in that epoch was interrupted before the local copy was written."""
         return self.led_before is not None and self.partition.epoch > self.led_before + 1
 
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────

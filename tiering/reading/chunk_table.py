@@ -14,7 +14,7 @@ from typing import Final
 from coldstore.segments.chunk_cache import MemoryFile
 from tiering.reading.batch_slices import HeldChunk, OpenSegment
 
-SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 200 to 400 segments of 128 MiB
+SEGMENTS_BYTES_MAX: Final = 32 << 20  # bytes of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
 # A chunk without disk space is in process memory, not in the page cache, so it counts as eight others.
 _MEMORY_WEIGHT: Final = 8

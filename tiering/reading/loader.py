@@ -39,7 +39,7 @@ Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its firs
 
 
 class Moved(Retryable):
-    """The object does not exist any more, and the manifest names another one at its offsets, or none."""
+    """The object does not exist any more, and the manifest names another object at its offsets, or none."""
 
 
 class ManifestView(Protocol):

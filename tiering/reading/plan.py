@@ -92,7 +92,8 @@ class ChunkSpan:
 
 
 def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
-    """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes, or a larger one if `min_one`.
+    """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes; if `min_one`, the first batch
+    may be larger.
 
     Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be loaded."""
     known = table.find(place)

@@ -207,7 +207,7 @@ class Slots:
             if turn.done() and not turn.cancelled():
                 self.give_back(nbytes)  # the slot was taken already
             else:
-                self._next()  # the next in the queue may fit
+                self._next()  # the next request in the queue may fit
             raise
 
     def give_back(self, nbytes: int) -> None:
@@ -225,7 +225,7 @@ class Slots:
     def _next(self) -> None:
         while self._queue:
             turn, nbytes = self._queue[0]
-            if not turn.done():  # else cancelled
+            if not turn.done():  # otherwise it was cancelled
                 if not self._fits(nbytes):
                     return
                 self._enter(nbytes)

@@ -166,7 +166,7 @@ async def _dump_log(pieces: AsyncIterator[bytes], what: str) -> None:
         for line in lines.of(memoryview(rest)[:end]):
             print(line)
         rest = rest[end:]
-    for line in lines.of(rest):  # raises for a last batch that is cut short
+    for line in lines.of(rest):  # raises CorruptBatch for a last batch that is cut short
         print(line)
 
 

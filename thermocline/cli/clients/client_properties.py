@@ -86,7 +86,7 @@ class ClientProperties:
     login: Login | None = None
     tls: TlsFiles = TlsFiles()
     bootstrap: str | None = None  # bootstrap.servers of the file
-    http_token: str | None = field(default=None, repr=False)  # of brokers' HTTP ports
+    http_token: str | None = field(default=None, repr=False)  # for brokers' HTTP ports
 
 
 def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> ClientProperties:

@@ -135,7 +135,7 @@ def plainly(what: str, error: KafkaError) -> str:
     """An error as one line: the operation, the error, and the remedy."""
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
-        advice = None  # the broker's own message may be about something else
+        advice = None  # the broker's own message may have another subject
     return f"{what}: {error.str().rstrip('.')}; {advice}" if advice else f"{what}: {error.str()}"
 
 

@@ -58,7 +58,7 @@ class Loss:
 
 
 def plan(seen: ClusterState, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = None) -> list[Loss]:
-    """Losses of the node's partitions, emptied ones first. Pure."""
+    """Losses of the node's partitions, emptied partitions first. Pure."""
     known = sizes or {}
     losses = [
         Loss(

@@ -65,7 +65,8 @@ class View:
 
 
 class ClusterReader:
-    """Reads one cluster repeatedly. If the brokers of `bootstrap` do not answer, those of an earlier read are asked."""
+    """Reads one cluster repeatedly. If the brokers of `bootstrap` do not answer, the brokers of an earlier read are
+    asked."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -106,8 +107,8 @@ class ClusterReader:
         return View(seen, [Place(row.node, domain_of(row), row.active) for row in seen.brokers], held)
 
     def copies(self, seen: ClusterState) -> list[Copying]:
-        """Replicas that are being copied: new ones, and returned ones that are not in sync yet. Asks brokers only if
-        there are such replicas.
+        """Replicas that are being copied: new replicas, and returned replicas that are not in sync yet. Asks brokers
+        only if there are any.
         """
         active = {row.node for row in seen.brokers if row.active}
         found = [
@@ -131,7 +132,7 @@ class ClusterReader:
             hot = sizes[name].hot
             done, lacks = copied.get((name, node)), lacking.get((name, node))
             if hot is not None and lacks is not None:
-                done = max(hot - lacks, 0)  # its log may have older bytes too
+                done = max(hot - lacks, 0)  # the replica's log may have older bytes too
             copies.append(
                 Copying(
                     *name,

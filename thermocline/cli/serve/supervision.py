@@ -23,15 +23,15 @@ STEADY_S: Final = 60.0
 
 
 class Do(Enum):
-    START = "start"  # for this broker
+    START = "start"  # has a `node_id`
     ANNOUNCE = "announce"  # say that all brokers serve
-    STOP = "stop"  # for this broker
+    STOP = "stop"  # has a `node_id`
     END = "end"  # no broker runs any more: leave with `exit_code`
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command for the supervisor. START and STOP have a `node_id`."""
+    """A command for the supervisor."""
 
     do: Do
     node_id: int = -1

@@ -26,7 +26,7 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 log = logging.getLogger("thermocline.brokers")
 
-_AT_ONCE_S: Final = 5.0  # from the second signal to SIGKILL
+_AT_ONCE_S: Final = 5.0  # time from the second signal to SIGKILL
 
 
 def run_many(config: BrokerConfig, given: argparse.Namespace, count: int) -> int:

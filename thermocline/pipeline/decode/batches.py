@@ -51,7 +51,7 @@ class BatchDecoder:
     """Decodes pieces of one topic-partition's log, one after the other. One per thread; one `decode` at a time.
 
     Rows are the records inside `rows`, without control batches (transaction markers, gaps) and, when `read_committed`,
-    without those of `aborted` transactions: (producer id, first offset, last offset). A record without timestamp (−1)
+    without records of `aborted` transactions: (producer id, first offset, last offset). A record without timestamp (−1)
     is outside every time range, and its timestamp is null. A timestamp that microseconds cannot hold is also null. The
     headers of a record without headers are null (as in Spark's Kafka source). Without columns, batches have rows and no
     columns. Fields of unwanted columns are not validated.

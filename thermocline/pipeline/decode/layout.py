@@ -69,7 +69,7 @@ HEADER_VALUE_DATA: Final = 50
 HEADER_VALUE_NULLS: Final = 51
 # Results
 REASON: Final = 52
-NEED_BYTES: Final = 53  # of the record that does not fit into an empty output
+NEED_BYTES: Final = 53  # for the record that does not fit into an empty output
 NEED_HEADERS: Final = 54
 STATE_WORDS: Final = 55
 

@@ -1,4 +1,5 @@
-"""The kernel `walk`: finds the batches of a log, checks headers and CRCs, and lists the wanted ones in the batch table.
+"""The kernel `walk`: finds the batches of a log, checks headers and CRCs, and lists the wanted batches in the batch
+table.
 
 No load is outside the log. A batch that overlaps the wanted offsets passes its CRC before any of it is used. Runs
 without the GIL: takes the address of the state block (`layout`), returns a status.

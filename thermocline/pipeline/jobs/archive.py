@@ -88,9 +88,9 @@ class ArchiveOptions:
     topic: str
     table: str
     values: ValueSpec | None = None
-    bytes_max: int = BYTES_MAX  # of log in one commit
+    bytes_max: int = BYTES_MAX  # bytes of log in one commit
     commits_max: int | None = None
-    target_bytes: int = TARGET_BYTES  # of log in one file
+    target_bytes: int = TARGET_BYTES  # bytes of log in one file
     fail_on_data_loss: bool = True
     dry_run: bool = False
     by_day: bool = False  # partition a new table by the day of `timestamp`

@@ -15,7 +15,7 @@ from typing import Final
 from coldstore.manifest.manifest_entries import RemoteSegment
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges, Range, common, difference, minus
 
-BYTES_MAX: Final = 4 << 30  # of log in one commit: a crash costs minutes of work; a year at 1 GB/h takes 2 200 commits
+BYTES_MAX: Final = 4 << 30  # log in one commit: a crash costs minutes of work; a year at 1 GB/h takes 2 200 commits
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class DataFiles:
         file = self._open.pop(day, None)
         if file is None:
             if len(self._open) >= DAYS_OPEN_MAX:
-                self._closed += self._open.pop(next(iter(self._open))).close()  # not written to for longest
+                self._closed += self._open.pop(next(iter(self._open))).close()  # the file with the oldest write
             group_bytes = ROW_GROUP_BYTES // DAYS_OPEN_MAX if self._target.by_day else ROW_GROUP_BYTES
             file = ParquetFile(_location(self._task, self._target), self._target, group_bytes)
         self._open[day] = file

@@ -75,7 +75,7 @@ def catalog_config(
     elif "://" in catalog:
         raise InvalidRequest(f"catalog {catalog}: write {_WAYS}, or a name of pyiceberg's configuration")
     else:
-        name = catalog  # of pyiceberg's configuration
+        name = catalog  # a name in pyiceberg's configuration
     return CatalogConfig(name, made | dict(properties or {}))
 
 
@@ -162,7 +162,7 @@ def _address(catalog: CatalogConfig | Catalog) -> str:
 
 
 def _merged(config: CatalogConfig) -> dict[str, str]:
-    """The catalog's properties, which override those of pyiceberg's own configuration for that name."""
+    """The catalog's properties, which override the properties in pyiceberg's own configuration for that name."""
     configured = Config().get_catalog_config(config.name) or {}
     return {**{name: str(value) for name, value in configured.items()}, **config.properties}
 

@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("thermocline")`: those of Spark's Kafka source, and a few of our own. Pure.
+"""Options of `spark.read.format("thermocline")`: the options of Spark's Kafka source, and a few of our own. Pure.
 
 An unknown option is an error that names the nearest known one, so that a typing mistake never reads as a default. Names
 are case-insensitive, as all options of Spark. Source: Spark's "Structured Streaming + Kafka Integration Guide" (4.x),

@@ -29,8 +29,8 @@ from thermocline.units import show_seconds
 T = TypeVar("T")
 
 _POLL_S: Final = 0.5
-_SILENCE_MAX_S: Final = 60.0  # without an answer from a controller
-_STANDSTILL_S: Final = 30.0  # between two notes about a wait
+_SILENCE_MAX_S: Final = 60.0  # longest time without an answer from a controller
+_STANDSTILL_S: Final = 30.0  # time between two notes about a wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,8 +170,8 @@ class Loads:
 def drain(places: Sequence[Place], partitions: Sequence[Assignment], node: int) -> Plan:
     """Move every replica of `node` to another broker, largest hot tails first.
 
-    Moves in progress that leave `node` continue. A leadership of `node` goes to the replica that leads the fewest
-    partitions.
+    Moves in progress that leave `node` continue. A leadership of `node` goes to the replica whose broker leads the
+    fewest partitions.
     """
     loads = Loads([place for place in places if place.node != node], partitions)
     moves, under_way, cannot = [], [], []

@@ -113,7 +113,7 @@ def _crowded(state: _State, at: int) -> tuple[int, int] | None:
     crowd = loads.spread(nodes)
     if max(crowd.values()) < 2:
         return None
-    to = loads.idlest(nodes, ())  # in a domain that holds fewest replicas of the partition
+    to = loads.idlest(nodes, ())  # in a domain that holds the fewest replicas of the partition
     if to is None:
         return None
     limit = crowd[loads.domains[to]] + 2

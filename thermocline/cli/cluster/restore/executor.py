@@ -47,7 +47,7 @@ class Ends:
 
 
 class LiveBrokers:
-    """Brokers that answer. `bootstrap`: the one to send requests to; None: any of them."""
+    """Brokers that answer. `bootstrap`: the broker that gets the requests; None: any of them."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._bootstrap = bootstrap

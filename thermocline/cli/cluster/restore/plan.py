@@ -199,7 +199,7 @@ def _targets(
     there: Sequence[BrokerRow], partitions: Sequence[PartitionRow], default_factor: int
 ) -> dict[Partition, Replicas]:
     """New replicas: as many as before, or fewer if fewer brokers run. Running replicas stay; brokers of other fault
-    domains replace lost ones.
+    domains replace lost brokers.
     """
     if not there or not partitions:
         return {}

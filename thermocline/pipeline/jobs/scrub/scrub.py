@@ -37,7 +37,7 @@ from thermocline.units import show_rate, show_seconds, show_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK_BYTES: Final = 512 << 20  # of objects: a Spark task costs 16-45 ms, and reads 1-2 GB/s
+TASK_BYTES: Final = 512 << 20  # objects of one task: a Spark task costs 16-45 ms, and reads 1-2 GB/s
 TASK_BYTES_MIN: Final = 64 << 20
 WAVE_TASKS: Final = 64  # per running task, between two journal writes: a killed scrub repeats at most these
 

@@ -30,7 +30,7 @@ from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.jobs.job_crash_points import reach
 
-PIECE_BYTES: Final = 8 << 20  # of a ranged GET
+PIECE_BYTES: Final = 8 << 20  # bytes of a ranged GET
 _AHEAD: Final = 2  # pieces in flight while one is checked: 24 MiB per task
 # The checking thread reads a file itself, in pieces that stay in its cache for three passes (chunk, log and batch CRC):
 # 0.41 s of CPU per GB, against 0.60 with pieces of 8 MiB from another thread.

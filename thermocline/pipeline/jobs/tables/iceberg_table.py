@@ -69,13 +69,13 @@ SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snaps
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
 BEGUN: Final = "thermocline.begun"  # log starts when the table was created
-ARCHIVE: Final = "thermocline.archive"  # of a dead-letter table: the UUID of its table
+ARCHIVE: Final = "thermocline.archive"  # property of a dead-letter table: the UUID of its table
 
 DAY_OF: Final = "timestamp"  # a table may be partitioned by the day of this column
 
 
 class StaleTable(Retryable):
-    """The current snapshot is not the one that the commit was planned on. Plan again.
+    """The current snapshot is not the snapshot that the commit was planned on. Plan again.
 
     `landed_possible`: no response came, so our commit may still take effect, and its files must not be deleted.
     """

@@ -71,7 +71,7 @@ def plan_tasks(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, opt
 
 
 def packed(parts: Iterable[Part]) -> list[Task]:
-    """The parts in the same order, small ones together up to `PACK_BYTES`. A part is never cut."""
+    """The parts in the same order, small parts together up to `PACK_BYTES`. A part is never cut."""
     tasks: list[Task] = []
     room = 0
     for part in parts:
