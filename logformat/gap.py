@@ -1,10 +1,10 @@
 """Gap batches: control batches for offsets without records (design 6, "A lost tail").
 
-After a lost disk a client may have seen offsets up to the reserved end. These are filled with control batches instead
-of being assigned again. Each holds one control record of an unassigned type at the batch's last offset. A client that
-starts anywhere in the gap reads this record, finds an unknown control type, and continues after the record. (Batches
-without records have hung Sarama and KafkaJS.) The batches of `gap_batches` cover [first, end) without hole or overlap;
-`gap_range` finds exactly those.
+After a lost disk a client may have seen offsets up to the reserved end. These offsets are filled with control batches,
+and are not assigned again. Each holds one control record of an unassigned type at the batch's last offset. A client
+that starts anywhere in the gap reads this record, finds an unknown control type, and continues after the record.
+(Batches without records have hung Sarama and KafkaJS.) The batches of `gap_batches` cover [first, end) without hole or
+overlap; `gap_range` finds exactly those.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Kafka's LogValidator refuses records without key in a compacted topic. The cleaner (`hotstore.cleaning`) works on whole
 logs, so one unreadable record would prevent the cleaning of a log. A producer must therefore not be able to write such
-a record. It takes half the time of `validate_records`. Every length is checked against the available bytes.
+a record. The check takes half the time of `validate_records`. Every length is checked against the available bytes.
 """
 
 from __future__ import annotations

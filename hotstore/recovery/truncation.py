@@ -58,7 +58,7 @@ def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Se
         place = parse_offset_file(name)
         if swap_base(name) is not None:
             directory.unlink(name)  # left by a failed swap in the old log
-        # An old segment may have the same base offset. It is removed, too, because it is not empty.
+        # An old segment may have the same base offset. This segment is removed, too, because it is not empty.
         if place is not None and (place[0] != offset or place[1] in SEGMENT_SUFFIXES):
             directory.unlink(name)
     if producers is not None:

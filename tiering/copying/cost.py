@@ -1,8 +1,8 @@
 """Estimated cost of the bucket in dollars a day, from requests and bytes.
 
-Pure; only for display. It counts the requests of this process since its start and the bytes in the manifests. It leaves
-out traffic out of the region, deleted objects kept by bucket versioning, and other readers. A directory bucket counts
-as S3.
+Pure; only for display. The estimate counts the requests of this process since its start and the bytes in the manifests.
+It leaves out traffic to other regions, deleted objects that bucket versioning keeps, and other readers. A directory
+bucket counts as S3.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Garbage collection: deletes a partition's objects that no root names or can name any more.
 
 The listing is made before root and pages are read, and only objects with a key epoch below the root's are deleted (C2).
-This needs neither a claim nor a clock. Unnamed objects of the root's own epoch stay, because their writer may still
-commit them. Objects whose records the log lacks stay, too, with a warning: after an earlier root was restored, they are
-the only copies. It runs once after each claim and the readers' grace, at most every six hours, and not in a partition's
-first epoch. `coldstore.inspection.audit` decides which objects are garbage.
+The collection needs neither a claim nor a clock. Unnamed objects of the root's own epoch stay, because their writer may
+still commit them. Objects whose records the log lacks stay, too, with a warning: after an earlier root was restored,
+they are the only copies. The collection runs once after each claim and the readers' grace, at most every six hours, and
+not in a partition's first epoch. `coldstore.inspection.audit` decides which objects are garbage.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class Expirer:
     def verify_for_replica(self) -> bool:
         """Whether the next run has to verify objects for a replica that lacks them.
 
-        It has to only once for each remote end, and after a failure only once in `_VERIFY_AGAIN_S`. An outage or damage
-        thus does not make replicas wait, even if each copy moves the remote end."""
+        This happens only once for each remote end, and after a failure only once in `_VERIFY_AGAIN_S`. An outage or
+        damage thus does not make replicas wait, even if each copy moves the remote end."""
         partition = self._partition
         if not partition.claimed:
             return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed

@@ -49,9 +49,9 @@ class LocalReservation:
     boot_id: str
 
     def covers_tail(self, *, boot_id: str, clean: bool) -> bool:
-        """Whether the local log still has every record that a consumer may have seen. It does if records were flushed
-        before they were visible, if they are in the page cache of this machine run, or if the log was closed cleanly
-        (C30)."""
+        """Whether the local log still has every record that a consumer may have seen. This is so if records were
+        flushed before they were visible, if they are in the page cache of this machine run, or if the log was closed
+        cleanly (C30)."""
         return self.flush_sync or clean or self.boot_id == boot_id
 
     def stands_for(self, *, flush_sync: bool, boot_id: str) -> bool:

@@ -1,8 +1,9 @@
 """Client configuration from `--command-config FILE` and `-X K=V`, by librdkafka's names or by Java's (S14).
 
 One result serves both clients of the command line. librdkafka gets all configs by its own names; our own client gets
-the protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored. Those for
-security are refused, because the connection would be less secure than requested. No error shows a value.
+the protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored. Security
+configs without a counterpart are refused, because the connection would be less secure than requested. No error shows a
+value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""TLS and login of our own client, by this command's client configuration. It reads PEM files only, like librdkafka."""
+"""TLS and login of our own client, by this command's client configuration. The client reads PEM files only, like
+librdkafka."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class Cluster:
 class ClusterState:
     """The state of a cluster at one moment.
 
-    These are by node. `silent`: the reason why it did not answer; `standings` and `conditions`: its own report of its
-    place in the cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`: it
-    answers, and this user may not know its HTTP port; `read_only`: it belongs to no cluster and reads the bucket of
+    These fields are by node. `silent`: the reason why it did not answer; `standings` and `conditions`: its own report
+    of its place in the cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`:
+    it answers, and this user may not know its HTTP port; `read_only`: it belongs to no cluster and reads the bucket of
     one. `copies`: replicas that are being copied.
     """
 

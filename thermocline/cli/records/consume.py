@@ -69,7 +69,8 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 class _Given:
-    """Whether the group assigned partitions to this member. It has none if there are more members than partitions."""
+    """Whether the group assigned partitions to this member. A member has no partition if there are more members than
+    partitions."""
 
     once = False
 
