@@ -28,7 +28,7 @@ def join_crc32c(first: int, second: int, second_bytes: int) -> int:
 
 @cache  # one per bit of a length
 def _zero_bytes(power: int) -> tuple[int, ...]:
-    """The matrix of 2**`power` zero bytes, as a list of columns."""
+    """The matrix of 2**`power` zero bytes, as a tuple of columns."""
     if power == 0:
         return tuple(crc32c(b"\0", 1 << bit ^ _ONES) ^ _ONES for bit in range(32))
     half = _zero_bytes(power - 1)

@@ -252,8 +252,8 @@ class PartitionJobs:
         return self._next_check_s()
 
     async def _collect_garbage(self) -> None:
-        """Collect garbage in a job of its own: a store that accepts objects may refuse deletes (a policy, a lock), and
-        copies must not wait for that."""
+        """Delete objects of failed copies. A failure does not stop copies, because a store that accepts objects may
+        refuse deletes (a policy, a lock)."""
         try:
             async with asyncio.timeout(self._limits.store_timeout_s):
                 await self._copier.collect_garbage()

@@ -128,9 +128,9 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
 
 
 def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int, end: int) -> None:
-    """The aborted transactions, each marker once. Objects may have different beginnings of one transaction if a leader
-    lost its producer state. A client removes one entry per marker, so it would mistake a second entry for a later
-    transaction.
+    """Add the aborted transactions to `found`, each marker once. Objects may have different beginnings of one
+    transaction if a leader lost its producer state. A client removes one entry per marker, so it would mistake a second
+    entry for a later transaction.
     """
     for entry in aborted.overlapping(first, end):
         key = entry.producer_id, entry.last_offset

@@ -54,8 +54,8 @@ def parse_start(text: str) -> Start:
 
 
 def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) -> list[TopicPartition]:
-    """Each partition (or the given one) with its start offset. Raises CommandFailed when a partition or offset does not
-    exist."""
+    """Each partition (or the given one) with its start offset. Raises CommandFailed when the topic or partition does
+    not exist."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing

@@ -139,7 +139,7 @@ def check_days(table: ArchiveTable, by_day: bool) -> None:
 
 
 def _check_even(table: ArchiveTable, dead: ArchiveTable) -> None:
-    """Check that the decoder is the one that found the dead letters of an unfinished step, because it must find them
+    """Refuse another decoder while a step is unfinished, because the decoder that found its dead letters must find them
     again."""
     if offset_ranges.difference(dead.archived().offsets, table.archived().offsets):
         raise InvalidRequest(
