@@ -1,4 +1,5 @@
-"""Builds from what is here: setuptools keeps `build/lib`, and would pack modules of it that are gone from the tree."""
+"""Builds the package from the present tree only. setuptools keeps `build/lib`, and would pack modules from there that
+are gone from the tree."""
 
 import shutil
 
@@ -7,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 
 class FreshBuild(build_py):
-    """Without what an earlier build left."""
+    """A build that first removes the output of an earlier build."""
 
     def run(self) -> None:
         if not self.editable_mode:

@@ -42,8 +42,8 @@ order.
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """An offset checkpoint, sorted, so that equal checkpoints are equal bytes; the checksum last. Without entries it is
-    Kafka's empty one."""
+    """An offset checkpoint: sorted entries, then the checksum. Equal checkpoints give equal bytes. Without entries
+    there is no checksum, as in Kafka."""
     entries = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     if entries:
         entries.append(f"{CHECKSUM_ENTRY.topic} {CHECKSUM_ENTRY.partition} {_checksum(offsets)}")
@@ -98,7 +98,7 @@ def decode_partition_metadata(data: Buffer) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Owner of a data directory: texts as Kafka writes them (UUID text form), `node_id` ≥ 0."""
+    """The owner of a data directory. UUIDs are in Kafka's text form; `node_id` ≥ 0."""
 
     cluster_id: str
     node_id: int

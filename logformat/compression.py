@@ -1,10 +1,10 @@
 """The four codecs of record batches.
 
 The caller, not the data, sets the bounds on decompression. `decompress` returns at most `bytes_max` bytes and never
-more than RATIO_MAX times its input (beyond a floor). It allocates at most that plus a few MiB, and raises CorruptBatch
-otherwise: truncated data, trailing bytes, another codec. Declared sizes are not trusted: in zstd frames and snappy
-preambles an attacker chooses them, and `zstandard` allocates a declared size beyond its own limit. Source: Kafka's
-compress package; xerial's snappy framing; docs/design/failures.md, "compression bombs".
+more than RATIO_MAX times its input (beyond a floor). It allocates at most a few MiB more. It raises CorruptBatch for
+truncated data, trailing bytes or another codec. Declared sizes are not trusted: an attacker chooses them in zstd frames
+and snappy preambles, and `zstandard` allocates a declared size even above its own limit. Source: Kafka's compress
+package; xerial's snappy framing; docs/design/failures.md, "compression bombs".
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import zstandard
 
 from logformat.record_batch import Buffer, Codec, CorruptBatch
 
-RATIO_FLOOR_BYTES: Final = 16 << 20  # below this any ratio passes, e.g. one repeated byte
-RATIO_MAX: Final = 1100  # just above the most that gzip can do (1 032:1); zstd reaches 32 768:1
+RATIO_FLOOR_BYTES: Final = 16 << 20  # an output below this size may have any ratio
+RATIO_MAX: Final = 1100  # just above gzip's greatest ratio (1 032:1); zstd reaches 32 768:1
 _ZSTD_BLOCK_RATIO_MAX: Final = 32768  # a 4-byte run-length block stands for 128 KiB
-_ZSTD_INPUT_MIN: Final = 256  # least bytes fed at once: the output exceeds the cap by at most 8 MiB
-_ZSTD_WINDOW_MAX: Final = 1 << 27  # the window that zstd's decoders accept by default, and its highest level needs
+_ZSTD_INPUT_MIN: Final = 256  # least bytes fed at once; the output exceeds the cap by at most 8 MiB
+_ZSTD_WINDOW_MAX: Final = 1 << 27  # zstd's decoders accept this window by default, and its highest level needs it
 _GZIP: Final = 16 + zlib.MAX_WBITS
-_GZIP_INPUT_MIN: Final = 1024  # bytes fed at once, doubled within a member
+_GZIP_INPUT_MIN: Final = 1024  # first bytes fed at once; doubled for each further slice of a member
 _GZIP_INPUT_MAX: Final = 1 << 20
 _SNAPPY_RATIO_MAX: Final = 22  # a 3-byte copy stands for at most 64 bytes
 
@@ -36,8 +36,8 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = struct.Struct(">i")
 
 
-_LZ4_DEFAULT: Final = 9  # Kafka's default is not lz4's level 9, but its fast compressor
-_LZ4_LEVEL_MAX: Final = 16  # the highest level of the frame library; Kafka's level 17 becomes this one
+_LZ4_DEFAULT: Final = 9  # Kafka's default; stands for lz4's fast compressor, not for its level 9
+_LZ4_LEVEL_MAX: Final = 16  # the highest level of the frame library; also used for Kafka's level 17
 
 
 class Compression(NamedTuple):
@@ -58,7 +58,8 @@ def decompress(codec: Codec, data: Buffer, bytes_max: int) -> bytes:
     try:
         return _decompressed(codec, view, cap)
     except CorruptBatch as error:
-        # Its stack frames hold the output so far, up to 128 MiB, as long as the error is referenced.
+        # Otherwise the error's stack frames would hold the output so far (up to 128 MiB) as long as the error is
+        # referenced.
         traceback.clear_frames(error.__traceback__)
         raise
 
@@ -75,7 +76,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
     if codec is Codec.LZ4:
         framed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
         return framed
-    # No content size, as a streaming producer writes it: readers must not need one.
+    # The frames have no content size, like those of a streaming producer: readers must not need it.
     return zstandard.ZstdCompressor(write_content_size=False).compress(data)
 
 
@@ -111,7 +112,8 @@ def _decompressed(codec: Codec, data: memoryview, cap: int) -> bytes:
 
 
 def _gunzip(data: memoryview, cap: int) -> bytes:
-    """Fed in slices, small ones first: zlib copies input beyond a member's end, and a MiB may have 50 000 members."""
+    """Decompress gzip. The input is fed in slices, small ones first, because zlib copies the input beyond a member's
+    end, and 1 MiB may have 50 000 members."""
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
@@ -146,7 +148,7 @@ def _unlz4(data: memoryview, cap: int) -> bytes:
 
 
 def _unzstd(data: memoryview, cap: int) -> bytes:
-    """Fed in slices so small that the output of one stays near the rest of the cap."""
+    """Decompress zstd. The input is fed in small slices, so that the output of a slice exceeds the cap by little."""
     parts: list[bytes] = []
     left = cap + 1
     pos = 0
@@ -159,7 +161,7 @@ def _unzstd(data: memoryview, cap: int) -> bytes:
                 parts.append(frame.decompress(data[pos : pos + step]))
                 left -= len(parts[-1])
                 pos += step
-            if frame.eof:  # frames may be concatenated; input beyond this one belongs to the next
+            if frame.eof:  # frames may be concatenated; input beyond this frame belongs to the next
                 pos = min(pos, len(data)) - len(frame.unused_data)
             elif left > 0:
                 raise CorruptBatch("zstd data is cut short")
@@ -171,7 +173,7 @@ def _unzstd(data: memoryview, cap: int) -> bytes:
 
 
 def _unsnappy(data: memoryview, cap: int) -> bytes:
-    """Xerial's framing (Java and Python clients) or one raw block (librdkafka)."""
+    """Decompress snappy: xerial's framing (Java and Python clients) or one raw block (librdkafka)."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unsnappy_block(data, cap)
     parts: list[bytes] = []

@@ -1,8 +1,8 @@
 """CRC32C of two joined strings, from the CRC of each, without reading their bytes.
 
 A CRC is linear: appending n zero bytes multiplies its register, a vector of 32 bits, by a matrix (Mark Adler's
-crc32_combine, zlib). It costs 3 to 7 µs for each bit set in the length, so use it for pieces of a megabyte and more:
-the hardware reads 16 KiB in 1 µs.
+crc32_combine, zlib). A join costs 3 to 7 µs for each bit set in the length, and the hardware reads 16 KiB in 1 µs, so a
+join pays off for pieces of a megabyte and more.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def join_crc32c(first: int, second: int, second_bytes: int) -> int:
     return first ^ second
 
 
-@cache  # one a bit of a length
+@cache  # one per bit of a length
 def _zero_bytes(power: int) -> tuple[int, ...]:
-    """The matrix, by columns, of 2**`power` zero bytes."""
+    """The matrix of 2**`power` zero bytes, as a tuple of columns."""
     if power == 0:
         return tuple(crc32c(b"\0", 1 << bit ^ _ONES) ^ _ONES for bit in range(32))
     half = _zero_bytes(power - 1)

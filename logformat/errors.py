@@ -1,7 +1,7 @@
 """Base classes of errors, one for each reaction of the caller.
 
-Library errors are mapped to these where they occur; broker.errors makes Kafka's error codes from them. A message names
-the failure, the object and the remedy.
+Library errors are mapped to these classes where they occur; `broker.errors` maps these classes to Kafka's error codes.
+A message names the failure, the object and the remedy.
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ class Corrupt(ThermoclineError):
 
 
 class StorageFailed(ThermoclineError):
-    """The disk refused a write or a sync (EIO, ENOSPC): the log decides between full and failed."""
+    """The disk refused a write or a sync (EIO, ENOSPC): the log decides whether it is full or failed."""

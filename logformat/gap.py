@@ -1,10 +1,10 @@
 """Gap batches: control batches for offsets without records (design 6, "A lost tail").
 
-After a lost disk a client may have seen offsets up to the reserved end. These are filled with control batches instead
-of being assigned again. Each holds one control record of an unassigned type at the batch's last offset. Wherever in the
-gap a client starts, it reads this record, finds an unknown control type, and continues after it. (Batches without
-records have hung Sarama and KafkaJS.) The batches of `gap_batches` cover [first, end) without hole or overlap;
-`gap_range` finds exactly those.
+After a lost disk a client may have seen offsets up to the reserved end. These offsets are filled with control batches,
+and are not assigned again. Each holds one control record of an unassigned type at the batch's last offset. A client
+that starts anywhere in the gap reads this record, finds an unknown control type, and continues after the record.
+(Batches without records have hung Sarama and KafkaJS.) The batches of `gap_batches` cover [first, end) without hole or
+overlap; `gap_range` finds exactly those.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from logformat.record_batch import (
 )
 from logformat.records import Record, encode_batch, iter_records
 
-GAP_OFFSETS_MAX: Final = INT32_MAX  # of one batch: its last offset delta is an int32
+GAP_OFFSETS_MAX: Final = INT32_MAX  # per batch, because its last offset delta is an int32
 GAP_TYPE: Final = 0x7468  # "th"; Kafka has assigned 0 to 6
-GAP_KEY: Final = struct.pack(">hh", 0, GAP_TYPE)  # as every control record's key: version, type
-_VALUE: Final = struct.Struct(">hi")  # as in a transaction marker: old clients parse it for any type
-_BATCH_BYTES_MAX: Final = 128  # header and one record of 25 bytes, generously
+GAP_KEY: Final = struct.pack(">hh", 0, GAP_TYPE)  # as in every control record's key: version, type
+_VALUE: Final = struct.Struct(">hi")  # as in a transaction marker, because old clients parse it for any type
+_BATCH_BYTES_MAX: Final = 128  # bound for the header and one record of 25 bytes
 
 
 def gap_batches(first: int, end: int, leader_epoch: int) -> Iterator[bytes]:
     """Whole batches for the offsets [first, end), in order, each of at most 2^31−1 offsets.
 
-    A segment's indexes reach 2^31−1 offsets too: the caller rolls before a batch whose last offset does not fit."""
+    A segment's indexes also reach only 2^31−1 offsets, so the caller rolls the segment before a batch whose last offset
+    does not fit."""
     assert 0 <= first <= end, (first, end)
     while first < end:
         after = min(end, first + GAP_OFFSETS_MAX)

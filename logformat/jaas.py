@@ -36,7 +36,7 @@ class LoginModule:
 
     @property
     def users(self) -> dict[str, str]:
-        """Passwords by user, of the options `user_NAME`."""
+        """Passwords by user name, from the options `user_NAME`."""
         found = ((name.removeprefix(_USER), value) for name, value in self.options.items() if name.startswith(_USER))
         return {user: password for user, password in found if user}
 

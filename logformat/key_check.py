@@ -1,8 +1,8 @@
 """Checks each record of a batch for a compacted topic: it must have a key, and the cleaner must be able to read it.
 
 Kafka's LogValidator refuses records without key in a compacted topic. The cleaner (`hotstore.cleaning`) works on whole
-logs, so one unreadable record would prevent the cleaning of a log. A producer must therefore not be able to write one.
-Speed: half of what `validate_records` takes. Every length is checked against the available bytes.
+logs, so one unreadable record would prevent the cleaning of a log. A producer must therefore not be able to write such
+a record. The check takes half the time of `validate_records`. Every length is checked against the available bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KEYLESS_MAX: Final = 1_000
 
 
 class RecordsFound(NamedTuple):
-    """Result for one batch: the least and greatest timestamp of its records (ms, −1: none), the number without key, and
-    the indexes of the first of these."""
+    """Result for one batch: the least and greatest timestamp of its records (ms, −1: none), the number of records
+    without key, and the indexes of the first such records."""
 
     least: int
     greatest: int
@@ -63,7 +63,7 @@ def check_keys(
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
                 raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
-            byte = data[at + 1]  # behind the attributes
+            byte = data[at + 1]  # after the attributes
             if byte < 0x80:
                 delta = (byte >> 1) ^ -(byte & 1)
                 at += 2

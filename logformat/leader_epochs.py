@@ -1,8 +1,8 @@
 """Leader epochs of a log as (epoch, first offset of that epoch) pairs.
 
-Epochs and start offsets grow strictly. Immutable: an edit returns a new value, or the same object without a change, so
-that its owner writes the checkpoint only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text format
-of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start offset>`.
+Epochs and start offsets grow strictly. Immutable: an edit returns a new object, or the same object if nothing changed,
+so that the owner writes the checkpoint only if needed. Source: KIP-101, KIP-279; Kafka's LeaderEpochFileCache. Text
+format of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start offset>`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ UNDEFINED: Final = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) -> int:
-    """End of a log after its replica became leader without all acknowledged records; `served_epoch` served the
-    partition last.
+    """End of the log that a replica keeps when it becomes leader without all acknowledged records. `served_epoch` is
+    the epoch that served the partition last.
 
-    A replica that did not see that epoch keeps only records below its high watermark, because later ones may have been
-    overwritten. A later epoch than `served_epoch` is that of an unfinished unclean start, which has truncated the log
+    A replica that did not see `served_epoch` keeps only records below its high watermark, because later records may
+    have been overwritten. If the replica has seen a later epoch, an unfinished unclean start has truncated the log
     already.
     """
     return end if seen_epoch >= served_epoch else min(end, high_watermark)
@@ -77,10 +77,11 @@ class LeaderEpochs:
         return self.entries[slot].epoch if slot >= 0 else None
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
-        """The greatest known epoch ≤ `epoch` and its end: the next epoch's start, `log_end` for the latest.
+        """Returns the greatest known epoch ≤ `epoch` and its end: the next epoch's start, or `log_end` for the latest
+        epoch.
 
-        (−1, −1) for an epoch above the latest, or −1. An epoch below the first known one returns itself with the first
-        known start: its data is gone, and a follower has to begin there."""
+        Returns (−1, −1) if `epoch` is −1 or above the latest epoch. If `epoch` is below the first known epoch, returns
+        `epoch` and the first known start: the epoch's data is gone, and a follower has to begin at this start."""
         entries = self.entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
             return UNDEFINED
@@ -110,7 +111,7 @@ class LeaderEpochs:
         return LeaderEpochs((EpochStart(self.entries[slot].epoch, offset), *self.entries[slot + 1 :]))
 
     def slice(self, start: int, end: int) -> LeaderEpochs:
-        """The epochs of the offsets in [start, end), the first raised to `start`."""
+        """The epochs of the offsets in [start, end). The first of them starts at `start` or above."""
         return self.truncate_from_start(start).truncate_from_end(end)
 
     def to_bytes(self) -> bytes:

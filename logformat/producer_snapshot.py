@@ -1,10 +1,10 @@
 """State of a log's idempotent producers as bytes: Kafka's `.snapshot`, and our fuller file beside it.
 
-Kafka stores one batch a producer, so after a restart only a resend of the very last batch is recognised; with five
-batches in flight that gives duplicates. Ours stores the last five with their offsets. A resend of any of them thus gets
-its original answer, even after a roll, a kill or a recovery from the cold tier (G4). Both files describe the state
-before the batch at the offset in their name (C8). Source: KIP-98, Kafka's ProducerSnapshot.json (version 1); ours:
-docs/formats/producer-state.md.
+Kafka stores one batch per producer, so after a restart it recognises only a resend of the last batch. With five batches
+in flight, a resend of an earlier batch becomes a duplicate. Our file stores the last five batches with their offsets. A
+resend of any of these batches thus gets its original answer, even after a roll, a kill or a recovery from the cold tier
+(G4). Both files describe the state before the batch at the offset in their name (C8). Source: KIP-98, Kafka's
+ProducerSnapshot.json (version 1); ours: docs/formats/producer-state.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from logformat.errors import Corrupt
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Buffer
 from logformat.values import NewerFormat
 
-BATCHES_MAX: Final = 5  # maximum in flight of Kafka's idempotent clients
+BATCHES_MAX: Final = 5  # Kafka's idempotent clients have at most this many batches in flight
 
 KAFKA_VERSION: Final = 1
 _KAFKA_HEADER: Final = struct.Struct(">hI")
@@ -68,11 +68,11 @@ class ProducerState:
     producers: tuple[ProducerEntry, ...]
 
     def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]] = ()) -> tuple[ProducerEntry, ...]:
-        """The state at the earlier `offset`: the remembered batches below it. Producers without such batches are left
-        out, unless a transaction is open. `transactions`: (producer id, epoch, first offset, marker's offset) of the
-        known decided ones. A transaction is open at `offset` if it spans that offset, or if it began below and is still
-        open at the end (TX26). A commit between the two offsets is not known; its marker then finds no open
-        transaction.
+        """The state at the earlier `offset`: each producer's remembered batches below `offset`. A producer without such
+        batches is left out, unless it has an open transaction. `transactions`: (producer id, epoch, first offset,
+        marker's offset) of the decided transactions that are known. A transaction is open at `offset` if it spans
+        `offset`, or if it began below `offset` and is still open at `end_offset` (TX26). Transactions that committed
+        between these offsets may be unknown; the marker of such a transaction then finds no open transaction.
         """
         if offset >= self.end_offset:
             return self.producers

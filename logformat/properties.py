@@ -1,7 +1,7 @@
 """Text format of `java.util.Properties`, used by `meta.properties` and `server.properties`.
 
-Reading what `format_properties` wrote gives the same pairs in the same order. As in Java, the only error for a text is
-MalformedEscape. Source: the Javadoc of `Properties.load`.
+Reading what `format_properties` wrote gives the same pairs in the same order. As in Java, MalformedEscape is the only
+error. Source: the Javadoc of `Properties.load`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from logformat.errors import InvalidRequest
 
 
 class MalformedEscape(InvalidRequest):
-    """A `\\u` that four hex digits do not follow, or half of a surrogate pair, which no text can hold."""
+    """A `\\u` without four hex digits after it, or half of a surrogate pair, which a text cannot hold."""
 
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
-# A key ends at the first separator that no backslash precedes: `=`, `:`, or white space with one of them around it.
+# A key ends at the first separator that has no backslash before it. A separator is `=` or `:` with optional white space
+# around it, or white space alone.
 _PAIR: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*((?:\\.|[^\\])*)", re.DOTALL)
 _ESCAPE_SEQUENCE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 
 
 def format_properties(properties: Mapping[str, str]) -> bytes:
-    """Without comment and date, in the mapping's order, so that equal values are equal bytes."""
+    """A properties file without comment and date, in the mapping's order, so that equal mappings give equal bytes."""
     return "".join(
         f"{_escape(key, every_space=True)}={_escape(value, every_space=False)}\n" for key, value in properties.items()
     ).encode("ascii")
@@ -42,7 +43,8 @@ def properties_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments, leading white space and blank ones; an odd number of backslashes continues a line."""
+    """The logical lines, without comments, blank lines and leading white space. A line that ends with an odd number of
+    backslashes continues on the next line."""
     parts: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):
         line = raw.lstrip(" \t\f")

@@ -1,8 +1,9 @@
 """Converts a record batch to another codec, with the same records, offsets, timestamps and producer fields.
 
 The records are not decoded, because their decompressed bytes are the same in every codec. Only the length, the codec
-bits and the CRC of the header change. Kafka's LogValidator rebuilds the batch from its records; consumers read the
-same. *Blocking* in proportion to the decompressed records; the codecs run without the interpreter's lock.
+bits and the CRC of the header change. Kafka's LogValidator rebuilds the batch from its records instead, and consumers
+read the same records. *Blocking* in proportion to the decompressed records; the codecs run without the interpreter's
+lock.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ CODECS: Final = {
 
 
 def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int, records_bytes_max: int) -> memoryview:
-    """A writable copy of a produced batch, its records in this codec.
+    """A writable copy of a produced batch, with its records compressed as `compression` says.
 
     `batch_bytes_max` bounds the batch before and after (max.message.bytes), `records_bytes_max` its decompressed
-    records. Memory: the decompressed records and both batches. Raises CorruptBatch if its bytes were damaged in
-    transit; InvalidRequest if the batch has a valid CRC but cannot be decompressed, or is too large for the topic."""
+    records. Memory: the decompressed records and both batches. Raises CorruptBatch if the batch was damaged in transit;
+    InvalidRequest if it has a valid CRC but cannot be decompressed, or if it is too large for the topic."""
     header = check_batch(
         batch,
         0,
@@ -62,7 +63,7 @@ def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int
         if compression.codec is Codec.NONE:
             raise _too_large(f"more than {records_bytes_max + HEADER_SIZE}", batch_bytes_max) from None
         raise InvalidRecordBatch(str(error)) from None
-    except CorruptBatch as error:  # the client wrote these bytes, and would send the same again
+    except CorruptBatch as error:  # the client wrote these bytes and would resend them
         raise InvalidRecordBatch(str(error)) from None
     body = compress_at(compression, records)
     size = HEADER_SIZE + len(body)

@@ -4,7 +4,7 @@ This module has the positions of the fields in the 61 bytes, the checks before a
 that a broker stamps in place, and the walk over concatenated batches. Bytes after the header are opaque here. A batch
 that `check_batch` or `check_stored` returned is completely inside the buffer and has a matching CRC.
 
-Hot path: `check_fields` runs once a produced batch, so it uses local variables and one `unpack_from`, and determines
+Hot path: `check_fields` runs once per produced batch, so it uses local variables and one `unpack_from`, and determines
 the reason of a refusal afterwards (1.2 µs for 170 bytes, CRC included). Source: Kafka's DefaultRecordBatch, KIP-98
 (producer fields), KIP-360; layout in docs/formats/record-batch.md.
 """
@@ -85,7 +85,7 @@ _CODEC_LAST: Final = int(Codec.ZSTD)
 
 
 class CorruptBatch(Corrupt):
-    """The bytes are no whole batch: length, CRC or magic is wrong. CORRUPT_MESSAGE."""
+    """The bytes are not a whole batch: length, CRC or magic is wrong. CORRUPT_MESSAGE."""
 
 
 class InvalidRecordBatch(InvalidRequest):
@@ -93,7 +93,7 @@ class InvalidRecordBatch(InvalidRequest):
 
 
 class UnsupportedMagic(InvalidRecordBatch):
-    """A message set of magic 0 or 1 (before Kafka 0.11). INVALID_RECORD to Produce 3 and above."""
+    """A message set of magic 0 or 1 (before Kafka 0.11). Produce 3 and above answers INVALID_RECORD."""
 
 
 class UnsupportedCodec(InvalidRequest):
@@ -109,7 +109,7 @@ class BatchTooLarge(InvalidRequest):
 
 
 class TransactionalBatchRefused(InvalidRequest):
-    """Nobody would end the batch's transaction: its records would be visible or hidden for ever (C24)."""
+    """The batch's transaction would never end, so its records would be visible or hidden for ever (C24)."""
 
 
 class BatchHeader(NamedTuple):
@@ -201,12 +201,13 @@ _unpack: Final = HEADER.unpack_from
 
 
 def _make(fields: tuple[int, ...], _new: Callable[..., BatchHeader] = tuple.__new__) -> BatchHeader:
-    """`BatchHeader._make` without its length check, which the struct already gives (0.2 µs a batch)."""
+    """`BatchHeader._make` without its length check, because the struct always gives 13 fields. Saves 0.2 µs per
+    batch."""
     return _new(BatchHeader, fields)
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`, unchecked except that 61 bytes are there (else CorruptBatch)."""
+    """The header at `pos`. Raises CorruptBatch if fewer than 61 bytes are there; nothing else is checked."""
     if pos < 0 or len(buf) - pos < HEADER_SIZE:
         raise CorruptBatch(f"no room for a batch header at position {pos} of {len(buf)} bytes")
     return _make(_unpack(buf, pos))
@@ -224,11 +225,11 @@ def check_batch(
 ) -> BatchHeader:
     """The header of a produced batch, after every check that does not need its records.
 
-    `end` bounds the readable bytes; a batch may end before it (Kafka refuses a second one: compare `size`). `bytes_max`
-    is the topic's max.message.bytes. Timestamps below `timestamp_min` or above `timestamp_max` (the caller's clock ∓
-    message.timestamp.{before,after}.max.ms, ms) are refused, except −1 (none). Raises CorruptBatch, UnsupportedMagic,
-    UnsupportedCodec, InvalidRecordBatch, InvalidTimestamp, BatchTooLarge, TransactionalBatchRefused. Source: Kafka's
-    LogValidator and UnifiedLog.analyzeAndValidateRecords."""
+    `end` bounds the readable bytes. A batch may end before `end`; Kafka refuses a second batch, so the caller compares
+    `size`. `bytes_max` is the topic's max.message.bytes. Timestamps below `timestamp_min` or above `timestamp_max` (the
+    caller's clock ∓ message.timestamp.{before,after}.max.ms, ms) are refused, except −1 (none). Raises CorruptBatch,
+    UnsupportedMagic, UnsupportedCodec, InvalidRecordBatch, InvalidTimestamp, BatchTooLarge, TransactionalBatchRefused.
+    Source: Kafka's LogValidator and UnifiedLog.analyzeAndValidateRecords."""
     view = memoryview(buf)
     return _make(check_fields(view, pos, end, bytes_max, timestamp_min, timestamp_max, allow_transactional))
 
@@ -260,11 +261,12 @@ def check_fields(
         base_offset == 0
         and count == delta + 1
         and count > 0
-        # A known codec and the transactional bit only: a client sets no timestamp type, control or undefined bit.
+        # Only a known codec and the transactional bit are allowed: a client sets no timestamp type, control or
+        # undefined bit.
         and attributes & ~TRANSACTIONAL_BIT <= _CODEC_LAST
         and attributes >= 0
         and (not attributes & TRANSACTIONAL_BIT or (allow_transactional and producer_id >= 0))
-        # Without a producer id its epoch and sequence mean nothing: KafkaJS sends 0 there, other clients −1.
+        # Without a producer id, epoch and sequence mean nothing: KafkaJS sends 0 in them, other clients −1.
         and (producer_id == NO_PRODUCER_ID or (producer_id >= 0 and epoch >= 0 and sequence >= 0))
         and (base_ts == NO_TIMESTAMP or timestamp_min <= base_ts <= timestamp_max)
         and NO_TIMESTAMP <= max_ts <= timestamp_max
@@ -278,8 +280,8 @@ def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> Bat
     """The header of a batch in a log: for recovery, scrub and copy. Raises CorruptBatch only.
 
     Checks magic, length, CRC, that offsets are in order (`base_offset` ≥ `offset_min`, the end of the batch before) and
-    that it has no more records than offsets. Control batches, compacted batches (fewer records than offsets, even none)
-    and gap batches are valid."""
+    that the batch has no more records than offsets. Control batches, compacted batches (fewer records than offsets,
+    even none) and gap batches are valid."""
     if end - pos < HEADER_SIZE:
         raise CorruptBatch(f"{end - pos} bytes at position {pos} are too few for a batch header")
     fields = _unpack(buf, pos)
@@ -316,7 +318,7 @@ def stamp_max_timestamp(buf: memoryview | bytearray, pos: int, max_timestamp: in
 
 
 def walk(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in `buf[start:end]`, without a partial one at the end.
+    """(position, header) of each whole batch in `buf[start:end]`. A partial batch at the end is left out.
 
     Neither CRC nor offsets are checked. Raises CorruptBatch where no batch can begin (length below 49, other magic)."""
     stop = len(buf) if end is None else min(end, len(buf))
@@ -350,7 +352,8 @@ def whole_batches_end(buf: Buffer, start: int = 0, end: int | None = None) -> in
 
 
 def _too_short(buf: Buffer, pos: int, end: int) -> InvalidRequest | CorruptBatch:
-    """Magic 0 and 1 have their magic at the same place, and their messages may be shorter than our header."""
+    """The error for bytes shorter than a header. Messages of magic 0 and 1 may be so short, and have their magic at the
+    same place."""
     if end - pos > MAGIC_AT and buf[pos + MAGIC_AT] < MAGIC:
         return UnsupportedMagic(f"message of magic {buf[pos + MAGIC_AT]}; produce magic {MAGIC}")
     return CorruptBatch(f"{end - pos} bytes are too few for a batch of at least {HEADER_SIZE}; send it again")

@@ -41,7 +41,7 @@ from logformat.record_batch import (
     read_header,
 )
 
-RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records where the caller names none
+RECORDS_BYTES_MAX: Final = 128 << 20  # cap on a batch's decompressed records if the caller gives none
 LOOKUP_BYTES_MAX: Final = 16 << 20
 """The same cap for lookups that any client may cause (ListOffsets by time): a bomb of 1 MiB decompresses to a thousand
 times as much.
@@ -54,7 +54,8 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """Offset absolute, timestamp in ms (−1 none). Header keys that are not UTF-8 keep their bytes as surrogates."""
+    """One record. Its offset is absolute, its timestamp in ms (−1: none). Header keys that are not UTF-8 keep their
+    bytes as surrogates."""
 
     offset: int
     timestamp: int
@@ -74,8 +75,9 @@ class InvalidRecord(InvalidRecordBatch):
 def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
     """The records of the batch at `pos`, in order; the caller checks the CRC.
 
-    Raises CorruptBatch: no batch, another codec than it claims, more than `bytes_max` decompressed, fewer or more
-    records than the header counts, offsets that do not grow within the batch's range."""
+    Raises CorruptBatch for bytes that are not a batch, for another codec than the header's, for more than `bytes_max`
+    decompressed, for another number of records than the header's, and for offsets that do not grow within the batch's
+    range."""
     header, records = records_bytes(batch, pos, bytes_max)
     if header.record_count < 0 or header.record_count > len(records) // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {header.record_count} records in {len(records)} bytes")
@@ -133,8 +135,9 @@ def validate_records(
 def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
     """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
 
-    Reads only length and timestamp of a record. Raises CorruptBatch: no batch, another codec than it claims, more than
-    `bytes_max` decompressed, bytes missing or left over after the records that the header counts."""
+    Reads only length and timestamp of a record. Raises CorruptBatch for bytes that are not a batch, for another codec
+    than the header's, for more than `bytes_max` decompressed, and for bytes that are missing or left over after the
+    header's number of records."""
     header, data = records_bytes(batch, pos, bytes_max)
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
@@ -153,7 +156,7 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
                 raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
-            byte = data[at + 1]  # behind the attributes
+            byte = data[at + 1]  # after the attributes
             delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else read_varint(data, at + 1, VARLONG_BYTES_MAX)[0]
             if delta < least:
                 least = delta
@@ -177,8 +180,8 @@ def offset_for_timestamp(
 ) -> TimestampOffset | None:
     """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
 
-    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp; a reader that
-    starts there misses no record."""
+    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp. A reader that
+    starts at this offset misses no record."""
     header = read_header(batch, pos)
     if header.max_timestamp < timestamp:
         return None
@@ -236,7 +239,7 @@ def encode_batch(
 
 
 def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
-    """One record as in an uncompressed batch, its length in front."""
+    """One record with its length in front, as in an uncompressed batch."""
     body = bytearray(b"\0")  # record attributes: none are defined
     body += _varint(timestamp_delta)
     body += _varint(offset_delta)
@@ -304,7 +307,8 @@ def read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], in
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Bytes, or null. Beyond the end of `data` they are short, and the position after them lies outside."""
+    """A field's bytes or None, and the position after the field. If the field reaches beyond `data`, the bytes are
+    fewer and the position lies outside."""
     size = data[at]
     if size < 0x80:
         at += 1
@@ -322,7 +326,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 def read_varint(data: bytes, at: int, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[int, int]:
     """A zig-zag varint of at most `bytes_max` bytes (5: int32, 10: int64). Raises IndexError beyond the data's end."""
     byte = data[at]
-    if byte < 0x80:  # most are one byte long
+    if byte < 0x80:  # most varints have one byte
         return (byte >> 1) ^ -(byte & 1), at + 1
     raw = byte & 0x7F
     shift = 7

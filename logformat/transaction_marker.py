@@ -25,7 +25,7 @@ from logformat.record_batch import (
 )
 from logformat.records import Record, encode_batch, iter_records
 
-MARKER_BYTES_MAX: Final = 256  # header and one record of 20 bytes, generously
+MARKER_BYTES_MAX: Final = 256  # bound for the header and one record of 20 bytes
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _VERSION: Final = 0

@@ -19,7 +19,7 @@ _UUID_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class NewerFormat(Corrupt):
-    """A file says it was written in a format this program does not know: run the newer program, do not rewrite it."""
+    """A file has a format that this program does not know: run the newer program, and do not rewrite the file."""
 
 
 class TopicPartition(NamedTuple):

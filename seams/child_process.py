@@ -1,9 +1,9 @@
 """Child process of this interpreter: exchanges messages and descriptors with its parent over a socket pair, without a
 port.
 
-`ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits only its socket and stderr, and ends
+`ChildProcess` is the parent's end, `ParentChannel` the child's. The child inherits only its socket and stderr. It ends
 with its parent: a thread waits for the socket's end and for the parent's pidfd, so a copy of the socket in a forked
-process does not keep the child alive. PR_SET_PDEATHSIG would end it with the *thread* that started it.
+process does not keep the child alive. PR_SET_PDEATHSIG would end the child with the *thread* that started it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Final
 from seams.files import syscalls
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
-DESCRIPTORS_MAX: Final = 8  # of one message
-_REAP_S: Final = 5.0  # a killed process that waits for a disk may take longer; then it is not awaited
+DESCRIPTORS_MAX: Final = 8  # per message
+_REAP_S: Final = 5.0  # `close` waits no longer for a killed process, which may wait for a disk
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
-_IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest: class idle may wait for ever beside a busy disk
+_IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest level: the idle class may starve while the disk is busy
 
 
 class ChildProcess:
-    """Runs `python -m module` with `arguments`, after the two that `ParentChannel.of_arguments` takes.
+    """Runs `python -m module`; `arguments` follow the two that `ParentChannel.of_arguments` takes.
 
     One thread at a time sends and receives; `kill` may be called from any. In a process that was forked from this one,
     the copy of this object can only be closed."""
@@ -50,7 +50,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # a terminal's Ctrl-C is the parent's to handle
+                start_new_session=True,  # only the parent handles a terminal's Ctrl-C
                 env={**os.environ, **(environment or {}), "PYTHONPATH": _import_path()},
             )
         except BaseException:
@@ -88,7 +88,7 @@ class ChildProcess:
         return message
 
     def has_ended(self) -> bool:
-        """Whether it ended by itself; then it is no zombie any more."""
+        """Whether the child has ended. The call also takes its exit status, so that no zombie stays."""
         with self._ending:
             return self._process.poll() is not None
 
@@ -96,7 +96,7 @@ class ChildProcess:
         """SIGKILL, and wake a thread that waits in `receive`."""
         if not self.is_ours:
             return
-        with self._ending:  # so that the pid is not reaped and given to another process meanwhile
+        with self._ending:  # until then no thread may reap the pid, which another process could get
             self._process.kill()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -127,7 +127,7 @@ class ParentChannel:
     """The child's end of the socket pair."""
 
     def __init__(self, descriptor: int, parent_pid: int) -> None:
-        """From now on this process ends at once when its parent does."""
+        """Start to watch the parent: this process ends at once when its parent ends."""
         os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
         Thread(target=_end_with, args=(parent_pid, descriptor), name="parent-watch", daemon=True).start()
@@ -169,7 +169,7 @@ class OneCaller:
 
     @contextlib.contextmanager
     def unless_inside(self) -> Iterator[bool]:
-        """Enter if no thread is inside; returns whether this one entered."""
+        """Enter if no thread is inside; returns whether the calling thread entered."""
         entered = self._lock.acquire(blocking=False)
         try:
             yield entered
@@ -179,8 +179,8 @@ class OneCaller:
 
 
 def lower_priority() -> None:
-    """Make this process wait for others: nice 10, the lowest best-effort IO priority, and the first that the kernel
-    kills when memory runs out. A setting that the kernel or a sandbox refuses stays as it is."""
+    """Make this process wait for others: nice 10, the lowest best-effort IO priority, and the first to be killed when
+    memory runs out. A setting that the kernel or a sandbox refuses stays as it is."""
     with contextlib.suppress(OSError):
         os.nice(10)
     number = _IOPRIO_SET.get(platform.machine())
@@ -203,7 +203,7 @@ def _end_with(parent_pid: int, descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLRDHUP)
     parent: int | None = None
-    with contextlib.suppress(OSError):  # an old kernel or a sandbox: the end of the socket has to suffice
+    with contextlib.suppress(OSError):  # an old kernel or a sandbox has no pidfd; then only the socket is watched
         parent = os.pidfd_open(parent_pid)
         poll.register(parent, select.POLLIN)
     if os.getppid() == parent_pid:

@@ -15,7 +15,7 @@ class Clock(Protocol):
     """Three clocks, and the machine's boot id."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, as stored in records; may jump either way."""
+        """Milliseconds since 1970, as stored in records; may jump forward or back."""
         ...
 
     def monotonic_s(self) -> float:
@@ -23,11 +23,11 @@ class Clock(Protocol):
         ...
 
     def boottime_s(self) -> float:
-        """Monotonic seconds that include sleep: show that a lease may have expired unnoticed."""
+        """Monotonic seconds that include sleep; they show that a lease may have expired during the sleep."""
         ...
 
     def boot_id(self) -> str:
-        """Id of this machine run: another one means that the last one's page cache is gone."""
+        """Id of the machine's boot. A different id means that the page cache of the last boot is gone."""
         ...
 
 

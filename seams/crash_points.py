@@ -58,7 +58,7 @@ def arm(spec: str) -> None:
 
 
 def reach(point: str) -> None:
-    """Pass a point; kills the process if it is armed with it."""
+    """Pass a point. Kills the process if this point is armed."""
     global _left
     if _armed is None or _armed != point:
         return

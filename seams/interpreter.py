@@ -1,6 +1,6 @@
 """Build of the running Python: without profile-guided optimisation each request takes more CPU.
 
-It imports no other module of this project, because another interpreter runs this file alone.
+This file imports no other module of this project, because another interpreter runs this file alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Build:
 
 
 def build_of(version: str, variables: Mapping[str, Any]) -> Build:
-    """`variables`: those of sysconfig. Debian and Ubuntu remove the flags of their build: PGO_PROF_USE_FLAG, set in
-    every other build, is empty there.
+    """`variables`: the variables of sysconfig. Debian and Ubuntu remove the flags of their build, so PGO_PROF_USE_FLAG
+    is empty there; every other build sets it.
     """
     options = str(variables.get("CONFIG_ARGS") or "")
     if "--enable-optimizations" not in options and not variables.get("PGO_PROF_USE_FLAG"):

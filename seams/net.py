@@ -55,23 +55,24 @@ class Net(Protocol):
     async def connect(
         self, host: str, port: int, protocol: asyncio.BaseProtocol, timeout_s: float
     ) -> asyncio.Transport:
-        """Connect `protocol` to the listener there; returns the transport of its `connection_made`.
+        """Connect `protocol` to the listener at `host` and `port`; returns the transport of its `connection_made`.
 
-        Waits at most `timeout_s`, over all addresses of the name; then TimeoutError. ConnectionRefusedError: no
-        listener at any of them. Other OSErrors: no such name, or no route. After an error or a cancellation no
-        connection stays open; a protocol that got `connection_made` also gets `connection_lost`."""
+        Raises TimeoutError after `timeout_s`, counted over all addresses of the name; ConnectionRefusedError if no
+        address has a listener; another OSError for an unknown name or a missing route. After an error or a cancellation
+        no connection stays open; a protocol that got `connection_made` also gets `connection_lost`."""
         ...
 
     async def resolve(self, host: str, timeout_s: float) -> list[str]:
-        """The addresses of a host, an address as itself. Raises OSError (TimeoutError is one): no such name."""
+        """The addresses of a host name; an address resolves to itself. Raises OSError (also TimeoutError) if the name
+        cannot be resolved."""
         ...
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
-        """Send from the file now, without waiting. Returns the bytes sent, 0 at the file's end, or -1 if this pair of
-        file and transport cannot.
+        """Send from the file now, without waiting. Returns the bytes sent, 0 at the file's end, or -1 if this file
+        cannot be sent over this transport.
 
-        The result is less than `length` also if the socket took no more. BlockingIOError: it takes no bytes. A
-        ConnectionError comes from the peer, any other OSError from the file.
+        The result is also less than `length` if the socket took no more. Raises BlockingIOError if the socket takes no
+        bytes now. A ConnectionError comes from the peer, any other OSError from the file.
         """
         ...
 
@@ -104,7 +105,7 @@ class _TcpListener:
 
 async def _connected(host: str, port: int) -> socket.socket:
     """Connect to the first address of the name that accepts. asyncio itself joins several failures into one OSError,
-    which does not show whether all refused. Raises as `Net.connect`.
+    which does not show whether all addresses refused. Raises as `Net.connect`.
     """
     loop, failures = asyncio.get_running_loop(), list[OSError]()
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -171,7 +172,7 @@ class TcpNet:
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
         loop = asyncio.get_running_loop()
         try:
-            # The transport owns its descriptor in the loop; a duplicate may be watched here.
+            # The loop reserves the transport's descriptor for the transport, so a duplicate is watched here.
             watched = os.dup(transport.get_extra_info("socket").fileno())
         except OSError:  # no descriptor left
             return None

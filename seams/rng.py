@@ -1,6 +1,6 @@
 """Randomness as a parameter: UUIDs and jitter, from the system or from a seed.
 
-Nothing else draws random numbers, so one seed repeats a run.
+No other code draws random numbers, so one seed repeats a run.
 """
 
 from __future__ import annotations

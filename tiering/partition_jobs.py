@@ -37,7 +37,7 @@ SLEPT_CHECK_S: Final = 600.0
 
 
 class PartitionJobs:
-    """The jobs of one attached partition. `note`: the partition may lag from now on."""
+    """The jobs of one attached partition. `note` tells that the partition may lag from now on."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class PartitionJobs:
             self._clean()
 
     def copy(self) -> None:
-        """A segment may have to be sealed or copied."""
+        """Check whether a segment has to be sealed or copied."""
         if self._is_started:
             self._queues.copies.wake(self._copying)
 
@@ -141,7 +141,7 @@ class PartitionJobs:
     def _with_room(
         self, name: str, work: Callable[[], Awaitable[float | None]]
     ) -> Callable[[], Awaitable[float | None]]:
-        """`work`, retried soon on a full disk, which status and service report."""
+        """Run `work`. If the disk is full, `work` is retried soon, and status and service report the full disk."""
 
         async def run() -> float | None:
             partition = self._partition
@@ -179,7 +179,7 @@ class PartitionJobs:
         return None
 
     async def _keep_up(self) -> float | None:
-        """Claim, keep the reservation ahead of the appends, keep the root's copy of the configs."""
+        """Claim, keep the reservation ahead of the appends, and keep the root's copy of the configs up to date."""
         partition = self._partition
         partition.lease.check()
         if partition.local_gaps is None:
@@ -252,8 +252,8 @@ class PartitionJobs:
         return self._next_check_s()
 
     async def _collect_garbage(self) -> None:
-        """Copies do not wait for deletions, because a store that accepts objects may refuse deletes (a policy, a
-        lock)."""
+        """Delete objects of failed copies. A failure does not stop copies, because a store that accepts objects may
+        refuse deletes (a policy, a lock)."""
         try:
             async with asyncio.timeout(self._limits.store_timeout_s):
                 await self._copier.collect_garbage()
@@ -343,7 +343,8 @@ class PartitionJobs:
             partition.check_not_fenced()
 
     async def _all_verified(self) -> bool:
-        """Verify the bucket's objects of the local log. False: compaction replaced some meanwhile; call again."""
+        """Verify the bucket's objects of the local log. Returns False if compaction replaced some of them meanwhile;
+        then call again."""
         partition = self._partition
         async for segment in partition.manifests.segments(partition.log.local_log_start_offset):
             if segment not in partition.verified:

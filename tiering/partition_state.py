@@ -147,7 +147,7 @@ class TieredPartition:
 
     @property
     def log_start_offset(self) -> int:
-        """The greater of local and root (C26)."""
+        """The greater of the local log start and the root's (C26)."""
         manifest = self.manifests.manifest
         start = self.log.log_start_offset
         return start if manifest is None else max(start, manifest.log_start_offset)
@@ -159,7 +159,7 @@ class TieredPartition:
 
     def holds(self, epoch: int, end_offset: int) -> bool:
         """Whether the log has, or no longer needs, the records of the leader of an earlier `epoch` below `end_offset`;
-        after a lost tail the same offsets may have been assigned again. False for this epoch and later ones. Call it
+        after a lost tail the same offsets may have been assigned again. False for this epoch and later epochs. Call it
         only if the bucket holds the offsets below the local log's start.
         """
         if epoch >= self.epoch:
@@ -197,8 +197,8 @@ class TieredPartition:
 
     # ── claim and fence ──────────────────────────────────────────────────────────────────────────────────────────
     async def claim(self, also: Callable[[Manifest], Manifest] | None = None) -> Manifest:
-        """Claim the partition unless this process did, with the edit `also` in the same write; returns the manifest.
-        Raises Fenced, Retryable and as `ManifestStore`."""
+        """Claim the partition unless this process has claimed it, with the edit `also` in the same write; returns the
+        manifest. Raises Fenced, Retryable and as `ManifestStore`."""
         async with self._claiming:
             manifest = self.manifests.manifest
             if not self.claimed or manifest is None:
@@ -286,7 +286,7 @@ class TieredPartition:
         log.info("%s is no longer tiered: its log starts at offset %d", self.name, self.log_start_offset)
 
     def fence(self, why: Fenced) -> Fenced:
-        """Stop tiering this partition in this epoch; reported to its leader unless only the topic was deleted."""
+        """Stop tiering this partition in this epoch. Calls `on_fenced` unless only the topic was deleted."""
         vanished = isinstance(why, RootVanished)
         if not self.fenced:
             self.fenced = True
@@ -303,7 +303,7 @@ class TieredPartition:
     def check_fresh(self) -> None:
         """Call before each send that releases data. Raises Fenced if this broker's metadata image has another leader.
         Raises Retryable if the image may be outdated, because a new, idle leader may not have claimed yet and would not
-        fence this one (R23).
+        fence this broker (R23).
         """
         self.check_not_fenced()
         self.lease.check()
@@ -318,7 +318,7 @@ class TieredPartition:
             # The log ends below its own flushed and copied records, so the data directory is an old copy (C6).
             self.lease.reserve(local.log_end_offset)
             await self.lease.call(remove_reservation, local.directory)
-            self.lease.check()  # else its topic may be deleted, and the report is never withdrawn
+            self.lease.check()  # otherwise its topic may be deleted, and the report is never withdrawn
             what = "restart to go on there" if self.is_alone else "another replica has to lead"
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
@@ -331,7 +331,7 @@ class TieredPartition:
 
     # ── reservation ──────────────────────────────────────────────────────────────────────────────────────────────
     def reservation_wanted(self) -> int | None:
-        """The end to reserve now; None while half a block is left, or if no offset may be assigned."""
+        """The end to reserve now; None while more than half a block is left, or if no offset may be assigned."""
         end = self.log.log_end_offset
         self.rate.note(self.world.clock.wall_ms(), end)
         if Block.BEHIND in self.blocks or self._is_parked:
@@ -352,9 +352,9 @@ class TieredPartition:
             wanted = self.reservation_wanted()
             if wanted is None:
                 return False
-            # Always write an end above that of a pending release, which may still lower it.
+            # Always write an end above the end of a pending release, which may still lower it.
             target, log_end = max(wanted, self._released_from + 1), self.log.log_end_offset
-            # Thousands of partitions open at once: claim and reservation are one request where both are due.
+            # Thousands of partitions open at once: claim and reservation are one request if both are due.
             manifest = await self.claim(lambda m: m if m.bucket_end_offset > log_end else m.reserve(target))
             if Block.BEHIND in self.blocks:
                 return False
@@ -380,7 +380,7 @@ class TieredPartition:
                 await self.write_local_reservation(self.log.reserved_end)
 
     async def write_local_reservation(self, reserved_end: int) -> None:
-        """The broker's copy, durable when this returns. Raises LeaseOver, OSError."""
+        """Write the broker's copy; it is durable when this returns. Raises LeaseOver, OSError."""
         self.lease.check()
         value = LocalReservation(
             self.topic_id,

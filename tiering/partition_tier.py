@@ -80,8 +80,8 @@ class PartitionTier:
         return self.partition_state.remote_end_offset
 
     def is_verifying(self) -> bool:
-        """Whether objects that a replica may copy from the bucket are still being verified; starts that if needed. Ask
-        again soon."""
+        """Whether objects that a replica may copy from the bucket are still being verified. It starts the verification
+        if needed; ask again soon."""
         is_verifying = self.expirer.verify_for_replica()
         if is_verifying and self.partition_state.claimed:
             self._jobs.expire()
@@ -94,7 +94,7 @@ class PartitionTier:
         return 0 if manifest is None else manifest.log_start_offset
 
     def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
-        """Cold bytes from the batch that holds `offset`, or a future: ask again when it is done."""
+        """Cold bytes from the batch that holds `offset`, or a future; ask again when the future is done."""
         return self._cold.read(self.partition_state.manifests, offset, bytes_max, min_one=min_one)
 
     @property
@@ -109,7 +109,7 @@ class PartitionTier:
 
     @property
     def reserve_at(self) -> int:
-        """Call `reserve_soon` when the log's end reaches this offset; it then moves up."""
+        """Call `reserve_soon` when the log's end reaches this offset. The offset then moves up."""
         return self.partition_state.reserve_at
 
     def reserve_soon(self, end_offset: int = 0) -> None:
@@ -141,7 +141,7 @@ class PartitionTier:
 
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────
     async def commit_snapshot(self, end_offset: int, data: bytes) -> None:
-        """See `snapshots.commit_snapshot`; the replaced one is deleted after the grace."""
+        """See `snapshots.commit_snapshot`; the replaced snapshot is deleted after the grace."""
         await commit_snapshot(self.partition_state, end_offset, data)
         self._jobs.expire(self.partition_state.limits.gc_grace_ms)
 
@@ -187,7 +187,8 @@ class PartitionTier:
         try:
             await self.partition_state.give_back()
         except (ThermoclineError, OSError) as kept:
-            # This is still safe: the next append raises it again, and a loss of the disk before costs a declared gap.
+            # This is still safe: the next append raises the reservation again, and a loss of the disk before that
+            # append costs a declared gap.
             log.warning("%s: its reserved offsets may not be given back: %s", self.name, kept)
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:

@@ -148,7 +148,7 @@ class TierService:
         )
 
     async def seal_all(self, topics: Collection[str] | None) -> None:
-        """`tier seal`: return when all earlier appends are in the bucket. None: every topic."""
+        """`tier seal`: return when all earlier appends are in the bucket. None means every topic."""
         slots = asyncio.Semaphore(SEALS_MAX)
 
         async def seal(tier: PartitionTier) -> None:
@@ -168,9 +168,9 @@ class TierService:
                 raise outcome
 
     async def purge_topic(self, topic_id: UUID, partitions: int, may_delete: Callable[[], bool]) -> bool:
-        """Delete the objects of a deleted topic, each partition's root last. False: `may_delete`, which is called
-        before each deletion, refused. Raises Retryable while objects are left or the metadata image may be outdated
-        (R23), and the errors of `may_delete`."""
+        """Delete the objects of a deleted topic, each partition's root last. Returns False if `may_delete`, which is
+        called before each deletion, refuses. Raises Retryable while objects are left or the metadata image may be
+        outdated (R23), and the errors of `may_delete`."""
 
         def may_send() -> bool:
             if not self._is_fresh():

@@ -45,8 +45,8 @@ class Lead:
     - `is_deleted`: whether the topic of an id is known to be deleted, so that its files may be removed.
     - `is_alone`: no other replica is assigned; `holds_alone`: no other broker ever held the partition, but a move may
       be adding one.
-    - `unclean_after`: set if this log may lack acknowledged records; the leader epoch that served before this one.
-      None: the log is complete.
+    - `unclean_after`: if this log may lack acknowledged records, the leader epoch that served before this one. None:
+      the log is complete.
     - `broker_epoch`: this broker's session in the image that makes it leader.
     - `on_behind`: called on the loop if the log ends below the bucket's end (R18).
     """
@@ -81,7 +81,7 @@ class TierLimits:
     reservation_offsets: int = 1 << 20
     local_bytes_max: int | None = None
     local_space_ratio_max: float = 0.8
-    brokers_on_disk: int = 1  # that share the file system, this one among them
+    brokers_on_disk: int = 1  # brokers that share the file system, with this broker
     cold_reads_max: int = 10
     cold_reads_waiting_max: int = 100
     prefetch_bytes: int = 32 << 20
@@ -95,8 +95,8 @@ class TierLimits:
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """Status of one partition, for operators. `copy_lag_*`: what is sealed and not in the manifest; `seal_age_ms`: age
-    of the oldest unsealed record. `gaps`: declared ones, [first, end). `blocked_by`: the reason why copies make no
+    """Status of one partition, for operators. `copy_lag_*`: data that is sealed and not in the manifest; `seal_age_ms`:
+    age of the oldest unsealed record. `gaps`: declared gaps, [first, end). `blocked_by`: the reason why copies make no
     progress, None if they do; `blocked_why`: its last error. `compaction`: the next pass in the bucket;
     `replaced_bytes`: objects in the grace; `uncompacted_why`: the reason why the last pass failed.
     """

@@ -1,7 +1,7 @@
 """Work queues: background jobs of many partitions, a bounded number at once, each run when it is woken.
 
 A job never runs twice at the same time. It runs again at once after a `wake`, later if it asked for that, and with
-backoff and jitter after a failure. Any exception leaves queue and job alive, reported and counted. An idle job costs
+backoff and jitter after a failure. An exception is reported and counted; queue and job stay alive. An idle job costs
 one timer. If no run succeeds, the store is assumed to be unavailable: one job probes it every few seconds, and all jobs
 resume when a probe succeeds. An outage thus costs a fixed rate of requests, and its end is detected soon (G13).
 """
@@ -175,7 +175,7 @@ class WorkQueue:
             await asyncio.gather(task, return_exceptions=True)
 
     def close(self) -> None:
-        """Start no more jobs; `tasks` cancels the running ones."""
+        """Start no more jobs; `tasks` cancels the running jobs."""
         self._closed = True
         self._ready.clear()
         self._recovery.leave(self._probe)

@@ -1,7 +1,8 @@
-"""Leader epochs of a log that is being opened: those of the checkpoint if all read batches agree with it, otherwise
-those of the batches.
+"""Leader epochs of a log that is being opened. They come from the checkpoint if all batches that were read agree with
+it, otherwise from the batches.
 
-Epochs never fall along the log. An epoch that began at the log's end and has no record stays. All functions block.
+Epochs never fall along the log. An epoch that began at the log's end stays, although it has no record. All functions
+block.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class RecoveredEpochs:
         """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
 
     def load(self, trusted: Sequence[Segment], last_epochs: Mapping[int, int], scan_start: int, log_start: int) -> None:
-        """Take the checkpoint up to `scan_start` if it agrees with the batches at or above the log start, else the
-        batches.
+        """Take the checkpoint's epochs below `scan_start`. If the trusted batches at or above the log start contradict
+        them, take the epochs of these batches instead.
 
-        `last_epochs`: epoch of the last batch of each trusted segment that has one, by base offset. Raises NewerFormat.
+        `last_epochs`: the epoch of each trusted segment's last batch, by the segment's base offset. Raises NewerFormat.
         """
         loaded = LeaderEpochs()
         try:
@@ -51,7 +52,8 @@ class RecoveredEpochs:
     def _confirms(
         self, epochs: LeaderEpochs, trusted: Sequence[Segment], last_epochs: Mapping[int, int], log_start: int
     ) -> bool:
-        """Whether every local epoch start is a batch of that epoch, and each segment begins and ends in its epoch."""
+        """Whether `epochs` agrees with the trusted segments: with their first and last batches, and with the first
+        batch of each epoch that starts inside a segment."""
         for segment in trusted:
             if segment.size == 0:
                 continue
@@ -76,8 +78,8 @@ class RecoveredEpochs:
         return read_header(segment.file.read_at(place.position, HEADER_SIZE)).leader_epoch
 
     def read(self, header: BatchHeader, durable: int) -> None:
-        """The next batch. Raises CorruptBatch if the epoch falls, or if an epoch that the checkpoint lacks begins below
-        `durable`.
+        """Take the epoch of the next batch. Raises CorruptBatch if the epoch falls, or if a later epoch than the
+        checkpoint's latest begins below `durable`.
         """
         epoch = header.leader_epoch
         if epoch == self._epoch or epoch < 0:
@@ -92,7 +94,8 @@ class RecoveredEpochs:
         self._epochs = self._epochs.assign(epoch, header.base_offset)
 
     def through(self, log_end: int) -> LeaderEpochs:
-        """The batches' epochs, and one that began at the log's end and has no record."""
+        """The epochs of the batches, and the checkpoint's latest epoch if it began at the log's end and has no record
+        yet."""
         epochs, begun = self._epochs.truncate_from_end(log_end), self._checkpointed
         if begun is not None and begun.start_offset == log_end:
             latest = epochs.latest

@@ -3,19 +3,19 @@
 - Segments with offsets at or above the recovery point are read completely, with a check of magic, length, CRC and
   offset order.
 - The first invalid place at or above the recovery point ends the log: the rest is a torn tail that was never
-  acknowledged, and is removed. Zeros count as invalid, too.
-- Below the recovery point bytes were durable. The log is refused (DamagedLog), because truncating there would lose
-  acknowledged records.
-- Sealed segments below are only measured (`segment_end`): the last batch must end at the file's end and at the next
-  segment's base. Missing or wrong indexes are rebuilt.
-- The recovery point is the greater of the checkpoint's and that of the newest five-batch file (which is written after a
-  sync).
+  acknowledged, and is removed. Zeros are invalid, too.
+- All bytes below the recovery point were durable. If a place there is invalid, the log is refused (DamagedLog), because
+  truncating there would lose acknowledged records.
+- Segments below the recovery point are only measured (`segment_end`): the last batch must end at the file's end and at
+  the next segment's base offset. Missing or wrong indexes are rebuilt.
+- The recovery point is the greater of two offsets: the checkpoint's, and that of the newest five-batch file (which is
+  written after a sync).
 - A compaction that a crash interrupted is finished or undone (`segment_swap`).
 - Bytes that are not proven durable are written again before the sync. After a failed fsync the kernel marks lost pages
   clean, so a sync alone would not write them (fsyncgate).
 
-A second recovery gives the same log. A refused log is not changed. Recovery needs no free disk space: small files that
-find no space are written later. All functions block.
+A second recovery gives the same log. A refused log is not changed. Recovery needs no free disk space: small files for
+which there is no space are written later. All functions block.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """A usable log: at least one segment, the last one active; everything in it is durable."""
+    """A usable log, all of it durable. It has at least one segment, and the last segment is active."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -97,7 +97,7 @@ class Recovered:
 
 
 def check_damage(path: str, damage: Damage, recovery_point: int) -> None:
-    """Pure: returns if the log may end at `damage`, raises DamagedLog if it must be refused."""
+    """Return if the log may end at `damage`. Raises DamagedLog if the log must be refused. Pure."""
     if damage.offset < recovery_point:
         what = f"{damage.what}, although everything below offset {recovery_point} was durable"
         raise DamagedLog(path, damage.position, damage.offset, what, _HINT)
@@ -115,8 +115,8 @@ def recover(
     cache: IndexCache,
     high_watermark: int = 0,
 ) -> tuple[bytes, Recovered]:
-    """Blocking: (topic id, the log), see the module. `high_watermark`: a marker at or above it may still be truncated.
-    Raises DamagedLog, NewerFormat, OSError."""
+    """Open the log; returns its topic id and the log. Blocking. `high_watermark`: a transaction marker at or above it
+    may still be truncated. Raises DamagedLog, NewerFormat, OSError."""
     names = directory.list()
     found_id = _topic_id(directory, topic_id, plan_directory(names).bases)
     restart = pending_restart(names)
@@ -132,8 +132,8 @@ def recover(
     log_end = found.segments[-1].end_offset
     if found.log_start_offset > log_end:
         if config.waits_for_flush:
-            # DeleteRecords never exceeds the durable end, so the checkpoint is wrong, and following it would lose the
-            # log.
+            # DeleteRecords never exceeds the durable end, so the checkpoint is wrong. Following the checkpoint would
+            # lose the log.
             what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted and the end was lost: continue at the log start, as Kafka does.
@@ -144,7 +144,7 @@ def recover(
 
 
 def _topic_id(directory: Directory, expected: bytes | None, bases: Sequence[int]) -> bytes:
-    """The directory's topic id; written if a creation was interrupted before there was any data."""
+    """The directory's topic id. The id is written first if a creation was interrupted before there was any data."""
     if directory.stat(PARTITION_METADATA_FILE) is None:
         if expected is None or any(_has_bytes(directory, offset_file(base, LOG)) for base in bases):
             file = f"{directory.path}/{PARTITION_METADATA_FILE}"
@@ -244,7 +244,7 @@ class _Recovery:
         return Recovered([segment], log_start, LeaderEpochs(), self._producers)
 
     def _measure(self, segment: Segment, following: int | None) -> None:
-        """Find the end of a trusted segment; `following`: the base offset of the next one."""
+        """Find the end of a trusted segment; `following`: the base offset of the next segment."""
         segment.size = segment.file.size()
         if segment.size:
             segment.first_append_ms = first_timestamp_ms(segment, self._now_ms)
@@ -262,14 +262,16 @@ class _Recovery:
             if segment.indexer is None:
                 resume(segment)
             return
-        # Producer files are written after the trim; without them the process may have been killed before the trim.
+        # Producer files are written after the trim. If they are missing, the process may have been killed before the
+        # trim.
         segment.has_preallocated = following not in self._sealed_ends
         if segment.end_offset != following:
             what = f"segment ends here, the next one begins at offset {following}"
             raise DamagedLog(segment.file.path, segment.size, segment.end_offset, what, _HINT)
 
     def _load_aborted(self, segment: Segment, following: int | None) -> None:
-        """A clean stop, or producers at the segment's end, prove that its `.txnindex` is there if it has entries."""
+        """Load the segment's `.txnindex`. A clean stop, or a producer file at the segment's end, proves that the index
+        exists if the segment has aborted transactions. Without this proof the index is made from the batches later."""
         if following is not None and following not in self._sealed_ends:
             self._without_aborted.append(segment)
             return
@@ -281,8 +283,8 @@ class _Recovery:
             self._without_aborted.append(segment)
 
     def _scan(self, segments: Sequence[Segment], trusted: int, durable: int) -> Sequence[Segment]:
-        """Read the segments from number `trusted` on; returns those that stay. Raises DamagedLog if truncating would
-        lose data."""
+        """Read the segments from number `trusted` on; returns the segments that stay. Raises DamagedLog if a truncation
+        would lose data."""
         end = segments[trusted].base_offset if trusted < len(segments) else 0
         for number in range(trusted, len(segments)):
             segment = segments[number]
@@ -297,7 +299,7 @@ class _Recovery:
             self._scanned, segment.aborted = segment, None
             scanned = self._scanner.scan(segment, segment.file.size(), durable)
             segment.indexer, segment.size, segment.end_offset = scanned.indexer, scanned.size, scanned.end_offset
-            segment.has_preallocated = True  # it may have some, because it was active at the kill
+            segment.has_preallocated = True  # possible, because it was active at the kill
             if segment.size:
                 first = scanned.first_timestamp_ms
                 segment.first_append_ms = first if 0 <= first <= self._now_ms else self._now_ms
@@ -356,8 +358,8 @@ class _Recovery:
                     segment.release_indexes()
                 else:
                     found.unwritten.append(PendingSeal(segment, None))
-        # Transaction indexes are written before the producers at the segments' ends, because a producer file proves
-        # that the transaction index exists.
+        # Transaction indexes are written before the producer files at the segments' ends, because a producer file
+        # proves that the transaction index exists.
         for segment in self._without_aborted:
             if not _fits(write_transaction_index, segment):
                 found.unwritten.append(PendingSeal(segment, None))
@@ -374,7 +376,8 @@ class _Recovery:
 
 
 def _fits(write: Callable[[*Ts], None], *args: *Ts) -> bool:
-    """Write files that can be rebuilt; False on a full disk, which must not prevent reads."""
+    """Write files that can be rebuilt. Returns False if the disk is full, because a full disk must not prevent
+    reads."""
     try:
         write(*args)
     except OSError as error:

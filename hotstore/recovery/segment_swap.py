@@ -1,9 +1,9 @@
 """Replaces a run of sealed segments by one cleaned segment on disk (Kafka's Log.replaceSegments).
 
 A cleaned segment covers exactly the offsets of the run that it replaces, without a hole, and has the base of the run's
-first segment. It is written as `.log.cleaned`, with its transaction index beside it. Once it is durably named
-`.log.swap`, it belongs to the log, and a later start finishes the swap. Before that, a start removes it. Each step may
-be repeated. All functions block.
+first segment. It is written as `.log.cleaned`, with its transaction index beside it. Once its name is durably
+`.log.swap`, it belongs to the log, and a start after a crash finishes the swap. A start removes a cleaned segment that
+still has the name `.log.cleaned`. Each step may be repeated. All functions block.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def remove_cleaned(directory: Directory) -> None:
 
 
 def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: AbortedIndex | None) -> None:
-    """The transaction index of a cleaned segment, durable with `commit_swap`; an empty one replaces another. Raises
-    OSError."""
+    """Write the transaction index of a cleaned segment. Its name is durable after `commit_swap`. If there are no
+    aborted transactions, an empty index replaces the old segment's, if it has one. Raises OSError."""
     if aborted is None and directory.stat(offset_file(base_offset, TRANSACTION_INDEX)) is None:
         return
     file = directory.open(cleaned_file(base_offset, TRANSACTION_INDEX), write=True, create=True)
@@ -63,7 +63,7 @@ def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: 
 
 def commit_swap(directory: Directory, base_offset: int) -> None:
     """Durably make the cleaned segment part of the log. Its content is already synced. Raises OSError."""
-    directory.sync()  # makes the file's name durable first: if a power cut lost it, a rename would leave no file
+    directory.sync()  # without this sync, a power cut could lose both names of the file
     crash_points.reach("clean.written")
     log = offset_file(base_offset, LOG)
     directory.rename(log + CLEANED, log + SWAP)
@@ -72,15 +72,15 @@ def commit_swap(directory: Directory, base_offset: int) -> None:
 
 
 def finish_swap(directory: Directory, base_offset: int, replaced: Sequence[int]) -> None:
-    """Remove the `replaced` segments, and give the swapped one its name. The first of `replaced` has the same base
+    """Remove the `replaced` segments, and give the cleaned segment the name of the first, which has the same base
     offset. Durable when it returns. Raises OSError."""
     assert replaced[0] == base_offset, (base_offset, replaced)
     drop_segment_files(directory, replaced[1:])
-    # The indexes of the old segment do not fit the new one, and the name of its log is taken over in one step.
+    # The indexes of the old segment do not fit the new one. A rename replaces the old log in one step.
     stale = [offset_file(base_offset, suffix) for suffix in (OFFSET_INDEX, TIME_INDEX)]
     remove_files(directory, stale)
-    # Before the log gets its name, because from then on the producers at its end count as proof of this index. A
-    # repeated step finds the new index in place.
+    # The transaction index gets its name before the log does, because from then on the producer file at the log's end
+    # proves that this index exists. A repeated step finds the new index in place.
     if directory.stat(cleaned_file(base_offset, TRANSACTION_INDEX)) is not None:
         directory.rename(cleaned_file(base_offset, TRANSACTION_INDEX), offset_file(base_offset, TRANSACTION_INDEX))
         directory.sync()
@@ -96,8 +96,8 @@ def finish_swap(directory: Directory, base_offset: int, replaced: Sequence[int])
 def finish_swaps(directory: Directory, names: Iterable[str], interval_bytes: int) -> bool:
     """Finish the swaps that a crash interrupted; returns whether there were any.
 
-    Raises DamagedLog for a swapped segment that is damaged, or that is not ours: Kafka's has holes, and only Kafka can
-    finish it. Nothing was changed then."""
+    Raises DamagedLog, before it changes anything, if a swapped segment is damaged or is Kafka's: Kafka's segment has
+    holes, and only Kafka can finish its swap."""
     bases = sorted(base for name in names if (base := swap_base(name)) is not None)
     ends = [_end_of(directory, base, interval_bytes) for base in bases]
     for base, end in zip(bases, ends, strict=True):
@@ -108,7 +108,7 @@ def finish_swaps(directory: Directory, names: Iterable[str], interval_bytes: int
 
 
 def _end_of(directory: Directory, base_offset: int, interval_bytes: int) -> int:
-    """End offset of a swapped segment, read whole. Raises DamagedLog."""
+    """End offset of a swapped segment, which is read completely. Raises DamagedLog."""
     file = directory.open(offset_file(base_offset, LOG) + SWAP)
     try:
         size = file.size()

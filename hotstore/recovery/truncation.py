@@ -1,9 +1,10 @@
 """Truncates a local log, or replaces it by an empty one at another offset. The next start finishes an interrupted
 operation.
 
-A log that ends below the remote end restarts there with the epochs and producers from the bucket. Records below the log
-start are dropped the same way. The restart happens once its `.restart` marker is durable: the name has the base offset,
-the content the epochs, then the producers. Before that the log is unchanged. All functions block."""
+A log that ends below the remote end is replaced by an empty log at the remote end, with the epochs and producers from
+the bucket. A log that ends below the log start is replaced by an empty log at the log start. A replacement is called a
+restart. It is decided once its `.restart` marker is durable; before that the log is unchanged. The marker's name has
+the base offset, and its content has the epochs and then the producers. All functions block."""
 
 from __future__ import annotations
 
@@ -37,27 +38,27 @@ def restart_at(
     directory: Directory, offset: int, epochs: LeaderEpochs, producers: Producers, interval_bytes: int
 ) -> Segment:
     """Drop every local segment and begin an empty one at `offset`; durable when it returns. Raises OSError."""
-    # No producer file yet: one at `offset` would claim that the old log reaches so far.
+    # No producer file is written yet: a producer file at `offset` would claim that the old log reaches `offset`.
     decided = epochs.to_bytes() + encode_producer_state(producers.at(offset).state())
     replace_in(directory, offset_file(offset, RESTART), decided)
     return finish_restart(directory, offset, interval_bytes)
 
 
 def pending_restart(names: Iterable[str]) -> int | None:
-    """The offset of a decided, unfinished restart."""
+    """The offset of a restart that is decided but not finished; None if there is none."""
     return next((int(match[1]) for name in names if (match := _MARKER.fullmatch(name)) is not None), None)
 
 
 def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Segment:
-    """Perform a restart whose marker is durable. It may be repeated from any point. While the marker exists no other
-    file here is read, so one directory sync is enough for all names before it is removed."""
+    """Perform a restart whose marker is durable. It may be repeated from any point. While the marker exists, no other
+    file of the directory is read, so one directory sync before the marker's removal makes all names durable."""
     epochs, producers = _read_marker(directory, offset)
     write_whole(directory, EPOCHS_FILE, epochs.to_bytes())
     for name in directory.list():
         place = parse_offset_file(name)
         if swap_base(name) is not None:
-            directory.unlink(name)  # a cleaned segment of the old log, of a swap that failed
-        # An old segment may have the same base: its file is not empty, its indexes would not fit.
+            directory.unlink(name)  # left by a failed swap in the old log
+        # An old segment may have the same base offset. This segment is removed, too, because it is not empty.
         if place is not None and (place[0] != offset or place[1] in SEGMENT_SUFFIXES):
             directory.unlink(name)
     if producers is not None:
@@ -70,8 +71,8 @@ def finish_restart(directory: Directory, offset: int, interval_bytes: int) -> Se
 
 
 def _read_marker(directory: Directory, offset: int) -> tuple[LeaderEpochs, ProducerState | None]:
-    """The marker's content. An earlier version stored the producers in a file beside the marker; None if that was
-    renamed."""
+    """The marker's content: epochs and producers. An earlier version stored the producers in a file beside the marker;
+    the producers are None if that file was renamed already."""
     text, magic, state = read_in(directory, offset_file(offset, RESTART)).partition(PRODUCERS_MAGIC)
     epochs = LeaderEpochs.from_bytes(text)
     if magic:
@@ -83,11 +84,12 @@ def _read_marker(directory: Directory, offset: int) -> tuple[LeaderEpochs, Produ
 
 
 def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> None:
-    """Truncate a log to its first `keep` segments (at least one), the last of them to its `size` and `end_offset`.
+    """Truncate a log to its first `keep` segments (at least one), and the last of them to its `size` and `end_offset`.
 
-    Producer files above the end are removed first, because they claim more than remains, then segments from the newest
-    on, then the file's tail. After any prefix of these steps the log opens. Producer files at the end stay, because in
-    a compacted log the batches below do not have all of their content. Durable when it returns. Raises OSError.
+    The steps have a fixed order. Producer files above the new end are removed first, because they claim that the log
+    reaches so far. Segments are removed next, the newest first. The last segment's tail is cut off at the end. The log
+    opens after a crash between any two steps. A producer file at the new end stays, because in a compacted log the
+    batches below do not have all of its content. Durable when it returns. Raises OSError.
     """
     last = segments[keep - 1]
     remove_proofs_above(directory, last.end_offset)
@@ -98,5 +100,6 @@ def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> No
 
 
 def remove_proofs_above(directory: Directory, offset: int) -> None:
-    """Remove producer files above `offset`, which claim that the log was durable up to there."""
+    """Remove the producer files above `offset`, because each claims that the log was durable up to the file's
+    offset."""
     remove_files(directory, producer_files_above(directory.list(), offset))

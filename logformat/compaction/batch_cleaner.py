@@ -35,7 +35,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class BatchCleaner:
-    """The cleaner of one segment. `offsets` is complete. Batches come in the order of their offsets."""
+    """The cleaner of one segment. `offsets` has all keys of the pass. Batches come in the order of their offsets."""
 
     def __init__(self, offsets: OffsetMap, rules: CleanRules) -> None:
         self._offsets = offsets
@@ -64,8 +64,8 @@ class BatchCleaner:
         )
 
     def clean(self, batches: Buffer) -> Sequence[Buffer]:
-        """The retained part of complete batches that continue those of the last call; write it before the next call. A
-        hole at the end is held back. Raises CorruptBatch."""
+        """Returns the retained part of `batches`, which are complete and continue those of the last call. The caller
+        writes the result before the next call. A hole at the end is kept for the next call. Raises CorruptBatch."""
         state = self._state
         data = np.frombuffer(batches, np.uint8)
         state[at.DATA], state[at.SIZE] = data.ctypes.data, data.size
@@ -73,7 +73,7 @@ class BatchCleaner:
         enter(state, self._offsets)
         made: list[Buffer] = []
         self._new_output(data.size + data.size // 4 + _SLACK_BYTES)
-        taken = 0  # position in the output: `made` has the bytes before it
+        taken = 0  # `made` has the output's bytes before this position
         while (status := clean_batches(self._address)) != at.DONE:
             if status == at.POISON:
                 raise poison(state)
@@ -100,7 +100,7 @@ class BatchCleaner:
         return made
 
     def finish(self) -> bytes:
-        """The filler of the last hole; empty without one."""
+        """The filler of the last hole; empty if there is no hole."""
         self._new_output(FILLER_BYTES_MAX)
         finish_hole(self._address)
         made = self._out[: self._state[at.OUT_AT]].tobytes()
@@ -117,7 +117,7 @@ class BatchCleaner:
             made.append(self._out.data[taken : self._state[at.OUT_AT]])
 
     def _rewritten(self, batches: Buffer) -> bytes:
-        """The compressed batch before POS, with its retained records."""
+        """The compressed batch at BATCH_POS, with only its retained records."""
         state = self._state
         header = read_header(batches, state[at.BATCH_POS])
         records = self._kept.data[: state[at.KEPT_SIZE]]

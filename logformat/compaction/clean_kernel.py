@@ -1,7 +1,7 @@
 """The kernel that writes the retained part of a run of batches.
 
 A batch without removed records is copied unchanged. A batch that loses some records keeps its header fields (ADR 30). A
-batch that loses all records becomes part of a hole, which a filler covers before the next retained batch; the last
+batch that loses all records becomes part of a hole, which a filler covers before the next retained batch; but the last
 batch of a producer stays as an empty batch. For any input, loads stay inside the run and stores inside the output.
 """
 
@@ -69,7 +69,7 @@ _TRAILING: Final = int(Reason.TRAILING)
 
 
 def _put_varint(at: int, value: int) -> int:
-    """Write a zig-zag varint of an int64; the position behind it."""
+    """Write an int64 as a zig-zag varint; returns the position after it."""
     raw = (value << 1) ^ (value >> 63)
     while raw & ~0x7F:
         store_u8(at, (raw & 0x7F) | 0x80)
@@ -150,8 +150,8 @@ _is_filler: Final = inlined(_is_filler_batch)
 
 
 def _opens_gap(state: int, batch: int) -> bool:
-    """Whether the present hole cannot include the batch: another leader epoch, or more offsets than a batch may
-    have."""
+    """Whether the current hole cannot include the batch: the batch has another leader epoch, or the hole would have
+    more offsets than a batch may have."""
     first = word(state, at_.HOLE_FIRST)
     if first < 0:
         return False
@@ -163,7 +163,7 @@ _needs_filler: Final = inlined(_opens_gap)
 
 
 def _vanish(state: int, batch: int) -> None:
-    """The batch becomes part of the hole."""
+    """Make the batch part of the hole."""
     if word(state, at_.HOLE_FIRST) < 0:
         put(state, at_.HOLE_FIRST, load_be64(batch))
         put(state, at_.HOLE_EPOCH, load_be32(batch + _LEADER_EPOCH_AT))
@@ -191,7 +191,7 @@ _is_last: Final = inlined(_is_last_batch)
 
 
 def _put_empty(state: int, batch: int) -> None:
-    """Write the batch's header to the output: no records, no codec, no delete horizon. The output has room."""
+    """Write the batch's header to the output, without records, codec and delete horizon. The output has room."""
     target = word(state, at_.OUT) + word(state, at_.OUT_AT)
     copy(target, batch, HEADER_SIZE)
     attributes = load_be16(batch + ATTRIBUTES_AT)
@@ -207,7 +207,8 @@ _empty: Final = inlined(_put_empty)
 
 
 def _lose_all(state: int, batch: int) -> None:
-    """All records of the data batch are removed."""
+    """Remove all records of the data batch. A producer's last batch stays as an empty batch; any other batch becomes
+    part of the hole."""
     if _is_last(state, batch):
         _flush_hole(state)
         _empty(state, batch)
@@ -221,8 +222,9 @@ _drop: Final = inlined(_lose_all)
 
 
 def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, bool]:
-    """Decide for each record in [at, end) whether it is retained, and store the decisions. Returns (reason or 0, number
-    of retained records, their greatest timestamp, whether one is a tombstone without horizon).
+    """Decide for each record in [at, end) whether it is retained, and store the decisions. Returns (reason of a refusal
+    or 0, number of retained records, their greatest timestamp, whether any of them is a tombstone without delete
+    horizon).
     """
     slots, slot_count = word(state, at_.SLOTS), word(state, at_.SLOT_COUNT)
     k0, k1 = word(state, at_.HASH_KEY_0), word(state, at_.HASH_KEY_1)
@@ -277,11 +279,11 @@ _decide_records: Final = inlined(_decide)
 
 
 def _copy_kept(state: int, batch: int, at: int, end: int, target: int, shift: int) -> int:
-    """Copy the retained records from [at, end) to `target`; returns the position after them. `shift` ≠ 0: their
-    timestamp deltas grow by it. The records are well-formed."""
+    """Copy the retained records from [at, end) to `target`; returns the position after them. `shift` is added to their
+    timestamp deltas. The records are well-formed."""
     decisions = word(state, at_.DECISIONS)
     count = load_be32(batch + RECORD_COUNT_AT)
-    run = at  # begin of the records that are copied together
+    run = at  # start of the records that are copied together
     for number in range(count):
         timestamp_delta, _delta, _field, record_end = read_frame(at, end)
         stays = load_u8(decisions + number) == _STAYS
@@ -297,7 +299,7 @@ def _copy_kept(state: int, batch: int, at: int, end: int, target: int, shift: in
 
 
 def _put_shifted(target: int, at: int, end: int, timestamp_delta: int) -> int:
-    """Write the record in [at, end) with another timestamp delta; the position behind it."""
+    """Write the record in [at, end) with another timestamp delta; returns the position after it."""
     while load_u8(at) & 0x80:
         at += 1
     attributes = at + 1
@@ -322,8 +324,8 @@ _copy_records: Final = inlined(_copy_kept)
 
 
 def _clean_batches(state: int) -> int:
-    """Write the retained part of the run's batches from POS on. Returns DONE, POISON, PACKED, FULL, REWRITE or the
-    buffer that is too small."""
+    """Write the retained part of the run's batches from POS on. Returns DONE, POISON, PACKED, FULL, REWRITE, or the
+    status of a buffer that is too small."""
     data, size = word(state, at_.DATA), word(state, at_.SIZE)
     pos, offset = word(state, at_.POS), word(state, at_.END_OFFSET)
     records = word(state, at_.RECORDS)
@@ -344,7 +346,8 @@ def _clean_batches(state: int) -> int:
             status = at_.FULL
             break
         is_control = attributes & CONTROL_BIT != 0
-        # Older records may exist for a key that the map does not have, so no tombstone gets a horizon or is removed.
+        # The map may lack a key of a batch at or above MAP_END, and older records of this key may exist. Such a batch
+        # is kept whole: no tombstone gets a delete horizon, and none is removed.
         if is_control or load_be64(batch) >= word(state, at_.MAP_END):
             if is_control and _is_filler(batch, batch_size, attributes):
                 if _needs_filler(state, batch):

@@ -1,8 +1,8 @@
 """Fillers: control batches for offsets whose records compaction removed (ADR 30).
 
-One filler covers a run of emptied batches of one leader epoch, so that a compacted log has no hole. As a gap batch
-(`logformat.gap`) it holds one control record of an unassigned type, at the last offset: every client skips it and
-continues after it."""
+One filler covers a run of emptied batches of one leader epoch, so that a compacted log has no hole. Like a gap batch
+(`logformat.gap`), a filler holds one control record of an unassigned type at its last offset. Every client skips this
+record and continues after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from logformat.record_batch import (
 from logformat.records import Record, encode_batch, iter_records
 
 FILLER_TYPE: Final = 0x7469  # "ti"; Kafka has assigned 0 to 6
-FILLER_KEY: Final = struct.pack(">hh", 0, FILLER_TYPE)  # as every control record's key: version, type
+FILLER_KEY: Final = struct.pack(">hh", 0, FILLER_TYPE)  # as in every control record's key: version, type
 FILLER_BYTES_MAX: Final = 128
 _VALUE: Final = struct.Struct(">hi")  # as in a gap batch
 
@@ -49,8 +49,8 @@ def is_filler(batch: Buffer, pos: int = 0) -> bool:
 
 
 def filler_from(batches: memoryview, offset: int) -> memoryview:
-    """The batches. If the first is a valid filler that contains `offset`, it is cut to begin there, because a log that
-    ends within the leader's filler continues with the rest of it."""
+    """Returns the batches. If the first batch is a valid filler that contains `offset`, it is cut to begin at `offset`.
+    A log that ends within the leader's filler thus continues with the rest of the filler."""
     if len(batches) < HEADER_SIZE:
         return batches
     header = read_header(batches)
@@ -61,5 +61,5 @@ def filler_from(batches: memoryview, offset: int) -> memoryview:
         if not is_filler(batches):
             return batches
     except CorruptBatch:
-        return batches  # the caller's checks report it
+        return batches  # the caller's checks report the damage
     return memoryview(filler_batch(offset, header.next_offset, header.leader_epoch) + batches[header.size :])

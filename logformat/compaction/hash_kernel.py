@@ -1,4 +1,4 @@
-"""SipHash-2-4 with 128 bits (Aumasson, Bernstein), keyed, so that colliding keys cannot be found without the key.
+"""SipHash-2-4 with 128 bits (Aumasson, Bernstein). Its secret seed prevents a client from finding keys that collide.
 
 Kernels compute with signed words that wrap around, so each rotation masks the bits that an arithmetic shift brings
 in."""

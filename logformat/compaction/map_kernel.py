@@ -56,8 +56,8 @@ _CODEC_LAST: Final = 4
 
 
 def _judge(batch: int, left: int, offset: int, has_crc: bool) -> int:
-    """The reason why no sound batch begins at `batch`, with `left` bytes there; 0: one does. `offset`: its required
-    base offset, −1: any. `has_crc`: the batch's CRC was checked already.
+    """Check the batch at `batch`, where `left` bytes are readable. Returns 0 if it is sound, otherwise the reason why
+    not. `offset`: the required base offset, −1: any. `has_crc`: the batch's CRC was checked already.
     """
     if left < HEADER_SIZE:
         return _CUT
@@ -86,7 +86,7 @@ judge_batch: Final = inlined(_judge)
 
 
 def _find(slots: int, slot_count: int, first: int, second: int) -> int:
-    """Address of the key's slot, or of the empty one where it belongs."""
+    """Address of the key's slot, or of the empty slot where the key belongs."""
     place = (first & INT64_MAX) % slot_count
     step = 1 + (second & INT64_MAX) % (slot_count - 1)
     slot = slots + SLOT_BYTES * place
@@ -102,7 +102,7 @@ find_slot: Final = inlined(_find)
 
 
 def _put_records(state: int, batch: int, at: int, end: int) -> int:
-    """Map the keys of the records in [at, end); 0, or the reason why one is malformed."""
+    """Map the keys of the records in [at, end). Returns 0, or the reason why a record is malformed."""
     slots, slot_count = word(state, at_.SLOTS), word(state, at_.SLOT_COUNT)
     k0, k1 = word(state, at_.HASH_KEY_0), word(state, at_.HASH_KEY_1)
     base_offset, last_delta = load_be64(batch), load_be32(batch + LAST_OFFSET_DELTA_AT)

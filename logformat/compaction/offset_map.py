@@ -1,6 +1,6 @@
-"""The newest offset of each key of a pass (Kafka's SkimpyOffsetMap), and its filling from batches.
+"""Map of the newest offset of each key in a pass (Kafka's SkimpyOffsetMap), and its filling from batches.
 
-A key is its 128-bit hash: 24 bytes per entry, for a key of any length."""
+The map stores the 128-bit hash of a key, so an entry takes 24 bytes for a key of any length."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CODECS: Final = tuple(Codec)
 
 
 class OffsetMap:
-    """`seed`: 16 bytes, the key of its hash. Memory is allocated when it is first written. `end_offset`: exclusive end
-    of the mapped records."""
+    """The map of a pass. `seed`: 16 bytes, the key of the hash. The system allocates a page when it is first written.
+    `end_offset`: exclusive end of the mapped records."""
 
     def __init__(self, bytes_max: int, seed: bytes) -> None:
         """Raises OSError (ENOMEM)."""
@@ -50,7 +50,7 @@ class KeyMapper:
     """Fills a map; batches come in the order of their offsets."""
 
     def __init__(self, offsets: OffsetMap, aborted: Sequence[tuple[int, int, int]] = ()) -> None:
-        """`aborted`: see `CleanRules`; their keys are not mapped."""
+        """`aborted`: aborted transactions as in `CleanRules`; the keys of their records are not mapped."""
         self._offsets = offsets
         self._state = array("q", bytes(8 * at.STATE_WORDS))
         self._aborted = enter_aborted(self._state, aborted)
@@ -77,7 +77,7 @@ class KeyMapper:
 
 
 def enter(state: array[int], offsets: OffsetMap) -> None:
-    """Name the map in a state block."""
+    """Write the map's address and sizes to a state block."""
     state[at.SLOTS], state[at.SLOT_COUNT] = offsets.address, offsets.slot_count
     state[at.ENTRIES], state[at.ENTRIES_MAX] = offsets.entries, offsets.capacity
     state[at.HASH_KEY_0], state[at.HASH_KEY_1] = offsets.key
@@ -85,7 +85,8 @@ def enter(state: array[int], offsets: OffsetMap) -> None:
 
 
 def enter_aborted(state: array[int], transactions: Sequence[tuple[int, int, int]]) -> array[int]:
-    """Name the aborted transactions in a state block. Keep the returned object as long as the block is used."""
+    """Write the address of the aborted transactions to a state block. The caller keeps the returned object as long as
+    it uses the block."""
     aborted = triples(transactions)
     state[at.ABORTED], state[at.ABORTED_COUNT] = aborted.buffer_info()[0], len(transactions)
     return aborted

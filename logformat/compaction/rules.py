@@ -1,4 +1,4 @@
-"""Rules and results of a pass, as values. Imports no kernels."""
+"""Rules and results of a pass, as values. This module imports no kernels."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LOAD_FACTOR: Final = 0.9
 class CleanRules:
     """Rules of a pass. `now_ms` in ms since 1970. A tombstone gets its delete horizon, `now_ms` +
     `delete_retention_ms`, in the first pass that keeps it, and is removed by the first pass after that time (KIP-534).
-    `keeps_tombstones`: no horizon is set and no tombstone removed, because older records of the key may be outside this
-    pass.
+    If `keeps_tombstones`, no horizon is set and no tombstone is removed, because older records of the key may be
+    outside this pass.
 
-    `aborted`: (producer id, first offset, marker's offset) of aborted transactions. Their records are removed by this
-    pass, and supersede none. Markers stay.
+    `aborted`: (producer id, first offset, marker's offset) of aborted transactions. This pass removes their records,
+    which supersede no other record. Markers stay.
 
-    `last_offsets`: sorted last offsets of the newest data batches of the producers that the log knows. Such a batch
+    `last_offsets`: the last offset of the newest data batch of each producer that the log knows, sorted. Such a batch
     keeps its header when it has no record left, because copies of the log and rebuilt snapshots read the producer's
-    last sequence from it (Kafka's LogCleaner, lastRecordsOfActiveProducers)."""
+    last sequence from the header (Kafka's LogCleaner, lastRecordsOfActiveProducers)."""
 
     now_ms: int
     delete_retention_ms: int
@@ -32,8 +32,8 @@ class CleanRules:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """`taken_bytes` of whole batches are in the map, offsets below `end_offset`. `is_full`: the next batch does not
-    fit."""
+    """Progress of mapping: the first `taken_bytes`, whole batches with offsets below `end_offset`, are in the map.
+    `is_full`: the next batch does not fit."""
 
     taken_bytes: int
     end_offset: int

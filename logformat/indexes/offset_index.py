@@ -1,9 +1,9 @@
 """Kafka's `.index`: a sparse map from offsets to positions in a segment, 8-byte entries.
 
-An entry is the last offset of a batch relative to the segment's base, and the position of that batch's first byte, both
-big-endian int32. Both columns grow strictly, so a lookup is a bisection; the batch with the offset begins at the found
-position or after it. There is no checksum: an index that fails `check` is rebuilt from the log. In memory it takes 8
-bytes an entry (two int32 arrays).
+An entry has the last offset of a batch relative to the segment's base offset, and the position of that batch's first
+byte. Both are big-endian int32. Both columns grow strictly, so a lookup is a bisection. The batch with the wanted
+offset begins at the found position or after it. There is no checksum: an index that fails `check` is rebuilt from the
+log. In memory an entry takes 8 bytes (two int32 arrays).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OffsetPosition(NamedTuple):
 
 
 def int32_column(values: Buffer = b"") -> array[int]:
-    """An array of int32 from big-endian bytes (`array` promises at least 2 bytes for 'i'; everywhere it has 4)."""
+    """An array of int32 from big-endian bytes (`array` promises only 2 bytes for 'i', but has 4 on every platform)."""
     column: array[int] = array("i")
     assert column.itemsize == 4
     column.frombytes(values)
@@ -56,7 +56,8 @@ class OffsetIndex:
 
     @classmethod
     def from_columns(cls, base_offset: int, offsets: array[int], positions: array[int]) -> OffsetIndex:
-        """An index of these relative offsets and positions (int32), which it takes over. Raises Corrupt."""
+        """An index that takes over these arrays of relative offsets and positions (int32). Raises Corrupt like
+        `check`."""
         self = cls(base_offset)
         self._offsets, self._positions = offsets, positions
         self.check()
@@ -80,7 +81,7 @@ class OffsetIndex:
             raise Corrupt(f"offset index of {self.base_offset}: entries are not in order; rebuild it from the log")
 
     def lookup(self, target: int) -> OffsetPosition:
-        """The entry with the greatest offset ≤ `target`, or (base offset, 0): scan the log from its position on."""
+        """The entry with the greatest offset ≤ `target`, or (base offset, 0). Scan the log from its position on."""
         # bisect compares Python ints, so a target beyond int32 needs no special case.
         return self._at(bisect_right(self._offsets, target - self.base_offset) - 1)
 
@@ -89,7 +90,8 @@ class OffsetIndex:
         return self._at(bisect_right(self._positions, position) - 1)
 
     def fits(self, offset: int) -> bool:
-        """Whether `offset` can be stored relative to the base; a segment rolls before the first that cannot."""
+        """Whether `offset` can be stored relative to the base; a segment rolls before the first batch that does not
+        fit."""
         return 0 <= offset - self.base_offset <= INT32_MAX
 
     def is_full(self, bytes_max: int) -> bool:
@@ -97,7 +99,7 @@ class OffsetIndex:
         return len(self._offsets) >= bytes_max // ENTRY_SIZE
 
     def append(self, offset: int, position: int) -> None:
-        """Requires `fits(offset)`, and both greater than the last entry's."""
+        """Add an entry. Requires `fits(offset)`, and an offset and a position above the last entry's."""
         relative = offset - self.base_offset
         offsets, positions = self._offsets, self._positions
         assert 0 <= relative <= INT32_MAX and position <= INT32_MAX, (self.base_offset, offset, position)
@@ -120,7 +122,7 @@ class OffsetIndex:
         return (OffsetPosition(base + o, p) for o, p in zip(self._offsets, self._positions, strict=True))
 
     def to_bytes(self, first: int = 0) -> bytes:
-        """The file's bytes from entry number `first` on, so that a growing index can be appended to."""
+        """The file's bytes from entry number `first` on, so that the file of a growing index can be appended to."""
         offsets, positions = self._offsets[first:], self._positions[first:]
         both: array[int] = array("i", bytes(ENTRY_SIZE * len(offsets)))
         both[0::2] = offsets

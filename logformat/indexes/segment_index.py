@@ -1,9 +1,9 @@
 """Builds the offset and time index of consecutive batches, with entries exactly where Kafka puts them.
 
-Used by appends, recovery and the copier. The copier's range may begin inside a local file, so it passes its own base
-offset and positions. The same batches always give the same bytes. A batch gets an entry if more than
-index.interval.bytes were written between the last entry and the batch; the time index then gets one with the greatest
-timestamp so far. Source: Kafka's LogSegment.append and LogSegment.recover.
+Appends, recovery and the copier use it. The copier's range may begin inside a local file, so the copier passes its own
+base offset and positions. The same batches always give the same bytes. A batch gets an entry if more than
+index.interval.bytes were written between the last entry and the batch; the time index then gets an entry with the
+greatest timestamp so far. Source: Kafka's LogSegment.append and LogSegment.recover.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's default of index.interval.bytes
 
 
 class SegmentIndexer:
-    """Both growing indexes of one segment. Hot path: at most 1 µs a batch (an entry every fifth)."""
+    """Both growing indexes of one segment. Hot path: at most 1 µs per batch (with an entry for every fifth batch)."""
 
     __slots__ = (
         "_interval_bytes",
@@ -59,10 +59,11 @@ class SegmentIndexer:
         return self
 
     def add_run(self, headers: Sequence[Fields], base_offset: int, position: int, append_time_ms: int = -1) -> None:
-        """Add the next contiguous batches, at `position`, with offsets from `base_offset` on, regardless of their
-        headers; `append_time_ms` ≥ 0 replaces their timestamps.
+        """Add the next contiguous batches, which begin at `position`. Their offsets count from `base_offset`, not from
+        the headers. `append_time_ms` ≥ 0 replaces their timestamps.
 
-        Their last offsets must fit (`offset_index.fits`): the caller rolls before one that does not."""
+        Their last offsets must fit (`offset_index.fits`): the caller rolls the segment before a batch that does not
+        fit."""
         newest, newest_offset = self.max_timestamp, self.max_timestamp_offset
         since, interval = self._since_entry_bytes, self._interval_bytes
         last_offset = base_offset - 1

@@ -1,10 +1,10 @@
 """Kafka's `.timeindex`: a sparse map from timestamps to offsets in a segment, 12-byte entries.
 
 An entry is a big-endian int64 timestamp in ms and an int32 offset relative to the base. The timestamp is the greatest
-one up to the batch that ends at the offset, and this batch is the first that has it. Timestamps grow strictly and
-offsets never fall, so every record below a found entry's batch is older than the target. An entry comes with each
-offset-index entry if the maximum grew, and a last one when the segment rolls or closes. There is no checksum: an index
-that fails `check` is rebuilt.
+of the segment up to the offset, and the batch that ends at the offset is the first with this timestamp. Timestamps grow
+strictly and offsets never fall, so every record before the batch of a found entry is older than the target. An entry is
+added with each entry of the offset index if the greatest timestamp grew, and once more when the segment rolls or
+closes. There is no checksum: an index that fails `check` is rebuilt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class TimeIndex:
 
     @classmethod
     def from_columns(cls, base_offset: int, timestamps: array[int], offsets: array[int]) -> TimeIndex:
-        """An index of these int64 timestamps and int32 relative offsets, which it takes over. Raises Corrupt."""
+        """An index that takes over these arrays of timestamps (int64) and relative offsets (int32). Raises Corrupt like
+        `check`."""
         self = cls(base_offset)
         self._timestamps, self._offsets = timestamps, offsets
         self.check()
@@ -75,7 +76,8 @@ class TimeIndex:
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The entry with the greatest timestamp ≤ `timestamp`, or (−1, base offset).
 
-        The first record not older than `timestamp` is in the batch that ends at the found offset, or later."""
+        The first record that is not older than `timestamp` is in the batch that ends at the found offset, or in a later
+        one."""
         return self._at(bisect_right(self._timestamps, timestamp) - 1)
 
     def first_at(self, timestamp: int) -> TimestampOffset | None:
@@ -91,9 +93,9 @@ class TimeIndex:
         return len(self._timestamps) >= bytes_max // ENTRY_SIZE - 1
 
     def maybe_append(self, timestamp: int, offset: int) -> bool:
-        """Add an entry if `timestamp` is greater than the last one's (and not −1); returns whether it did.
+        """Add an entry if `timestamp` is greater than the last entry's and not −1; returns whether an entry was added.
 
-        `offset` must fit (`OffsetIndex.fits`) and not be below the last entry's."""
+        `offset` must fit (`OffsetIndex.fits`) and must not be below the last entry's."""
         timestamps, offsets = self._timestamps, self._offsets
         if timestamp <= (timestamps[-1] if timestamps else NO_TIMESTAMP):
             return False

@@ -1,8 +1,9 @@
 """Kafka's `.txnindex`: aborted transactions of a segment, 34-byte entries.
 
 An entry is version int16 (0), then four int64: producer id, first offset of the transaction, offset of its abort
-marker, last stable offset when the marker was written. Markers' offsets grow strictly. No checksum. `AbortedIndex` has
-the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and TransactionIndex.
+marker, last stable offset when the marker was written. Markers' offsets grow strictly. There is no checksum.
+`AbortedIndex` has the entries of one segment in memory, 32 bytes each. Source: KIP-98; Kafka's AbortedTxn and
+TransactionIndex.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _BLOCK: Final = 64  # entries that `AbortedIndex.overlapping` skips at once
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets are absolute; `last_offset` is the abort marker's."""
+    """Offsets are absolute; `last_offset` is the offset of the abort marker."""
 
     producer_id: int
     first_offset: int
@@ -73,8 +74,8 @@ def overlapping(
 class AbortedIndex:
     """The aborted transactions whose marker lies in one segment, in the order of their markers.
 
-    A look-up skips blocks of entries that begin at or above its range. Fetches below the marker of a long transaction
-    thus do not read all later entries."""
+    A look-up skips a block of entries if all its transactions begin after the range. A fetch below the marker of a long
+    transaction thus does not read all later entries."""
 
     __slots__ = ("_firsts", "_lasts", "_least_firsts", "_producer_ids", "_stable")
 
@@ -107,7 +108,7 @@ class AbortedIndex:
         self._stable.append(entry.last_stable_offset)
 
     def overlapping(self, first: int, end: int) -> Iterator[AbortedTransaction]:
-        """Those that overlap [first, end)."""
+        """The transactions that overlap [first, end)."""
         firsts, least_firsts = self._firsts, self._least_firsts
         at, count = bisect_left(self._lasts, first), len(firsts)
         while at < count:
@@ -121,7 +122,8 @@ class AbortedIndex:
             at = after
 
     def completes(self, end: int) -> bool:
-        """Whether the last entry shows that no transaction that began below `end` has its marker after this segment."""
+        """Whether every transaction that began below `end` has its marker in this segment or an earlier one, as the
+        last entry proves."""
         return bool(self._stable) and self._stable[-1] >= end
 
     def below(self, end: int) -> AbortedIndex:

@@ -19,7 +19,8 @@ def triples(transactions: Iterable[tuple[int, int, int]]) -> array[int]:
 
 def _is_in(aborted: int, count: int, producer_id: int, base_offset: int) -> bool:
     """Whether a transactional batch belongs to one of the `count` transactions at address `aborted`. Transactions of a
-    producer do not overlap, so only the producer's last transaction that begins at or below the batch can have it."""
+    producer do not overlap, so only the producer's last transaction that begins at or below the batch can contain
+    it."""
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1

@@ -1,8 +1,8 @@
 """CRC32C over raw addresses, for kernels: three interleaved streams of the CPU instruction, or a table.
 
-Equal to `crc32c.crc32c` of the same bytes (a test checks). It is a kernel so that a batch costs no Python call: ten
-times the speed for 170-byte batches. Source: Castagnoli polynomial 0x1EDC6F41 reflected (RFC 3720 B.4); interleaving
-after M. Adler's "crc32c.c".
+A test checks that the result equals `crc32c.crc32c`. A kernel needs no Python call per batch, so 170-byte batches are
+checked ten times as fast. Source: Castagnoli polynomial 0x1EDC6F41 reflected (RFC 3720 B.4); interleaving after M.
+Adler's "crc32c.c".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from logformat.kernels.raw_memory import HAS_CRC, crc_step_1, crc_step_8, load_i
 
 _POLYNOMIAL: Final = 0x82F63B78
 _ONES: Final = 0xFFFFFFFF
-# Bytes of each of the three streams: the instruction has a latency of 3 cycles and a throughput of one a cycle.
+# Bytes of each of the three streams: the instruction has a latency of 3 cycles and a throughput of one per cycle.
 _LONG: Final = 4096
 _SHORT: Final = 256
 

@@ -28,7 +28,7 @@ def compiled(function: Kernel) -> Kernel:
     function.__qualname__ = f"{function.__name__.strip('_')}_{_digest(function.__module__)}"
     try:
         return _compile(function, cache=True)
-    except (RuntimeError, OSError):  # RuntimeError: "no locator available", neither this folder nor $HOME is writable
+    except (RuntimeError, OSError):  # RuntimeError "no locator available": neither this folder nor $HOME is writable
         pass
     try:
         with _private_cache_directory():

@@ -14,7 +14,7 @@ from logformat.kernels.refusals import Reason
 from logformat.record_batch import INT64_MAX
 
 RECORD_BYTES_MIN: Final = 7
-# Parts of a record to parse; a part needs those before it.
+# Parts of a record to parse; a part needs the parts before it.
 READ_KEY: Final = 1
 READ_VALUE: Final = 2
 READ_HEADERS: Final = 4
@@ -29,7 +29,7 @@ inlined: Final = numba.njit(nogil=True, forceinline=True)
 
 
 def _read_varint(at: int, end: int) -> tuple[int, int]:
-    """(value, position behind it) of a zig-zag int32 in [at, end). The position is −reason when malformed."""
+    """(value, position after it) of a zig-zag int32 in [at, end). The position is −reason when malformed."""
     if at >= end:
         return 0, -_RECORD
     byte = load_u8(at)
@@ -88,7 +88,7 @@ _field: Final = inlined(_read_field)
 
 
 def _pass_headers(at: int, end: int, count: int) -> int:
-    """Position behind `count` headers in [at, end), or −reason."""
+    """Position after `count` headers in [at, end), or −reason."""
     for _ in range(count):
         size, at = _field(at, end)
         if at < 0:
@@ -125,9 +125,9 @@ def _read_frame(at: int, data_end: int) -> tuple[int, int, int, int]:
 
 
 def _read_content(at: int, end: int, reads: int) -> tuple[int, int, int, int, int, int]:
-    """(key's size, key, value's size, value, header count, headers) from the key's field on, as far as `reads`.
+    """(key's size, key, value's size, value, header count, headers) from the key's field on, up to the part `reads`.
 
-    The last one is −reason when malformed, 0 when not read.
+    The last value is −reason when malformed, 0 when not read.
     """
     key_size, key = _field(at, end)
     if key < 0:

@@ -1,5 +1,5 @@
 """Files of this machine: reading, writing and syncing them.
 
-`disk.py` has the protocols that everything above takes, `posix_disk.py` the real disk. `syncs.py` syncs many files at
+`disk.py` has the protocols that all other code uses, `posix_disk.py` the real disk. `syncs.py` syncs many files at
 once, by workers or by the kernel (`aio.py`).
 """

@@ -53,7 +53,8 @@ class _Event(ctypes.Structure):
 class AioQueue:
     """One AIO context and its eventfd. Raises OSError if the system has none.
 
-    Call `submit`, then `results` whenever `event_fd` is readable until it returns them; then again."""
+    Call `submit`, then call `results` whenever `event_fd` is readable, until it returns the results. After that
+    `submit` may be called again."""
 
     def __init__(self) -> None:
         self._context = ctypes.c_ulong(0)
@@ -74,7 +75,8 @@ class AioQueue:
         self.taken = self._left = 0
 
     def submit(self, fds: Sequence[int]) -> None:
-        """Submit `fds`, at most DEPTH. `taken`: how many the kernel took, in order. Raises OSError if it took none."""
+        """Submit `fds`, at most DEPTH. `taken` then has the number of files that the kernel took, in order. Raises
+        OSError if it took none."""
         for request, fd in zip(self._requests, fds, strict=False):
             request.fd = fd
         self.taken = self._left = call(self._submit, self._context, ctypes.c_long(len(fds)), self._pointers)
@@ -82,8 +84,8 @@ class AioQueue:
     def results(self) -> list[int] | None:
         """Errnos (0: none) of the files that the kernel took; None while some of them are pending.
 
-        Raises OSError if the kernel does not say: then nothing may be assumed durable, and the queue must not be used
-        again.
+        Raises OSError if the kernel gives no results. Nothing may be assumed durable then, and the queue must not be
+        used again.
         """
         self._left -= os.eventfd_read(self.event_fd)
         if self._left:

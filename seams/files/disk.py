@@ -38,7 +38,8 @@ class File(Protocol):
     @property
     def path(self) -> str: ...
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers in order from `position`; returns the bytes written, or raises having written some."""
+        """Write all buffers in order from `position`; returns the number of bytes. If it raises, some bytes may be
+        written."""
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -54,7 +55,7 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Truncate to `size`. The current size is allowed too, which frees the blocks that `allocate_ahead` got beyond
+        """Truncate to `size`. A truncation to the current size frees the blocks that `allocate_ahead` allocated beyond
         it.
         """
         ...
@@ -62,12 +63,13 @@ class File(Protocol):
     def allocate_ahead(self, position: int, end: int) -> None:
         """Allocate blocks for [`position`, `end`); content and size do not change.
 
-        Raises OSError (ENOSPC; EOPNOTSUPP if unsupported), with some or none allocated."""
+        Raises OSError (ENOSPC; EOPNOTSUPP if unsupported); some blocks may be allocated then."""
         ...
 
     def size(self) -> int: ...
     def descriptor(self) -> int | None:
-        """For calls outside this protocol (sendfile, syncs by the kernel); None without a kernel file."""
+        """The descriptor for calls outside this protocol (sendfile, syncs by the kernel); None if there is no kernel
+        file."""
         ...
 
     def close(self) -> None: ...
@@ -92,7 +94,7 @@ class Directory(Protocol):
 
     @property
     def path(self) -> str:
-        """Its path when it was opened: for messages only."""
+        """The path at which it was opened, for messages only."""
         ...
 
     def open(self, name: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
@@ -142,7 +144,7 @@ class Disk(Protocol):
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents (existing ones are fine); durable after `sync_dir` of each parent."""
+        """Create a directory and its parents unless they exist; durable after `sync_dir` of each parent."""
         ...
 
     def rename(self, source: str, target: str) -> None: ...
@@ -178,12 +180,13 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def read_in(directory: Directory, name: str) -> bytes:
-    """As `read_file`."""
+    """The whole content of a (small) file in `directory`."""
     return _read_all(directory.open(name))
 
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
-    """Replace the content of `path` atomically: after any crash it is the old or the new, never half (ALICE)."""
+    """Replace the content of `path` atomically: after a crash the file has the old or the new content, never a mixture
+    (ALICE)."""
     temporary = path + ".tmp"
     _write_all(disk.open(temporary, write=True, create=True), data)
     disk.rename(temporary, path)
@@ -215,8 +218,8 @@ def _write_all(file: File, data: bytes) -> None:
 
 
 def remove_tree(disk: Disk, path: str) -> None:
-    """Delete a directory and all below it. What is gone already is fine, even if another call
-    removes it concurrently."""
+    """Delete a directory and all below it. Names that are gone already are ignored, even if another call removes them
+    concurrently."""
     found = disk.stat(path)
     if found is None:
         return
@@ -231,7 +234,8 @@ def remove_tree(disk: Disk, path: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClosedFile:
-    """Replaces a file that was dropped: its holders may still use it, others get EBADF."""
+    """Takes the place of a file that was dropped: every call gets EBADF. Calls that hold the old file may still use
+    it."""
 
     path: str
 
@@ -260,7 +264,7 @@ class ClosedFile:
         raise self._refusal()
 
     def close(self) -> None:
-        """Closed already."""
+        """Does nothing: the file is closed already."""
 
     def _refusal(self) -> OSError:
         return OSError(errno.EBADF, "closed", self.path)

@@ -34,8 +34,8 @@ class _Found(ctypes.Structure):
 def is_cached(fd: int, position: int, length: int) -> bool:
     """Whether the page cache has all of the range, which must not go beyond the file's end.
 
-    Its pages may still be in the process of being read (readahead), or be left by a failed read. False if unknown: an
-    empty range, an older kernel, another system, a sandbox.
+    A page counts even if it is still being read (readahead), or was left by a failed read. False if unknown: an empty
+    range, an older kernel, another system, a sandbox.
     """
     return is_cold(fd, position, length) is False
 

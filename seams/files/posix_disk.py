@@ -241,7 +241,7 @@ class PosixDisk:
 
     def space(self, path: str) -> Space:
         found = os.statvfs(path)
-        # As df counts: free blocks reserved for root or by a thin volume are neither usable nor used.
+        # Count as df does: free blocks that are reserved for root or by a thin volume are neither usable nor used.
         ours = found.f_blocks - found.f_bfree + found.f_bavail
         return Space(ours * found.f_frsize, found.f_bavail * found.f_frsize)
 

@@ -12,7 +12,7 @@ _BYTES_MAX: Final = 1 << 20
 
 
 def read_private(path: str) -> bytes:
-    """The file's bytes. Raises PermissionError if others than its owner may use it, OSError."""
+    """The file's bytes. Raises PermissionError if other users than its owner may use it, OSError."""
     with open(path, "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if mode & _OTHERS:
@@ -24,7 +24,7 @@ def write_private(path: str, data: bytes, *, replace: bool = False, mode: int = 
     """Write the file durably: all of it or nothing. Raises FileExistsError unless `replace`, OSError."""
     temporary = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # left by a process with the same id, which the first process of every container has
+        os.unlink(temporary)  # left by a process with the same id: a container's first process has id 1
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -43,8 +43,8 @@ class Syncs(Protocol):
     """Makes content and sizes of files durable."""
 
     def sync(self, files: Sequence[File], synced: Synced) -> None:
-        """`File.sync` of each, off the loop. `synced` is called once, on the loop, after this returned; a file without
-        an answer failed with `CutOff`."""
+        """Call `File.sync` of each file, off the loop. `synced` is called once, on the loop, after this call returned.
+        A file without a result has failed with `CutOff`."""
         ...
 
 
@@ -66,7 +66,7 @@ def _worker_done(count: int, synced: Synced, task: asyncio.Future[list[OSError |
 
 
 class _Submitted(NamedTuple):
-    """Files submitted to the kernel: the first `taken`."""
+    """Files of one submission. The kernel took the first `taken` of them."""
 
     files: Sequence[File]
     taken: int
@@ -148,12 +148,12 @@ class KernelSyncs:
 
 
 def sync_each(files: Sequence[File]) -> list[OSError | None]:
-    """Blocking: one after the other."""
+    """Sync the files one after the other. Blocking."""
     return [failure_of(file.sync) for file in files]
 
 
 def failure_of(call: Callable[[], None]) -> OSError | None:
-    """The error that it raised; None if it succeeded."""
+    """The OSError that `call` raises; None if it succeeds."""
     try:
         call()
     except OSError as failed:

@@ -2,8 +2,8 @@
 
 Code that answers many requests at once opens a chain. Code that is called several times within a chain but should act
 once defers its action. Deferred calls run in order, after the outermost chain; without a chain they run in the loop's
-next turn. They never run at once, so no caller is re-entered. If one raises, the loop's exception handler gets the
-error and the others still run. For one loop.
+next turn. `do` never runs a call itself, so no caller is re-entered. If a call raises, the loop's exception handler
+gets the error, and the other calls still run. For one loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Common times for periodic checks, so that an idle process wakes once for all of them.
 
-A beat is the phase plus a whole multiple of its period. The beats of a longer period are thus among those of a shorter
-one that divides it. Without beats an idle broker of three woke 30 times a second (bench/RESULTS.md). The phase differs
-between processes, so that brokers of one machine, or of one simulation, do not check at the same time.
+A beat is the phase plus a whole multiple of its period. If a shorter period divides a longer one, the beats of the
+longer period are thus also beats of the shorter. Without beats, each idle broker of a cluster of three woke 30 times a
+second (bench/RESULTS.md). The phase differs between processes, so that brokers of one machine, or of one simulation, do
+not check at the same time.
 """
 
 from __future__ import annotations

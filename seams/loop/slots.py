@@ -1,6 +1,7 @@
 """A fixed number of slots, granted in the order of requests.
 
-A caller requests all its slots at once and holds none meanwhile, so no two callers wait for each other. For one loop.
+A caller requests all its slots at once and holds none while it waits, so no two callers wait for each other. For one
+loop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Slots:
 
     async def take(self, count: int, until_s: float) -> None:
         """Wait for `count` slots until the loop's time `until_s`, after earlier callers. Raises TimeoutError. After
-        that, and after a cancellation, the caller holds none.
+        TimeoutError or a cancellation the caller holds no slot.
         """
         assert 0 < count <= self._count, (count, self._count)
         if not self._waiting and self._free >= count:

@@ -21,8 +21,8 @@ FailureReport = Callable[[str, BaseException], None]
 
 
 class Tasks:
-    """Owner of a set of tasks. `bound` caps how many run at once; above it `spawn` raises RuntimeError, because so many
-    are a leak, not a load.
+    """Owner of a set of tasks. At most `bound` tasks run at once. `spawn` raises RuntimeError for one more, because so
+    many tasks are a leak.
     """
 
     def __init__(self, report: FailureReport | None = None, bound: int = 100_000) -> None:
@@ -35,7 +35,8 @@ class Tasks:
         return len(self._running)
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any], *, awaited: bool = False) -> asyncio.Task[Any]:
-        """Start a task. Its exception is reported; with `awaited`, it is raised to the task that awaits it instead."""
+        """Start a task. Its exception is reported. With `awaited`, the exception is raised in the task that awaits it
+        instead."""
         if self._closed or len(self._running) >= self._bound:
             coroutine.close()
             raise RuntimeError(f"cannot start {name!r}: " + ("owner closed" if self._closed else "too many tasks"))
@@ -47,8 +48,8 @@ class Tasks:
     def spawn_with_callback(
         self, name: str, coroutine: Coroutine[Any, Any, T], told: Callable[[asyncio.Future[T]], None]
     ) -> None:
-        """Start a task and call `told` with it when it ended, once, in a later turn of the loop. If the task may not
-        start, `told` gets the RuntimeError of `spawn`.
+        """Start a task. When the task has ended, `told` is called once with it, in a later turn of the loop. If the
+        task cannot start, `told` gets the RuntimeError of `spawn`.
         """
         task: asyncio.Future[T]
         try:
@@ -76,8 +77,8 @@ class Tasks:
 
 
 def tell(told: Callable[[Exception | None], None], failure: Exception | None, whom: str) -> None:
-    """Call one of many waiting callbacks. An exception is reported like that of a loop callback, so the others are
-    called too. `whom`: the waiter, for the report."""
+    """Call one of many waiting callbacks. An exception is reported like the exception of a loop callback, so the other
+    callbacks are called too. `whom`: the waiter, for the report."""
     try:
         told(failure)
     except Exception as bug:  # noqa: BLE001 - reported, not carried

@@ -1,7 +1,7 @@
 """Cuts long work on the loop into turns; between two turns every other connection is served.
 
-A row usually costs 1 to 10 µs, so a turn takes about 5 ms. Work with cheaper or dearer rows sets its own number of rows
-a turn.
+A row usually costs 1 to 10 µs, so a turn takes about 5 ms. Work with cheaper or more expensive rows sets its own number
+of rows per turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROWS_PER_TURN: Final = 1_000
 
 
 class Turns:
-    """Counts rows: `if turns.over(): await next_turn()` after each."""
+    """Counts rows: call `if turns.over(): await next_turn()` after each row."""
 
     __slots__ = ("_left", "_rows")
 

@@ -26,9 +26,9 @@ class Lane(Enum):
     COPY = ("copy", 2)  # reading and checking segments on their way to the bucket
     STORE = ("store", 4)  # blocking calls of an object store (directory bucket, boto3)
     CLEAN = ("clean", 4)  # steps of a compaction; a child process does the work itself
-    RECORDS = ("records", 1)  # records of produced batches, in Python: two would keep the loop from running
-    COMPRESS = ("compress", 2)  # produced batches into their topic's codec; the codecs let the loop run
-    LOGIN = ("login", 2)  # signatures of tokens, thousands of hashes; a login storm delays only logins
+    RECORDS = ("records", 1)  # checks of produced records, in Python; two threads would keep the loop from running
+    COMPRESS = ("compress", 2)  # conversion of produced batches to their topic's codec; the codecs let the loop run
+    LOGIN = ("login", 2)  # token signatures, and passwords with thousands of hashes; many logins delay only logins
     HANDSHAKE = ("handshake", 2)  # key exchange and signatures of new TLS sessions; OpenSSL lets the loop run
     FILES = ("files", 2)  # everything else: deletes, checkpoints, recovery scans
 
@@ -40,7 +40,7 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """`Workers` on one small thread pool a lane."""
+    """`Workers` on one small thread pool per lane."""
 
     def __init__(self) -> None:
         self._pools = {
@@ -51,6 +51,6 @@ class ThreadWorkers:
         return await asyncio.get_running_loop().run_in_executor(self._pools[lane], function, *args)
 
     def close(self) -> None:
-        """Finish running calls, drop the queued ones."""
+        """Finish running calls, drop queued calls."""
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)

@@ -162,7 +162,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _new_key(arguments: argparse.Namespace) -> tuple[str, KeyEntry]:
-    """Its id and entry. Raises InvalidRequest, AccessRefused, StoreUnavailable."""
+    """A new key: its id and its entry in the key file. Raises InvalidRequest, AccessRefused, StoreUnavailable."""
     from datetime import UTC, datetime
 
     from coldstore.encryption.key_file import KeyEntry, plain_entry

@@ -114,7 +114,7 @@ def _open_closed_streams() -> None:
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, usually this one
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, usually this descriptor's
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
@@ -142,7 +142,7 @@ def _discard_stdout() -> None:
 
 
 def _connect_by(arguments: argparse.Namespace) -> None:
-    """Set how clients of this command connect; a file may name the brokers where `-b` does not."""
+    """Set how clients of this command connect; without `-b`, the file may name the brokers."""
     if not arguments.command_config and not arguments.extra:
         return
     from thermocline.cli.clients.connection_properties import use

@@ -2,8 +2,9 @@
 
 A broker on a directory bucket takes a gigabyte from confluent-kafka. Its segments are copied to the bucket and expire
 locally. The broker is killed with -9 in the middle. Everything is replayed from offset 0, and every byte is compared.
-Then a planned replacement: seal, stop, delete the data directory; a new broker on the bucket alone replays everything
-again. Last, that broker and its directory are removed too: Spark reads the bucket, and makes a table of it.
+A planned replacement follows: seal, stop, deletion of the data directory. A new broker on the bucket alone replays
+everything again. At last that broker and its directory are removed too. Spark then reads the bucket, and makes a table
+of it.
 
 Expected values are computed here, never read back. Every figure is measured in this run.
 """

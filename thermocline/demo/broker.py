@@ -38,7 +38,8 @@ class DemoBroker:
 
     @classmethod
     def start(cls, data_dir: Path, bucket: Path, keys: Keys, kafka: str = "127.0.0.1:0", *flags: str) -> DemoBroker:
-        """Start it and wait for the ready line. Its log is beside its directory; a later process appends to it."""
+        """Start the broker and wait for its ready line. Its log is beside its directory; a later process appends to
+        it."""
         command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]
         command += ["--bucket", f"file://{bucket}", "--listen", kafka, "--http", "127.0.0.1:0"]
         for name, value in SETTINGS.items():

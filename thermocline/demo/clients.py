@@ -17,7 +17,7 @@ _POLL_BYTES: Final = 16 << 20  # between two polls of the producer
 
 
 def produce(bootstrap: str, records: Records, first: int, end: int, watch: Callable[[], None]) -> float:
-    """Produce records [first, end) with an idempotent client and acks=all. Seconds taken. Raises Failed."""
+    """Produce records [first, end) with an idempotent client and acks=all. Returns the seconds taken. Raises Failed."""
     producer = Producer(
         {
             **client(bootstrap),
@@ -54,7 +54,8 @@ def produce(bootstrap: str, records: Records, first: int, end: int, watch: Calla
 def replay(
     bootstrap: str, records: Records, count: int, watch: Callable[[], None], sums: list[int] | None = None
 ) -> float:
-    """Read every partition from offset 0 and compare every byte of `count` records. Seconds taken. Raises Failed.
+    """Read every partition from offset 0 and compare every byte of `count` records. Returns the seconds taken. Raises
+    Failed.
 
     `sums`: CRC-32 of each partition, to be filled.
     """

@@ -1,10 +1,10 @@
 """`make demo-cluster`: data movement after the loss of machines, with three real brokers and stock clients, in about a
 minute.
 
-Three brokers copy a gigabyte to a bucket. Under constant load one is killed with -9, its directory deleted, and the
-broker is started again empty. The demo draws the bytes that had to move beside those that did not. Then all three are
-killed and all directories deleted. Three empty brokers restore the cluster from the bucket, and every byte is read and
-compared.
+Three brokers copy a gigabyte to a bucket. Under constant load one broker is killed with -9, its directory is deleted,
+and it starts again empty. The demo draws the bytes that had to move beside the bytes that stayed. Then all three
+brokers are killed and all directories are deleted. Three empty brokers restore the cluster from the bucket, and every
+byte is read and compared.
 
 Expected values are computed here, never read back. Every figure is measured in this run.
 """
@@ -101,8 +101,8 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
 
 
 def _replace_one(cluster: DemoCluster, picture: Picture) -> tuple[int, int, float, Load]:
-    """Kill a broker under load, delete its directory, start it again: (bytes moved, bytes that stayed, seconds, the
-    ended load).
+    """Kill a broker under load, delete its directory, and start it again. Returns (bytes moved, bytes that stayed,
+    seconds, the ended load).
     """
     steady = Load(cluster.bootstrap)
     steady.begin()

@@ -1,7 +1,7 @@
 """Keys of the demos' cluster under `--secure`, kept apart from brokers' directories, which the demos delete.
 
-The first broker creates them. Later starts join with them, and the demo's clients use the first user's configuration,
-the one for `--command-config`. Without `--secure` there are no keys.
+The first broker creates them. Later starts join the cluster with these keys, and the demo's clients use the first
+user's configuration for `--command-config`. Without `--secure` there are no keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thermocline.cli.serve.secure.directory import ADMIN, JOIN
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`folder` None: a cluster without `--secure`."""
+    """`folder` is None for a cluster without `--secure`."""
 
     folder: Path | None
 

@@ -90,7 +90,7 @@ def _bar(size: int, mark: str) -> str:
 
 
 def scaled(*sizes: tuple[str, int]) -> list[str]:
-    """A bar for each size, to one scale; a size above zero has at least one mark."""
+    """A bar for each size, on one scale; a size above zero has at least one mark."""
     width, most = max(len(name) for name, _ in sizes), max(*(size for _, size in sizes), 1)
     marks = "█░▒"
     return [
@@ -104,7 +104,8 @@ def add_secure(parser: argparse.ArgumentParser) -> None:
 
 
 def play(demo: Callable[[Path, Keys], None], *, is_secured: bool) -> int:
-    """Run a demo in a temporary directory; the exit code. On failure prints the ends of the processes' logs."""
+    """Run a demo in a temporary directory; returns the exit code. After a failure it prints the ends of the processes'
+    logs."""
     root = Path(tempfile.mkdtemp(prefix="thermocline-demo-"))
     try:
         demo(root, Keys(root / "keys" if is_secured else None))

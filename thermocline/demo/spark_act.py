@@ -22,7 +22,7 @@ Row = tuple[str, str]
 
 
 def perform(root: Path, payload: Payload, picture: Picture) -> list[Row]:
-    """The whole act; rows for the table. Needs only `root / "bucket"`. Raises Failed."""
+    """Run the whole act; returns rows for the table. Needs only `root / "bucket"`. Raises Failed."""
     if absent := missing("pyspark", "numpy", "pyiceberg"):
         return [("replayed by Spark", f"left out: no {', '.join(absent)}; {install_command('spark')}")]
     picture.say(

@@ -48,7 +48,7 @@ class DemoCluster:
         return self.root / f"broker-{node}"
 
     def start(self, node: int) -> DemoBroker:
-        """Start it on whatever is in its directory, and wait until it is ready."""
+        """Start a broker on its directory, and wait until it is ready."""
         kafka = self.brokers[node].kafka if node in self.brokers else "127.0.0.1:0"
         settings = (word for setting in self.settings for word in ("--set", setting))
         flags = ("--node-id", str(node), *settings)
@@ -56,7 +56,7 @@ class DemoCluster:
         return self.brokers[node]
 
     def start_all(self) -> None:
-        """The first creates or finds the cluster; the others then join in parallel."""
+        """The first broker creates or finds the cluster; the others then join in parallel."""
         first, *others = NODES
         self.start(first)
         with ThreadPoolExecutor(len(others)) as starting:

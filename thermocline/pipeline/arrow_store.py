@@ -1,8 +1,8 @@
 """A read-only bucket through pyarrow's file systems, for processes without a broker (Spark drivers and executors).
 
-A result has exactly the bytes that were asked for, or it is an error of `coldstore.object_store`. Every request has a
-timeout and the client's bounded retries. Any thread may call it. The coroutines block and never suspend: `finished`
-runs them without an event loop, so that coldstore's readers work in threads too.
+A call returns exactly the requested bytes, or raises an error of `coldstore.object_store`. Every request has a timeout
+and the client's bounded retries. Any thread may call it. The coroutines block and never suspend: `finished` runs them
+without an event loop, so that coldstore's readers work in threads too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from coldstore.url import DEFAULT_REGION, KEY_FILE_VARIABLE, DirectoryUrl, S3Url
 from logformat.errors import Corrupt, ThermoclineError
 
 CONNECT_S: Final = 5.0
-REQUEST_S: Final = 20.0  # without a byte
-ATTEMPTS_MAX: Final = 5  # of one request, with the client's backoff
+REQUEST_S: Final = 20.0  # time without a byte
+ATTEMPTS_MAX: Final = 5  # per request, with the client's backoff
 HANDLES_MAX: Final = 64  # an open handle saves a HEAD; it costs at most a file descriptor
 _REFUSED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "INVALID_CLIENT_TOKEN", "HTTP status: 403")
 _GONE: Final = ("NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "HTTP status: 404")
@@ -78,7 +78,7 @@ class ArrowStore:
         if start + length > size:
             raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
         try:
-            # Read into Arrow's pool, which reuses pages; Python maps large bytes anew each time (0.15 CPU s a GiB).
+            # Read into Arrow's pool, which reuses pages; Python maps large bytes anew each time (0.15 CPU s per GiB).
             data = handle.get_stream(start, length).read_buffer(length)
         except (OSError, pa.ArrowException) as failure:
             raise self._mapped(key, failure, check_exists=True) from failure
@@ -236,7 +236,7 @@ def _kept_etag(handle: pa.NativeFile) -> str | None:
 
 
 def open_arrow_store(url: str) -> ArrowStore:
-    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends nothing to it yet.
+    """The bucket behind `url` (`coldstore.url.SYNTAX`), with credentials by the usual chain. Sends no request yet.
 
     With a key file, of the URL or the environment, objects are decrypted. Raises InvalidRequest for a bad URL or key
     file; AccessRefused, StoreUnavailable of a key service.

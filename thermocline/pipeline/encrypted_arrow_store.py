@@ -1,7 +1,7 @@
 """An encrypted bucket through pyarrow's file systems: `ArrowStore`, with handles that decrypt (ADR 35).
 
-The end of an object is read when it is opened: its trailer, and with it a small object or most footers, so that
-encryption costs no further request. Decryption runs in the thread that reads.
+When an object is opened, its end is read. This read gets the trailer, and in most cases also the footer or the whole of
+a small object, so encryption costs no further request. Decryption runs in the thread that reads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EncryptedArrowStore(ArrowStore):
                     size = self._opened(info.key).size()
                 except ObjectMissing:  # deleted meanwhile
                     continue
-                except Corrupt:  # the object exists all the same; reading it raises the error
+                except Corrupt:  # the object exists; reading it raises the error
                     pass
             yield info if size is None else ObjectInfo(info.key, size, info.etag)
 
@@ -100,7 +100,7 @@ class _DecryptedFile:
             stored = memoryview(self._handle.get_stream(position, count).read_buffer(count))
         if len(stored) < count:
             return memoryview(b"")  # the caller reports an answer that is too short
-        room = pa.allocate_buffer(count)  # of Arrow's pool, which reuses pages
+        room = pa.allocate_buffer(count)  # from Arrow's pool, which reuses pages
         plain = self._sealed.key.open(first, stored, self._sealed.size, self._key, memoryview(room).cast("B"))
         at = start - first * CHUNK_BYTES
         return plain[at : at + length]

@@ -57,7 +57,7 @@ def _read_footer(store: ArrowStore, key: SegmentKey, segment: RemoteSegment, who
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """An index over log bytes `[0, log_bytes)`. The batches in these bytes end at `end_offset`. `why`: the reason why
-    the index ends before the log; empty if it does not.
+    the index ends before the log's end; empty if it covers the whole log.
     """
 
     index: OffsetIndex

@@ -60,7 +60,7 @@ class PartitionHistory:
 
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
-        """The newest 256 declared gaps. Each segment's entry lists its own."""
+        """The newest 256 declared gaps. Each segment's entry lists the gaps in its range."""
         return self.manifest.gaps
 
     def segments(
@@ -80,7 +80,8 @@ class PartitionHistory:
         return [segment for segment in self.live(start, end, times).segments if times.may_hold(segment)]
 
     def live(self, start: int, end: int, times: TimeRange = ANY_TIME) -> LiveSegments:
-        """As `segments`, but times exclude whole pages only, and the result names those. Errors: as `segments`."""
+        """As `segments`, but times exclude whole pages only, and the result names these pages. Errors: as
+        `segments`."""
         manifest = self.manifest
         for attempt in range(_TRIES):
             try:
@@ -127,7 +128,7 @@ class History:
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
     def topics(self) -> dict[str, TopicHistory]:
-        """Live topics by name, without internal ones; reads them anew. Raises Corrupt, NewerFormat, StoreError,
+        """Live topics by name, without internal topics; reads them anew. Raises Corrupt, NewerFormat, StoreError,
         AccessRefused; InvalidRequest when cluster.json is lost and two topics have one name.
         """
         self._topics = by_name(read_topics(self.store, self._pool, self._manifest_of))
@@ -224,7 +225,8 @@ class History:
         return list(made.splits)
 
     def _footers(self, wanted: Mapping[SegmentKey, RemoteSegment]) -> dict[UUID, SegmentFooter]:
-        """Footers that could be read. A missing one makes the plan coarser; the reader of the object reports why."""
+        """Footers that could be read. A missing footer makes the plan coarser; the reader of the object reports the
+        error."""
 
         def fetch(entry: tuple[SegmentKey, RemoteSegment]) -> SegmentFooter | None:
             key, segment = entry
@@ -238,7 +240,8 @@ class History:
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────
     def map(self, function: Callable[[T], R], over: Iterable[T]) -> list[R]:
-        """`function` of each item, in order, `THREADS` at once. Raises the first error. Not reentrant."""
+        """The results of `function` for each item, in order; `THREADS` calls run at once. Raises the first error. Not
+        reentrant."""
         return list(self._pool.map(function, over))
 
     def _reader(self, topic_id: UUID, partition: int) -> ManifestReader:

@@ -3,7 +3,8 @@
 Splits of a partition are in offset order and do not overlap. They cover the wanted offsets, except ranges that
 `TimeRange` excludes. A hole between objects is an error, or is counted. Cuts may lie at any offset. The bytes of two
 neighbours then overlap by at most an index interval and a batch, and the row filter gives each row to one of them.
-Without its footer an object is covered whole. `Plan.wanted` names the segments whose footers would make the plan finer.
+An object whose footer is unknown is covered as a whole. `Plan.wanted` names the segments whose footers would make the
+plan finer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coldstore.segments.segment_reader import scan_offset
 from thermocline.pipeline.split import Loss, LossPolicy, RowFilter, Split, SplitPart
 
 TARGET_BYTES: Final = 256 * 1024 * 1024  # a Spark task costs 16-45 ms: under a tenth of the time for 256 MiB
-INDEX_WORTH_BYTES: Final = 512 * 1024  # a footer read to save less than this is no gain
+INDEX_WORTH_BYTES: Final = 512 * 1024  # a footer is not read to save less than this
 _SNAP: Final = 8  # a cut within an eighth of the target from an object's border moves to the border
 _TARGET_BYTES_MIN: Final = 64 * 1024  # some index intervals; smaller tasks cost more than they save
 
@@ -34,8 +35,8 @@ class TimeRange:
     """Wanted timestamps `[min, max)` in ms, None = open.
 
     The time index holds the greatest timestamp so far, so segments that end before `min_ms` are skipped for certain. A
-    record below `max_ms` may follow younger ones, even in the same batch. `late_ms` bounds how much older than them it
-    may be: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an object stops when it
+    record below `max_ms` may follow younger records, even in the same batch. `late_ms` bounds how much older than these
+    it may be: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an object stops when it
     reaches that time. With `late_ms` None, `max_ms` drops rows only.
     """
 
@@ -45,12 +46,12 @@ class TimeRange:
 
     @property
     def horizon_ms(self) -> int | None:
-        """Objects whose batches all begin at this time or later are left out. None: no object is too young."""
+        """Objects whose batches all begin at this time or later are left out. None: no object is left out."""
         return None if self.max_ms is None or self.late_ms is None else self.max_ms + self.late_ms
 
     def may_hold(self, segment: RemoteSegment) -> bool:
-        """Whether the segment may hold a wanted record. Its minimum timestamp is that of the first records of its
-        batches.
+        """Whether the segment may hold a wanted record. Its minimum timestamp is the least of its batches' first
+        timestamps.
         """
         if self.min_ms is not None and segment.max_timestamp_ms < self.min_ms:
             return False
@@ -192,7 +193,7 @@ def cover(segment: RemoteSegment, footer: SegmentFooter | None, start: int, end:
     if end >= segment.end_offset:
         return first, segment.log_bytes
     entries = list(footer.offset_index.entries())
-    # The first entry that ends at or behind the last wanted offset: its batch or an earlier one holds that offset.
+    # The first entry that ends at or after the last wanted offset: its batch or an earlier one holds that offset.
     at = bisect_left(entries, end - 1, key=lambda entry: entry.offset)
     return first, entries[at + 1].position if at + 1 < len(entries) else segment.log_bytes
 
@@ -242,7 +243,7 @@ class _Cutter:
         return [*cuts, self._pieces[-1].end_offset]
 
     def _cut_in(self, piece: SplitPart, inside: int, target_bytes: int, wanted: dict[SegmentKey, RemoteSegment]) -> int:
-        """The offset of a cut about `inside` bytes behind the piece's start."""
+        """The offset of a cut about `inside` bytes after the piece's start."""
         size = piece.log_end - piece.log_start
         near_start = inside < size - inside
         if min(inside, size - inside) > target_bytes // _SNAP:

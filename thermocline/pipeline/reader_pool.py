@@ -1,8 +1,7 @@
 """Reader threads, and the queue of rows from each of them to the iterating caller.
 
 Rows of a window are delivered in order, while its thread may still decode more. At most `WINDOW_BYTES_WAITING_MAX`
-bytes and one batch wait per window. An error of a thread is raised behind the rows before it. `close` ends every
-thread.
+bytes and one batch wait per window. An error of a thread is raised after the rows before it. `close` ends every thread.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class WindowRows:
             return True
 
     def take(self) -> pa.RecordBatch | None:
-        """The next batch, None behind the last. Raises the thread's error behind the rows before it."""
+        """The next batch; None after the last. Raises the thread's error after the rows before it."""
         with self._changed:
             while not self._batches and not self._done and not self._dropped:
                 self._changed.wait(_WAIT_S)

@@ -23,7 +23,7 @@ FIELDS: Final = (
     pa.field("headers", HEADERS_TYPE),
 )
 COLUMNS: Final = tuple(field.name for field in FIELDS)
-DEFAULT_COLUMNS: Final = COLUMNS[:-1]  # as Spark's source: headers only with includeHeaders
+DEFAULT_COLUMNS: Final = COLUMNS[:-1]  # as in Spark's source: headers only with includeHeaders
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:

@@ -2,7 +2,8 @@
 
 The runs and losses account for every offset of the window, in order. A sound batch has its CRC, and offsets that agree
 with its neighbours and the offset index. After damage the walk resumes at the next batch, if the header's length leads
-to one, else at the next position in the offset index. Slow (a Python loop per batch); only damaged windows come here.
+to one, otherwise at the next position in the offset index. Slow (a Python loop per batch); only damaged windows come
+here.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def salvage(data: Buffer, window: Window) -> Iterator[Run | Lost]:
         if run < at and lost is None:
             yield Run(run, at)
         if header is not None and expected is not None and header.base_offset > expected and lost is None:
-            yield Lost(expected, header.base_offset, at, why)  # a hole; the batch behind it is sound
+            yield Lost(expected, header.base_offset, at, why)  # a hole; the batch after it is sound
             run, expected = at, header.base_offset
             continue
         if lost is None:
@@ -84,7 +85,8 @@ def salvage(data: Buffer, window: Window) -> Iterator[Run | Lost]:
 def _judge(
     data: Buffer, at: int, size: int, expected: int | None, anchors: dict[int, int]
 ) -> tuple[BatchHeader | None, str]:
-    """(header, "") for a sound batch, (header, reason) for a sound batch behind a hole, (None, reason) else."""
+    """Returns (header, "") for a sound batch, (header, reason) for a sound batch after a hole, otherwise (None,
+    reason)."""
     try:
         header = check_stored(data, at, size)
     except CorruptBatch as broken:
@@ -108,7 +110,7 @@ def _plausible(data: Buffer, at: int) -> BatchHeader | None:
 
 
 def _next_place(data: Buffer, at: int, size: int, places: list[int]) -> int:
-    """Position to resume at behind a bad batch. The index is trusted more than the batch's own length."""
+    """Position to resume at after a bad batch. The index is trusted more than the batch's own length."""
     beyond = bisect_right(places, at)
     named = places[beyond] if beyond < len(places) else size
     header = _plausible(data, at)

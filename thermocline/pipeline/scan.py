@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 PREFETCH: Final = 2  # windows fetched ahead of the decoder: 4 MiB of decoding hide the network's latency
 # Size of a window of a directory bucket. The decoding thread reads these windows itself, so they are in its CPU cache:
-# 0.39 CPU s a GiB of 1 KB values, against 0.69 when other threads read 4 MiB ahead.
+# 0.39 CPU s per GiB of 1 KB values, against 0.69 when other threads read 4 MiB ahead.
 NEAR_WINDOW_BYTES: Final = 2 * 1024 * 1024
 ANNOUNCED: Final = 4  # windows that the operating system may read ahead from disk
 PIECES_AHEAD: Final = 4  # pieces whose footers are fetched ahead, because small segments are many
@@ -106,8 +106,8 @@ class SplitReader:
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────
     def open(self, piece: SplitPart, moves: int = 0) -> OpenPiece | None:
-        """Fetch the footer and check the object's identity; after compaction, those of its replacement. None when the
-        piece is lost and counted. Raises DataLoss, StoreError.
+        """Fetch the footer and check the object's identity. If compaction replaced the object, its replacement is used.
+        None when the piece is lost and counted. Raises DataLoss, StoreError.
         """
         segment = piece.segment
         key = segment.key(self.split.topic_id, self.split.partition)
@@ -144,7 +144,7 @@ class SplitReader:
 
     def _without_footer(self, piece: SplitPart, key: SegmentKey, broken: Corrupt) -> OpenPiece | None:
         """Report the damage and rebuild an index from the batch headers. None if the damaged footer had the outcome of
-        transactions, because records of an aborted one must never be shown as committed."""
+        transactions, because records of an aborted transaction must never be shown as committed."""
         what = f"the footer is damaged: {broken}"
         if self._damage.fail:
             self._lost(piece, piece.start_offset, piece.end_offset, what, key, broken)
@@ -225,7 +225,7 @@ class SplitReader:
         return None if rest is None else FetchedSplit(opened, cut, joined(data, rest), window)
 
     def _read(self, opened: OpenPiece, window: Window, behind: int = 0) -> pa.Buffer | None:
-        """The window's bytes from byte `behind` on."""
+        """The window's bytes, without the first `behind`."""
         return self._read_bytes(opened, window.start + behind, window.fetch_bytes - behind, window.offsets)
 
     def _read_bytes(self, opened: OpenPiece, start: int, length: int, offsets: tuple[int, int]) -> pa.Buffer | None:
@@ -249,7 +249,7 @@ class SplitReader:
 
     # ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────
     def rows(self, fetched: FetchedSplit) -> Iterator[pa.RecordBatch]:
-        """The window's rows. Raises DataLoss behind the rows that precede the damage."""
+        """The window's rows. Raises DataLoss after the rows that precede the damage."""
         if fetched.run is not None:
             yield from self._run(fetched, *fetched.run)
             return
@@ -335,7 +335,7 @@ class SplitReader:
             self._damage.report(self.split.topic, self.split.partition, first, end, what, key=str(key), cause=cause)
 
     def _moved(self, piece: SplitPart) -> SplitPart | None:
-        """The piece in the object that the newest manifest names for its offsets; None unless that is another one."""
+        """The piece in the object that the newest manifest names for its offsets; None if it is the same object."""
         split = self.split
         reader = ManifestReader(self._store, split.topic_id, split.partition)
         manifest = finished(reader.load())
@@ -436,7 +436,7 @@ def _fetched_ahead(reader: SplitReader, prefetch: int) -> Generator[FetchedSplit
 
 
 def ahead(pool: ThreadPoolExecutor, step: Callable[[T], U], over: Iterable[T], count: int) -> Generator[U, None, None]:
-    """`step` of each item, in order, with up to `count` more running in `pool`."""
+    """The results of `step` for each item, in order, while up to `count` further calls run in `pool`."""
     pending: deque[Future[U]] = deque()
     for item in over:
         pending.append(pool.submit(step, item))

@@ -78,7 +78,7 @@ class LossPolicy:
     """Raises on the first loss of a read with `fail`; otherwise counts it in `loss` and logs it."""
 
     def __init__(self, loss: Loss, *, fail: bool, quiet: bool = False) -> None:
-        """`quiet`: the caller logs what is counted."""
+        """`quiet`: the caller logs the counted losses."""
         self.loss = loss
         self._quiet = quiet
         self.fail = fail

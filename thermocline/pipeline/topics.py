@@ -1,4 +1,4 @@
-"""Topics of a bucket: names, ids and partition counts, from `cluster.json`, or from the manifests without it.
+"""Topics of a bucket: names, ids and partition counts, from `cluster.json`, or from the manifests if it is lost.
 
 Reads the part of docs/formats/cluster.md (formats 1 and 2) that concerns topics; skips unknown record kinds and fields.
 A name stands for the topic that has the name now. `by_name` leaves out internal topics, because they are not tiered.
@@ -28,8 +28,8 @@ from thermocline.pipeline.arrow_store import ArrowStore, finished
 
 log = logging.getLogger(__name__)
 
-_PAGE_BYTES_MAX = 64 * 1024 * 1024  # inflated; brokers stop at a quarter of it
-_PARTITIONS_MAX: Final = 10_000  # of a topic, the controller's limit: a folder of a higher number is no partition
+_PAGE_BYTES_MAX = 64 * 1024 * 1024  # when inflated; brokers stop at a quarter of it
+_PARTITIONS_MAX: Final = 10_000  # the controller's limit per topic; a folder with a higher number is not a partition
 _TRIES = 3  # the controller may write a new page and delete the old one between our two reads
 
 
@@ -82,7 +82,7 @@ class _Topic(msgspec.Struct, frozen=True):
 
 
 class _TopicWritten(msgspec.Struct, frozen=True):
-    """`rows` has one row a partition; format 1 had `partitions` instead."""
+    """`rows` has one row per partition; format 1 had `partitions` instead."""
 
     topic_id: UUID
     name: str
@@ -126,7 +126,7 @@ _DELETED: Final = msgspec.json.Decoder(_Deleted)
 
 
 def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]) -> list[_Topic]:
-    """All live topics, internal ones too. Raises Corrupt, NewerFormat, AccessRefused, StoreError."""
+    """All live topics, also internal topics. Raises Corrupt, NewerFormat, AccessRefused, StoreError."""
     for attempt in range(_TRIES):
         try:
             content = finished(read_root(store, CLUSTER_KEY, RootCodec(CLUSTER_FORMAT).decode)).content
@@ -143,7 +143,7 @@ def read_topics(store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, 
 
 
 def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
-    """Topics by name, without internal ones. Raises InvalidRequest when two topics have one name."""
+    """Topics by name, without internal topics. Raises InvalidRequest when two topics have one name."""
     named: dict[str, TopicHistory] = {}
     for topic in topics:
         if topic.internal:
@@ -199,10 +199,11 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
 def _by_manifests(
     store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
 ) -> list[_Topic]:
-    """Topics by listing, including deleted ones whose objects remain (leader epochs do not show which topic is newer).
+    """Topics by listing, including deleted topics whose objects remain (leader epochs do not show which topic is
+    newer).
 
-    The name comes from the lowest partition's manifest, or from any other one if that is damaged or gone. A topic
-    without a readable manifest is left out with a warning.
+    The name comes from the lowest partition's manifest, or from another manifest if that one is damaged or gone. A
+    topic without a readable manifest is left out with a warning.
     """
     damage: dict[UUID, Corrupt] = {}
 

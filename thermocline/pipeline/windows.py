@@ -19,7 +19,7 @@ from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, MAGIC, Buffer, read_
 from thermocline.pipeline.split import SplitPart
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-_GUESS: Final = 1.25  # times the average batch size: guess for the last batch; a larger batch costs a second request
+_GUESS: Final = 1.25  # guess for the last batch, in average batch sizes; a larger batch costs a second request
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Window:
     end; elsewhere `next_last` is the last offset of the batch that begins at `end`.
 
     `last`: (position, last offset) of the last wanted batch; `guess_bytes`: how much of it to fetch. After the fetch,
-    `cut` returns the window that ends with it.
+    `cut` returns the window that ends with this batch.
     """
 
     start: int
@@ -64,14 +64,14 @@ class Window:
 
     @property
     def fetch_bytes(self) -> int:
-        """Bytes to fetch from `start` on, including the header behind the window unless `after` is known."""
+        """Bytes to fetch from `start` on, including the header after the window unless `after` is known."""
         if self.last is not None:
             return self.last[0] - self.start + self.guess_bytes
         return self.end - self.start + (HEADER_SIZE if self.after is None else 0)
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """(first, end) by the index, so approximate; the ranges of neighbours touch."""
+        """Offsets (first, end) by the index, so they are approximate; the ranges of neighbours touch."""
         first = self.anchors[0][1] if self.first is None else self.first
         end = self.next_last if self.after is None else self.after
         assert end is not None
@@ -82,7 +82,7 @@ class Window:
         return replace(self, last=None)
 
     def cut(self, data: Buffer) -> Window | None:
-        """The window that ends behind `last`. None when the batch header there contradicts the index."""
+        """The window that ends after `last`. None when the batch header there contradicts the index."""
         assert self.last is not None
         position, last_offset = self.last
         header = read_header(data, position - self.start)
@@ -93,7 +93,8 @@ class Window:
         return Window(self.start, end, self.first, last_offset + 1, None, anchors)
 
     def end_offset(self, data: Buffer) -> int | None:
-        """The offset after its last batch, or None when data and index disagree. `data` has `fetch_bytes` bytes."""
+        """The offset after the window's last batch, or None when data and index disagree. `data` has `fetch_bytes`
+        bytes."""
         if self.after is not None:
             return self.after
         header = read_header(data, self.end - self.start)
@@ -108,7 +109,8 @@ class Window:
 
 
 def windows_of(opened: OpenPiece, window_bytes: int = WINDOW_BYTES) -> list[Window]:
-    """The windows of a piece, in order: `window_bytes` up to one index interval more; the last one may be shorter."""
+    """The windows of a piece, in order. Each has `window_bytes` or up to one index interval more; the last may be
+    shorter."""
     piece, log_bytes = opened.piece, opened.log_bytes
     entries = [(entry.position, entry.offset) for entry in opened.index.entries()]
     windows: list[Window] = []

@@ -8,6 +8,6 @@
 5. `cold_cleaner.py`: runs one pass of one partition, as a job of its leader. `scratch.py`: resources of all passes of a
   broker.
 
-The map of keys is made from the bucket's records only, because the bucket lacks a record only if it holds a newer one
-of the key.
+The map of keys is made from the bucket's records only, because the bucket lacks a record only if it holds a newer
+record of the same key.
 """

@@ -1,9 +1,10 @@
 """The aborted transactions of a pass's dirty objects, from their footers (section 7).
 
-Their records supersede nothing and are removed by the pass (TX17), so they must be known before the map of keys is
-filled. Every transaction in the bucket was decided before its upload (TX5), and each footer lists all aborted
-transactions that overlap its range. The list is thus complete up to `Aborted.end`. Objects below the dirty part have no
-records of aborted transactions left. Only the footers of objects with decided transactions in their entry are read.
+Their records supersede nothing and are removed by the pass (TX17), so these transactions must be known before the map
+of keys is filled. Every transaction in the bucket was decided before its upload (TX5), and each footer lists all
+aborted transactions that overlap its range. The list is thus complete up to `Aborted.end`. Objects below the dirty part
+have no records of aborted transactions left. Only the footers of objects with decided transactions in their entry are
+read.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class ColdCleaner:
 
     # ── a pass ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _clean_if_due(self, shared: ColdCleaning, manifest: Manifest) -> bool:
-        """Returns whether no pass was due, or one was completed."""
+        """Run a pass if one is due. Returns whether none was due or the pass was completed."""
         partition = self._partition
         start = partition.log_start_offset
         entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
@@ -181,7 +181,7 @@ class ColdCleaner:
         )
 
     def _check(self, work: _Pass) -> None:
-        """Before each step. Raises LeaseOver, Fenced, PolicyChanged."""
+        """Check before each step that the pass may go on. Raises LeaseOver, Fenced, PolicyChanged."""
         partition = self._partition
         partition.lease.check()
         partition.check_not_fenced()
@@ -246,7 +246,7 @@ class ColdCleaner:
         await self._commit(shared, work, is_last=True)
 
     async def _borders(self) -> frozenset[int]:
-        """End offsets of pages: one edit rewrites one page."""
+        """End offsets of pages. No group of objects crosses them, so that an edit rewrites only one page."""
         manifest = self._partition.manifest
         assert manifest is not None
         ends = {page.end_offset async for page in self._partition.manifests.leaves()}

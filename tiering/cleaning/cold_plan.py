@@ -1,6 +1,6 @@
 """Plans compaction in the bucket: when a pass is due, which objects are merged, and the cost. Pure.
 
-As Kafka's cleaner: a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the
+As in Kafka's cleaner, a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the
 bucket, or a record waits for longer than `max.compaction.lag.ms`. A pass thus rewrites at most a fixed multiple of the
 bytes copied since the last pass.
 """
@@ -42,8 +42,8 @@ class ColdDirt:
 
 
 def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, config: LogConfig) -> ColdDirt:
-    """The dirty part of the live `entries` of a bucket that is clean below `clean_end`. Records younger than
-    `min.compaction.lag.ms` end the dirty part."""
+    """The dirty part of the live `entries` of a bucket that is clean below `clean_end`. The dirty part ends before the
+    first record that is younger than `min.compaction.lag.ms`."""
     clean = sum(entry.log_bytes for entry in entries if entry.end_offset <= clean_end)
     end, dirty, oldest_ms = clean_end, 0, now_ms
     for entry in entries:
@@ -63,8 +63,8 @@ def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, confi
 def groups(
     entries: Sequence[RemoteSegment], segment_bytes: int, borders: frozenset[int] = frozenset()
 ) -> list[tuple[RemoteSegment, ...]]:
-    """Runs of consecutive objects that each become one: within `segment_bytes` together, 2^31 offsets, and the bounds
-    of an entry and a footer. A larger object stays alone. No run goes across one of `borders` (offsets)."""
+    """Runs of consecutive objects, each of which becomes one object. A run is within `segment_bytes`, 2^31 offsets, and
+    the bounds of an entry and a footer. A larger object stays alone. No run goes across one of `borders` (offsets)."""
     runs: list[list[RemoteSegment]] = []
     size = 0
     for entry in entries:
@@ -113,7 +113,8 @@ def forecast(manifest: Manifest, config: LogConfig, stale_share: float | None = 
 
 
 def bytes_between(manifest: Manifest, start: int, end: int) -> int:
-    """Log bytes in [start, end) by the root; an object or page that reaches out of it counts its share by offsets."""
+    """Log bytes in [start, end) by the root; an object or page that is partly outside counts by its share of
+    offsets."""
     held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in manifest.tail]
     held += [(page.first_offset, page.end_offset, page.log_bytes) for page in manifest.pages]
     common = ((min(last, end) - max(first, start), last - first, size) for first, last, size in held)

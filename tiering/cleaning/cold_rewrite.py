@@ -136,8 +136,8 @@ def _uuids(sources: Sequence[SegmentFooter]) -> Iterator[UUID]:
 
 
 def decided_of(sources: Sequence[SegmentFooter]) -> list[DecidedTransaction]:
-    """Each transaction once; both objects list a transaction that crosses their border. An aborted transaction is
-    listed as long as its marker exists, even without records, because a client that reads the marker looks for it.
+    """Each transaction once, although both objects list a transaction that crosses their border. An aborted transaction
+    is listed as long as its marker exists, even without records, because a client that reads the marker looks for it.
 
     A leader that had lost its producer state may have recorded a later first offset for the same marker. A footer may
     list a transaction only once; the earlier first offset is right."""

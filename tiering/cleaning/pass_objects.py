@@ -42,7 +42,7 @@ class PassObjects:
         """Footers of the objects that are kept as files."""
 
     async def whole(self, entry: RemoteSegment, *, is_read_again: bool) -> tuple[File, SegmentFooter]:
-        """A local file, valid until the next call, and the footer."""
+        """The object as a local file, which is valid until the next call, and its footer."""
         footer, files, shared = self._footers.get(entry.uuid), self._files, self._shared
         if footer is not None:
             return files.kept[entry.uuid].file, footer
@@ -55,12 +55,12 @@ class PassObjects:
         return file, footer
 
     async def done(self, entry: RemoteSegment) -> None:
-        """The object will not be read again."""
+        """Free the object's file: it will not be read again."""
         if self._footers.pop(entry.uuid, None) is not None:
             await self._shared.step(self._shared.drop_kept, self._files, entry.uuid)
 
     async def footer(self, entry: RemoteSegment) -> SegmentFooter:
-        """The footer alone: one request."""
+        """The object's footer alone, by one request."""
         self._check()
         partition, size = self._partition, entry.object_bytes - entry.log_bytes
         key = entry.key(partition.topic_id, partition.partition)

@@ -1,6 +1,6 @@
 """Resources shared by all passes of a broker's cold cleaner: engine, budget, scratch directory, counters.
 
-One pass at a time uses it. The scratch directory holds at most one object and its cleaned bytes, and up to
+One pass at a time uses them. The scratch directory holds at most one object and its cleaned bytes, and up to
 `KEPT_BYTES_MAX` of objects that the pass reads twice: for their keys, and to clean them. A pass removes all files at
 its end, and so does the next start. A step of the engine always returns before another step begins, even if its pass
 was cancelled.
@@ -71,8 +71,8 @@ class ScratchFiles:
 
 @dataclass(slots=True, eq=False)
 class ColdCleaning:
-    """One per broker. `config`: the local cleaner's, for the map of keys. `bytes_per_hour`: read and written; 0: no
-    pass begins."""
+    """One per broker. `config`: the local cleaner's configuration, for the map of keys. `bytes_per_hour` bounds the
+    bytes read and written; if it is 0, no pass begins."""
 
     world: World
     tasks: Tasks
@@ -94,7 +94,7 @@ class ColdCleaning:
         await self.world.workers.run(self._remove, lane=Lane.FILES)
 
     async def close(self) -> None:
-        """The jobs have ended."""
+        """Close the engine, after the jobs have ended."""
         await self.world.workers.run(self.engine.close, lane=Lane.CLEAN)
 
     async def open_files(self) -> ScratchFiles:
@@ -122,7 +122,7 @@ class ColdCleaning:
             raise
 
     def room_for(self, files: ScratchFiles, uuid: UUID, size: int) -> File:
-        """*Blocking*: a file to keep the object in if there is room, else `source`. Raises OSError."""
+        """*Blocking*: a file to keep the object in if there is room, otherwise `source`. Raises OSError."""
         kept_bytes = files.kept_bytes + size
         if len(files.kept) >= KEPT_MAX or kept_bytes > KEPT_BYTES_MAX:
             return files.source

@@ -5,7 +5,7 @@
 2. `copier.py` uploads it under a name never used before. The range is read once: each batch's CRC is checked before its
   bytes are sent (`segment_body.py`), and the footer follows.
 3. The manifest names the object by compare-and-set (`coldstore/manifest/manifest_store.py`).
-4. The commit is read back and the object verified. Only then may `tiering/expiry/expirer.py` delete the local copy.
+4. The commit is read back and the object verified. After that `tiering/expiry/expirer.py` may delete the local copy.
 
 A PUT that meets a damaged batch ends without an object. A failed upload leaves an orphan for garbage collection.
 """

@@ -1,7 +1,7 @@
 """Chooses the range of the log that is copied next. Pure.
 
 A range begins at the manifest's remote end, or higher if all skipped offsets are below the log start. It ends where a
-sealed local segment ends, and holds only flushed, committed offsets (C6). Of a segment that contains the remote end,
+sealed local segment ends, and holds only flushed, committed offsets (C6). If a segment contains the remote end, only
 the part above it is copied (C5).
 """
 
@@ -67,7 +67,7 @@ def copy_lag(sealed: Sequence[SegmentInfo], remote_end_offset: int, log_start_of
 def seal_in_ms(first_append_ms: int | None, now_ms: int, *, seal_ms: int, segment_ms: int) -> int | None:
     """Milliseconds until the active segment has to be sealed, 0 when it is due, None when it is empty.
 
-    `first_append_ms` is by the broker's clock. After a clock jump backwards it waits at most the whole limit."""
+    `first_append_ms` is by the broker's clock. If the clock has jumped back, the wait is at most the whole limit."""
     if first_append_ms is None:
         return None
     limit = min(seal_ms, segment_ms)

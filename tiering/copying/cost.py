@@ -1,8 +1,8 @@
 """Estimated cost of the bucket in dollars a day, from requests and bytes.
 
-Pure; only for display. It counts the requests of this process since its start and the bytes in the manifests. It leaves
-out traffic out of the region, deleted objects kept by bucket versioning, and other readers. A directory bucket counts
-as S3.
+Pure; only for display. The estimate counts the requests of this process since its start and the bytes in the manifests.
+It leaves out traffic to other regions, deleted objects that bucket versioning keeps, and other readers. A directory
+bucket counts as S3.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PER_1000: Final[Mapping[Operation, float]] = {
 
 
 def daily_cost(requests: Mapping[Operation, float], cold_bytes: int, uptime_s: float) -> float:
-    """Dollars: `requests` of each operation in `uptime_s` seconds, extrapolated to a day; `cold_bytes` stored for a
+    """Dollars for the `requests` of `uptime_s` seconds, extrapolated to a day, and for `cold_bytes` stored for a
     day."""
     days = max(uptime_s, WINDOW_S_MIN) / DAY_S
     billed = sum(count * _PER_1000[operation] for operation, count in requests.items())

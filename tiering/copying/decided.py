@@ -1,9 +1,9 @@
 """Transactions listed in an object's footer (section 7), because their outcome is not in the object's own bytes. Pure.
 
-The list has all aborted transactions that overlap the object's range, with their full offsets, and the committed ones
-that are open at its end. Every transaction that began in the range is decided (TX5). A reader of the object alone thus
-knows which records to skip (TX6), and a leader that lost its disk knows the outcome of a transaction whose marker it
-lost (TX10).
+The list has all aborted transactions that overlap the object's range, with their full offsets, and the committed
+transactions that are open at the range's end. Every transaction that began in the range is decided (TX5). A reader of
+the object alone thus knows which records to skip (TX6), and a leader that lost its disk knows the outcome of a
+transaction whose marker it lost (TX10).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def decided(
     aborted: Sequence[AbortedTransaction], producers: ProducerState, markers: Mapping[int, tuple[int, bool]]
 ) -> tuple[DecidedTransaction, ...]:
     """The transactions to list, in the order of their markers. `producers`: the state at the range's end. `markers`:
-    (offset, whether it commits) of the next marker, for each producer with a transaction open there."""
+    (offset, whether it commits) of the next marker, for each producer with a transaction open at the range's end."""
     epochs = {of.producer_id: of.epoch for of in producers.producers}
     first_of = open_in(producers)
     found = {

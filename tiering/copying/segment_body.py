@@ -1,8 +1,8 @@
 """Body of a copied object: a range's log bytes, with every batch checked, then the footer. There are two ways to read
 it:
 
-- `ProvenBody`: one pass. Each piece is checked and sent from the same buffer. The size is announced before
-  (`footer_room`), the checksum after.
+- `ProvenBody`: one pass. Each piece is checked and sent from the same buffer. The size is announced before the bytes
+  (`footer_room`), the checksum after them.
 - `checked_body`: two passes, for stores that need the checksum first and for a footer larger than its announced size.
 
 The last bytes are sent only after every batch was checked, so a damaged range never becomes an object. Memory is one
@@ -82,7 +82,7 @@ class SegmentSource:
     def release_files(self) -> None:
         """The copy ended: drop the files. An abandoned upload that is still sending fails at its next piece.
 
-        Needed because an error's traceback may hold the source until the garbage collector runs.
+        This is needed because an error's traceback may hold the source until the garbage collector runs.
         """
         self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
 
@@ -106,12 +106,12 @@ def source_of(
     lineage: LeaderEpochs,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> SegmentSource:
-    """Read the other input of the footer. `aborted`: transactions that overlap the range; all that began in it are
-    decided (TX5). Raises Corrupt, OSError."""
+    """Read the other input of the footer. `aborted`: transactions that overlap the range; all transactions that began
+    in it are decided (TX5). Raises Corrupt, OSError."""
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
-        # Recovery writes one for every roll point, so the file was removed. Copying the records matters more than
-        # detecting resent batches.
+        # Recovery writes a snapshot for every roll point, so the file was removed. Copying the records matters more
+        # than detecting resent batches.
         log.warning(
             "%s: the producer snapshot of offset %d is missing, so after a lost disk a batch that is resent may "
             "be appended twice",
@@ -121,7 +121,7 @@ def source_of(
         producers = ProducerState(wanted.end_offset, ())
     transactions = decided(aborted, producers, local.markers_of(open_in(producers), wanted.end_offset))
     indexes = None
-    if len(ranges) == 1:  # as `next_copy` has it
+    if len(ranges) == 1:  # always, if `next_copy` chose the range
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
     return SegmentSource(
         topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes
@@ -190,7 +190,7 @@ def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
     entry = entry_of(key, scan, footer, len(source.transactions))
 
     def again() -> Iterator[Buffer]:
-        """Second pass. A change since the first fails the upload's checksum."""
+        """The second pass. If bytes changed since the first pass, the upload's checksum fails."""
         yield from source.pieces()
         reach("copy.checked")
         yield footer

@@ -63,7 +63,7 @@ class ColdExpirer:
 
     @property
     def due_s(self) -> list[float]:
-        """When the next graces end, on the monotonic clock."""
+        """The time on the monotonic clock when the next graces end."""
         due_s = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
         return due_s if self._replaced_due_s is None else [*due_s, self._replaced_due_s]
 
@@ -159,8 +159,8 @@ class ColdExpirer:
         """After tiering was switched off: remove local ranges from the manifest, then delete their objects after the
         grace.
 
-        Only if no other replica is assigned, because other disks may hold less. Objects below the log start are deleted
-        first, by the cursor. gc deletes objects left after a kill."""
+        This is done only if no other replica is assigned, because other disks may hold less. Objects below the log
+        start are deleted first, by the cursor. gc deletes objects left after a kill."""
         partition = self._partition
         manifest, local = partition.manifest, partition.log
         assert manifest is not None

@@ -1,10 +1,10 @@
 """Garbage collection: deletes a partition's objects that no root names or can name any more.
 
 The listing is made before root and pages are read, and only objects with a key epoch below the root's are deleted (C2).
-This needs neither a claim nor a clock. Unnamed objects of the root's own epoch stay, because their writer may still
-commit them. Objects whose records the log lacks stay, too, with a warning: after an earlier root was restored, they are
-the only copies. It runs once after each claim and the readers' grace, at most every six hours, and not in a partition's
-first epoch. `coldstore.inspection.audit` decides which objects are garbage.
+The collection needs neither a claim nor a clock. Unnamed objects of the root's own epoch stay, because their writer may
+still commit them. Objects whose records the log lacks stay, too, with a warning: after an earlier root was restored,
+they are the only copies. The collection runs once after each claim and the readers' grace, at most every six hours, and
+not in a partition's first epoch. `coldstore.inspection.audit` decides which objects are garbage.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class Collector:
 async def purge_partition(
     store: ObjectStore, cold: ColdReader, topic_id: UUID, partition: int, may_delete: Callable[[], bool]
 ) -> bool:
-    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. False: `may_delete`, which
-    is called before each deletion, refused. Raises Retryable while objects are left. The root is deleted last, so that
-    after an interruption it still identifies the partition's objects. Only names that parse as this partition's are
-    deleted."""
+    """Delete the objects of a deleted topic's partition, the root last; `cold` forgets them. Returns False if
+    `may_delete`, which is called before each deletion, refuses. Raises Retryable while objects are left. The root is
+    deleted last, so that after an interruption it still identifies the partition's objects. Only names that parse as
+    this partition's are deleted."""
     prefix = partition_prefix(topic_id, partition)
     # List twice: the second listing shows late uploads and falsely reported deletions.
     for _ in range(2):

@@ -1,9 +1,9 @@
 """Bytes that the chunk cache and each log must free when the local disk is over its limit. Pure.
 
 The cache yields before the hot log (design 6). Logs are asked only for copied bytes, in complete segments, oldest first
-over all logs. Only segments that this process verified count as freed: after a restart in an outage none are, so
-appends stop at the limit. Brokers that share a file system (`sharers`, this one included) do not communicate: each
-frees its share of the excess (D59).
+over all logs. Only segments that this process verified count as freed: after a restart during an outage no segment is
+verified, so appends stop at the limit. Brokers that share a file system (`sharers`, with this broker) do not
+communicate: each frees its share of the excess (D59).
 """
 
 from __future__ import annotations

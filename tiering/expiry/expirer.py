@@ -42,13 +42,13 @@ class Expirer:
         self._counters = counters
         self.cold = ColdExpirer(partition, counters, forget, copier.verify)
         self._checkpointed_start = -1
-        self._seen_end = -1  # of the log, at the last check
+        self._seen_end = -1  # the log's end at the last check
         self._is_behind = False  # due segments were kept: not verified, damaged, or without their small files
         self.pressure_bytes = 0
         """Bytes to free from this log; set from outside, used by the next run."""
         self._is_asked = False  # `verify_for_replica` asked for a verification
-        self._asked_end = 0  # remote end of the last such verification, even a failed one
-        self._ask_again_s = float("-inf")  # after a failed one: replicas copy from the leader until then
+        self._asked_end = 0  # remote end of the last such verification, even if it failed
+        self._ask_again_s = float("-inf")  # after a failed verification: replicas copy from the leader until then
 
     async def run(self) -> float | None:
         """Run due retention; returns seconds until the next check. Raises Retryable, AccessRefused, Fenced, OSError."""
@@ -62,14 +62,14 @@ class Expirer:
         if refused is not None:
             raise refused
         now_s = partition.world.clock.monotonic_s()
-        again_s = self._next_check_s()  # computed last, so that the next run handles appends during this one
+        again_s = self._next_check_s()  # computed last, so that the next run handles appends during this run
         looks_s = [max(when - now_s, 0.0) for when in self.cold.due_s]
         return min(looks_s if again_s is None else [again_s, *looks_s], default=None)
 
     def _next_check_s(self) -> float | None:
-        """Seconds until the next check of the log, one interval after an append or if due segments were kept. Otherwise
-        only time makes segments due, and a check is late by at most a tenth of the limit. The cold side's graces are
-        not included."""
+        """Seconds until the next check of the log: one interval after an append, or if due segments were kept.
+        Otherwise only time makes segments due, and a check is late by at most a tenth of the limit. The cold side's
+        graces are not included."""
         partition = self._partition
         local, config, end = partition.log, partition.config, partition.log.log_end_offset
         interval_s = partition.limits.retention_check_interval_ms / 1000
@@ -85,8 +85,8 @@ class Expirer:
     def verify_for_replica(self) -> bool:
         """Whether the next run has to verify objects for a replica that lacks them.
 
-        Only once for each remote end, and once in `_VERIFY_AGAIN_S` if one failed, so that an outage or damage does
-        not make replicas wait, even if each copy moves the remote end."""
+        This happens only once for each remote end, and after a failure only once in `_VERIFY_AGAIN_S`. An outage or
+        damage thus does not make replicas wait, even if each copy moves the remote end."""
         partition = self._partition
         if not partition.claimed:
             return Block.CLAIM not in partition.blocks and not partition.fenced  # it is being claimed
@@ -117,7 +117,7 @@ class Expirer:
             await self._expire_uncopied(partition.config, visible, now_ms)
 
     async def _expire_copied(self, visible: int, now_ms: int, pressure_bytes: int) -> None:
-        """A tiered log: only verified copies, or segments below the log start."""
+        """Delete segments of a tiered log that are verified in the bucket, or that are below the log start."""
         partition = self._partition
         local = partition.log
         config = replace(
@@ -174,8 +174,8 @@ class Expirer:
         return covered, None
 
     async def _verify_for_replica(self) -> None:
-        """A new leader has no verified objects. Without this a replica would copy all its local bytes, even those in
-        the bucket."""
+        """Verify objects for a replica, because a new leader has no verified objects. Without this a replica would copy
+        all its local bytes, even those in the bucket."""
         partition = self._partition
         end = partition.remote_end_offset
         first = max(first_local_offset(partition.log), partition.log_start_offset, partition.sure_end_offset)
@@ -192,8 +192,9 @@ class Expirer:
         self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:
-        """A log that is not tiered: plain retention; its start moves first, durably. In a rebuilt cluster, records
-        without another copy are not deleted, because configs set on all brokers are unknown there (R29).
+        """Delete segments of a log that is not tiered, by plain retention. The log start moves first, durably. In a
+        rebuilt cluster, records without another copy are not deleted, because configs set on all brokers are unknown
+        there (R29).
         """
         partition, local = self._partition, self._partition.log
         config = replace(

@@ -1,7 +1,7 @@
 """Declared gaps in a local log, found after each opening by reading a few headers.
 
 A gap is appended while a log opens, before any other batch of its leader epoch, so only the first batches of an epoch
-can be gaps. An unreadable batch counts as no gap. Manifests name the gaps of copied ranges.
+can be gaps. An unreadable batch does not count as a gap. Manifests name the gaps of copied ranges.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import InvalidRequest, Retryable, StorageFailed
 from logformat.gap import gap_range
 
-EPOCHS_MAX: Final = 1000  # the newest ones
-_READ_BYTES: Final = 256  # a gap batch has fewer
+EPOCHS_MAX: Final = 1000  # the newest epochs
+_READ_BYTES: Final = 256  # a gap batch has fewer bytes
 
 
 def local_gaps(log: PartitionLog) -> tuple[tuple[int, int], ...]:

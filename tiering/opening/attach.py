@@ -70,10 +70,10 @@ class AttachedTiers:
         self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
-        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # of open and opening logs, with their leader epoch
+        self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # for open and opening logs, with their leader epoch
         self._holes: dict[Key, tuple[int, int]] = {}  # leader epoch and hole end: see `claim_and_reserve`
         self._led: dict[Key, int] = {}  # last leader epoch in this process, while the log stays open
-        self._reported: dict[Key, ReportedEnd] = {}  # of logs that followed, or led with followers
+        self._reported: dict[Key, ReportedEnd] = {}  # for logs that followed, or led with followers
         self._sessions: dict[Key, int] = {}  # broker session in which an attached log is led
         self._store_away = False
 
@@ -81,8 +81,8 @@ class AttachedTiers:
         return iter(tuple(self._tiers.values()))
 
     async def open_log(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """The log to lead, opened. The bucket is read only if another topic's log has the directory, if the topic is no
-        longer tiered and only the bucket held its first segments, or if no broker holds the log.
+        """Open and return the log to lead. The bucket is read only if another topic's log has the directory, if the
+        topic is no longer tiered and only the bucket held its first segments, or if no broker holds the log.
 
         Raises Retryable (the bucket is needed but does not answer), Fenced, Corrupt (ForeignLog, DamagedLog),
         OSError."""
@@ -100,8 +100,8 @@ class AttachedTiers:
             return opened or await logs.create(place, topic_id, config)
 
     async def open_copy(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The log to follow with, opened; None if there is none. The bucket is read only if the topic is no longer
-        tiered and only the bucket held its first segments. Raises as `open_log`."""
+        """Open and return the log to follow with; None if there is none. The bucket is read only if the topic is no
+        longer tiered and only the bucket held its first segments. Raises as `open_log`."""
         try:
             return await self._logs.open(place, topic_id, config)
         except MissingSegments as missing:
@@ -113,9 +113,9 @@ class AttachedTiers:
     async def _open_as_of(
         self, manifest: Manifest, missing: MissingSegments, place: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> OpenLog | None:
-        """Open a log whose files begin above its start offset, at `missing.first`. It needs no record below that offset
-        if the root's log start is there or above. Otherwise objects must hold those records; if they do not, the
-        records are lost, and it raises `missing`.
+        """Open a log whose files begin above its start offset, at `missing.first`. No record below this offset is
+        needed if the root's log start is at or above it. Otherwise objects must hold these records; if they do not, the
+        records are lost, and `missing` is raised.
         """
         if manifest.log_start_offset >= missing.first:
             self._logs.raise_log_start(place, missing.first)
@@ -128,9 +128,9 @@ class AttachedTiers:
 
     async def _leave_to_its_topic(self, foreign: ForeignLog, place: TopicPartition, topic_id: UUID, lead: Lead) -> None:
         """Move away the directory of an earlier topic with this name (C9): for deletion if that topic is known to be
-        deleted, else as a stray (R24).
+        deleted, otherwise as a stray (R24).
 
-        Raises `foreign` if the partition has a root, because then it was served before and has its own log."""
+        Raises `foreign` if the partition has a root, because such a partition was served before and has its own log."""
         if not lead.new and await self._manifests_of((topic_id, place.partition), lead).load() is not None:
             raise foreign
         before = await self._logs.topic_id_at(place)
@@ -156,7 +156,7 @@ class AttachedTiers:
         return manifest
 
     async def _make_again(self, place: TopicPartition, topic_id: UUID, config: LogConfig, lead: Lead) -> OpenLog:
-        """Create a log again that this broker lost and no other broker holds. It begins at the end offset of the
+        """Create a log again that this broker lost and that no other broker holds. It begins at the end offset of the
         claimed root. Without a root it begins empty, and `attach` handles that."""
         key = topic_id, place.partition
         if (read := self._ahead.take(key)) is not None:
@@ -195,7 +195,7 @@ class AttachedTiers:
         """The log's tier for the leader that holds `lease`.
 
         Raises Retryable (the bucket is needed but does not answer; try again), Fenced, Corrupt (damage: a person
-        decides), StorageFailed, OSError; then the log has to be closed and opened again."""
+        decides), StorageFailed and OSError (close the log and open it again)."""
         opened = lease.opened
         key = opened.topic_id, opened.log.partition
         assert key not in self._tiers, f"{lease}: the tier of the epoch before is still attached"
@@ -229,7 +229,7 @@ class AttachedTiers:
             await tail.begin_uncleanly(lead.unclean_after)
         partition.chooses_start |= lead.is_alone and tail.is_own
         if partition.claimed and partition.is_to_be_switched_off:
-            with suppress(Retryable):  # else the next retention check does it
+            with suppress(Retryable):  # otherwise the next retention check does it
                 await partition.switch_off()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
@@ -248,7 +248,8 @@ class AttachedTiers:
         return tier
 
     def _hole_end(self, key: Key, opened: OpenLog, lead: Lead) -> int | None:
-        """If this log was created from a claim in this epoch: the root's reserved end before that claim."""
+        """The root's reserved end before the claim, if this log was created from a claim in this epoch; otherwise
+        None."""
         epoch, hole_end = self._holes.get(key, (lead.leader_epoch, None))
         return hole_end if opened.is_bare and epoch == lead.leader_epoch else None
 
@@ -267,8 +268,8 @@ class AttachedTiers:
         return reported if is_of_session else None
 
     async def _reserve_first(self, partition: TieredPartition) -> None:
-        """Reserve offsets for a log that has none, because a clean stop returned them. The log serves reads even if the
-        bucket does not answer, and accepts appends once offsets are reserved."""
+        """Reserve offsets for a log that has none reserved, because a clean stop released them. The log serves reads
+        even if the bucket does not answer, and accepts appends once offsets are reserved."""
         try:
             await partition.reserve()
         except Retryable as unanswered:
@@ -316,7 +317,8 @@ class AttachedTiers:
             self._reported[key] = ReportedEnd(partition.lease.reserved_end, session)
 
     def drop_reported_end(self, topic_id: UUID, partition: int) -> None:
-        """The partition is assigned to others: they use or release the offsets that a leader reported (R21)."""
+        """Drop the reported end. The partition is assigned to other brokers, which use or release these offsets
+        (R21)."""
         self._reported.pop((topic_id, partition), None)
 
     def forget(self, topic_id: UUID, partition: int) -> None:

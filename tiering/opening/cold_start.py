@@ -1,7 +1,7 @@
 """Epochs and producers of a log that begins at the bucket's end, and the claim of such a log.
 
-They come from the footer of the last object, which takes two requests plus at most one manifest page. They contain only
-offsets below the end, even if the object reaches further.
+Epochs and producers come from the footer of the last object, which takes two requests plus at most one manifest page.
+They contain only offsets below the end, even if the object reaches further.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ async def claim_and_reserve(
 ) -> tuple[Manifest, int]:
     """Claim in one request, and reserve `block` offsets beyond the earlier reserved end; returns the root and that end.
 
-    The new offsets are used only after the hole below them is closed. If a start ends in between, the next one has a
-    longer hole, but no offset is assigned twice. Raises as `ManifestStore.claim`."""
+    The new offsets are used only after the hole below them is closed. If a start is interrupted in between, the next
+    start has a longer hole, but no offset is assigned twice. Raises as `ManifestStore.claim`."""
     hole_end = 0
 
     def reserve(manifest: Manifest) -> Manifest:
@@ -122,7 +122,7 @@ async def claim_and_reserve(
 
 
 def _held_between(manifest: Manifest, start: int, end: int) -> int:
-    """An object or page that reaches out of [start, end) counts its share by offsets."""
+    """Log bytes in [start, end). An object or page that is partly outside counts by its share of offsets."""
     start = max(start, manifest.coverage_start)
     held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in manifest.tail]
     held += [(page.first_offset, page.end_offset, page.log_bytes) for page in manifest.pages]

@@ -48,7 +48,7 @@ class ColdView:
         return await self.cold.offset_for_timestamp(self.manifests, timestamp_ms, before_offset)
 
     def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
-        """Cold bytes from the batch that holds `offset`, or a future: ask again when it is done. Raises as
+        """Cold bytes from the batch that holds `offset`, or a future; ask again when the future is done. Raises as
         `ColdReader.read`."""
         if self.manifests.manifest is None:
             return self.cold.find(self.manifests, self.topic_id, self.partition, offset)

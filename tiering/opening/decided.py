@@ -15,7 +15,7 @@ from tiering.partition_state import TieredPartition
 
 
 async def decided_in_bucket(partition: TieredPartition) -> tuple[DecidedTransaction, ...]:
-    """The transactions in the last object's footer; none without a copied object. At most two requests. Raises
+    """The transactions in the last object's footer; none if no object was copied. At most two requests. Raises
     Retryable, Fenced, ObjectMissing, Corrupt."""
     manifest = await partition.claim()
     end_offset = manifest.remote_end_offset

@@ -1,7 +1,7 @@
-"""Deferred starts of attached tiers: while logs are being opened, claims and copies would slow that down.
+"""Deferred starts of attached tiers: claims and copies would slow down the opening of logs.
 
-A tier starts once, when nothing is being opened, or `DEFER_S_MAX` after it was attached unless the broker itself is
-starting. Partitions that fail to open thus do not delay others for long.
+A tier starts once, when no log is being opened. Unless the broker itself is starting, a tier starts at the latest
+`DEFER_S_MAX` after it was attached. Partitions that fail to open thus do not delay others for long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeferredStart:
 
     @contextmanager
     def while_opening(self, *, is_start: bool = False) -> Iterator[None]:
-        """Defer starts until the last of these contexts ends, with `is_start` without a time limit."""
+        """Defer starts until the last of these contexts ends; with `is_start` there is no time limit."""
         self._opening += 1
         self._starting += is_start
         try:

@@ -27,9 +27,9 @@ def is_held_below(first_local: int, manifest: Manifest) -> bool:
 
 
 def lacks_segments(local: PartitionLog) -> str | None:
-    """The reason why a rejoining log of a topic that is no longer tiered may lack records of its leader: the records
-    below its files were in the bucket, and a leader without replicas may have deleted those objects (ADR 26). None: it
-    is complete."""
+    """The reason why a rejoining log may lack records of its leader, if its topic is no longer tiered; None if the log
+    is complete. The records below its files were in the bucket, and a leader without replicas may have deleted those
+    objects (ADR 26)."""
     first, start = first_local_offset(local), local.log_start_offset
     if local.config.tiered or first <= start:
         return None

@@ -3,7 +3,7 @@
 It reads each partition's root, and the epochs and producers in its last object's footer. Prefetched data alone is not
 used to lead or write, because an earlier leader may commit until a claim fences it. The claim replaces exactly the
 prefetched root (by ETag). If the root has changed, the claim reads it again and replaces the new one (C30). A footer
-counts only if the claimed root names its object as the last one. That is safe, because each upload has a new key and
+counts only if the claimed root names its object as the last object. That is safe, because each upload has a new key and
 objects never change. Errors are ignored here; the opening of the log reads again. At most `PARTITIONS_MAX` partitions
 are read.
 """
@@ -77,13 +77,13 @@ class ReadAhead:
                     found = await state_at(self._store, manifests, key, end, self._deadline_s)
                     self.cold[str(last.key(*key)), end] = found._replace(producers=tuple(found.producers))
         except (ThermoclineError, TimeoutError):
-            return  # see the module
+            return  # the opening of the log reads again and reports it
 
     def take(self, key: Key) -> ManifestStore | None:
         """The manifests read for a partition, once, for its claim."""
         return self._manifests.pop(key, None)
 
     def forget(self) -> None:
-        """All logs are open."""
+        """Drop all prefetched data, because all logs are open."""
         self._manifests.clear()
         self.cold.clear()

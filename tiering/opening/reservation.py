@@ -27,9 +27,10 @@ _NAMES: Final = ("topic_id", "partition", "reserved_end", "flush", "boot")
 
 
 class ReportedEnd(NamedTuple):
-    """The reserved end that a leader reported last, in this process; the log may use it when it leads next, because
+    """The reserved end that a leader reported last, in this process. The log may use it when it leads next, because
     every offset assigned meanwhile is committed here too or was shown to no client (R21). A later report replaces an
-    earlier one, even if it is lower. `broker_epoch`: the session of the report; other sessions know no log start (D66).
+    earlier one, even if it is lower. `broker_epoch`: the session of the report; in another session the log start is not
+    known (D66).
     """
 
     reserved_end: int
@@ -48,8 +49,9 @@ class LocalReservation:
     boot_id: str
 
     def covers_tail(self, *, boot_id: str, clean: bool) -> bool:
-        """Whether the local log still has every record that a consumer may have seen: flushed before it was visible, in
-        the page cache of this machine run, or closed cleanly (C30)."""
+        """Whether the local log still has every record that a consumer may have seen. This is so if records were
+        flushed before they were visible, if they are in the page cache of this machine run, or if the log was closed
+        cleanly (C30)."""
         return self.flush_sync or clean or self.boot_id == boot_id
 
     def stands_for(self, *, flush_sync: bool, boot_id: str) -> bool:
@@ -91,7 +93,7 @@ def decode_reservation(data: bytes) -> LocalReservation | None:
 
 
 def read_reservation(directory: Directory, topic_id: UUID, partition: int) -> LocalReservation | None:
-    """Blocking: the copy in a partition's directory; None if there is no usable one. Raises OSError."""
+    """The copy in a partition's directory; None if there is no usable copy. Blocking. Raises OSError."""
     if directory.stat(RESERVATION_FILE) is None:
         return None
     found = decode_reservation(read_in(directory, RESERVATION_FILE))
@@ -101,12 +103,12 @@ def read_reservation(directory: Directory, topic_id: UUID, partition: int) -> Lo
 
 
 def write_reservation(directory: Directory, value: LocalReservation) -> None:
-    """Blocking: durable when it returns. Raises OSError."""
+    """Write the copy; it is durable when this returns. Blocking. Raises OSError."""
     replace_in(directory, RESERVATION_FILE, encode_reservation(value))
 
 
 def remove_reservation(directory: Directory) -> None:
-    """Blocking, durable: until a new one is written, the next opening reads the root first."""
+    """Remove the copy durably. Until a new copy is written, the next opening reads the root first. Blocking."""
     if directory.stat(RESERVATION_FILE) is not None:
         directory.unlink(RESERVATION_FILE)
         directory.sync()
@@ -136,8 +138,8 @@ def block_size(block_min: int, last_hour: int) -> int:
 
 
 def raise_to(log_end_offset: int, reserved_end: int, block: int, needed_end: int = 0) -> int | None:
-    """The end to reserve now; None while at least half a block is left and `needed_end`, the end of a waiting append,
-    is below it. One batch may have more records than a block has offsets."""
+    """The end to reserve now; None while more than half a block is left and `needed_end`, the end of a waiting append,
+    is not above `reserved_end`. One batch may have more records than a block has offsets."""
     if reserved_end - log_end_offset > block // 2 and needed_end <= reserved_end:
         return None
     return max(log_end_offset + block, needed_end)

@@ -2,9 +2,9 @@
 - A log without a usable reservation, or whose tail may be lost, claims its partition first and uses only the root that
   this claim returned (C30). An unclean start (R20) does the same: it truncates the log to the part that cannot have
   been overwritten, and then enters its epoch.
-- The hole up to the reserved end is filled with declared gaps, flushed, before a new reservation counts and before the
-  first append.
-- Every other log serves at once, without reading the bucket. That includes one whose leader reported the reserved end
+- The hole up to the reserved end is filled with declared gaps, which are flushed before a new reservation counts and
+  before the first append.
+- Every other log serves at once, without reading the bucket. That includes a log whose leader reported the reserved end
   in this session (R21). Each step is durable before the next. After a crash the next leader finishes the remaining
   steps.
 """
@@ -103,7 +103,7 @@ class TailRecovery:
             reservation = await self._lease.call(
                 read_reservation, self._log.directory, partition.topic_id, partition.partition
             )
-        self.is_own = reservation is not None  # a log that is copied has no reservation (R21)
+        self.is_own = reservation is not None  # a log that was copied from a leader has no reservation (R21)
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self.new, boot_id=boot_id, clean=self.was_clean):
             case Tail.NEW:
@@ -117,8 +117,8 @@ class TailRecovery:
                 await self._claim_first(may_lack_root=reservation is None and self._log.log_end_offset == 0)
 
     async def begin_uncleanly(self, served_epoch: int) -> None:
-        """As `secure`, when no replica has all acknowledged records; `served_epoch`: the leader
-        epoch that served last."""
+        """As `secure`, if no replica has all acknowledged records; `served_epoch`: the leader epoch that served
+        last."""
         await self._claim_first(may_lack_root=self._log.log_end_offset == 0, unclean_after=served_epoch)
 
     async def _create(self) -> None:
@@ -167,9 +167,9 @@ class TailRecovery:
 
     @property
     def _may_another_have_led(self) -> bool:
-        """Whether another broker may have led after this one led last. If the present leader epoch directly follows
-        that one, no other broker has. Then the root's reservation is ours, even if the commit in that epoch was
-        interrupted before the local copy was written."""
+        """Whether another broker may have led after this broker led last. If the present leader epoch directly follows
+        this broker's last leader epoch, no other broker has led. The root's reservation is ours then, even if the
+        commit in that epoch was interrupted before the local copy was written."""
         return self.led_before is not None and self.partition.epoch > self.led_before + 1
 
     # ── a log that followed ──────────────────────────────────────────────────────────────────────────────────────
@@ -242,8 +242,8 @@ class TailRecovery:
         await self._create()
 
     async def _claim(self) -> Manifest:
-        """A log that was created from a claim keeps that claim: no other broker writes in its epoch, and no write of
-        ours is pending."""
+        """Claim the root. A log that was created from a claim keeps that claim: no other broker writes in its epoch,
+        and no write of ours is pending."""
         config, manifests, epoch = self.partition.config, self.partition.manifests, self.partition.epoch
         known = manifests.manifest
         if self._opened.is_bare and manifests.claimed_epoch == epoch and manifests.settled and known is not None:
@@ -283,7 +283,8 @@ class TailRecovery:
             await self._reserved(manifest.reserved_end_offset)
 
     async def _adopt_bucket_end(self, manifest: Manifest) -> None:
-        """A log that ends below the bucket's end restarts there, with the epochs and producers of that end."""
+        """If the log ends below the bucket's end, restart it at the bucket's end, with the epochs and producers of that
+        end."""
         start = manifest.bucket_end_offset
         if self._log.log_end_offset >= start:
             return

@@ -49,19 +49,19 @@ class Verified:
         return covered
 
     def forget_all(self) -> None:
-        """The root no longer names any of these objects; other objects may hold the same offsets later."""
+        """Forget all objects: the root no longer names them, and other objects may hold the same offsets later."""
         self.era += 1
         self._objects.clear()
         self._covered = (-1, -1)
 
     def forget_objects(self, uuids: Iterable[UUID]) -> None:
-        """The root names replacements of these objects."""
+        """Forget these objects: the root names their replacements."""
         for uuid in uuids:
             self._objects.pop(uuid, None)
         self._covered = (-1, -1)
 
     def forget(self, below: int) -> None:
-        """Local bytes below `below` are deleted."""
+        """Forget the objects below `below`, because the local bytes there are deleted."""
         gone = [uuid for uuid, (_, end) in self._objects.items() if end <= below]
         for uuid in gone:
             del self._objects[uuid]

@@ -81,9 +81,10 @@ ReadAt = Callable[[int, int], bytes]
 
 
 def cut(opened: OpenSegment, start: int, limit: int, read: ReadAt) -> BatchBorder | TooLarge | None:
-    """The last end of a batch in (start, limit]. A batch begins at `start`; the bytes of [start, limit) are loaded.
+    """The end of the last batch that ends in (start, limit]. A batch begins at `start`; the bytes of [start, limit) are
+    loaded.
 
-    None: not even the first header is loaded. Raises Corrupt where no batch can begin."""
+    None if not even the first header is loaded. Raises Corrupt where no batch can begin."""
     footer = opened.footer
     if limit >= footer.log_bytes:
         return BatchBorder(footer.log_bytes, opened.entry.end_offset)

@@ -1,8 +1,8 @@
 """Loaded data of cold reads: open segments, checked chunks, and positions of batches.
 
-Bounded LRU tables, no I/O. A chunk is pinned when it was announced to a waiting reader: until it is read or 30 s pass,
-others are evicted first. A prefetched chunk counts as unread until it is read, dropped, or 30 s pass. An answer in
-flight keeps its file even if the chunk is dropped here (T23).
+Bounded LRU tables, no I/O. A chunk is pinned when it is announced to a waiting reader: until it is read or 30 s pass,
+other chunks are evicted first. A prefetched chunk counts as unread until it is read or dropped, or until 30 s pass. An
+answer in flight keeps its file even if the chunk is dropped here (T23).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from coldstore.segments.chunk_cache import MemoryFile
 from tiering.reading.batch_slices import HeldChunk, OpenSegment
 
-SEGMENTS_BYTES_MAX: Final = 32 << 20  # of footers: about 200 to 400 segments of 128 MiB
+SEGMENTS_BYTES_MAX: Final = 32 << 20  # bytes of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
 # A chunk without disk space is in process memory, not in the page cache, so it counts as eight others.
 _MEMORY_WEIGHT: Final = 8
@@ -28,8 +28,8 @@ LogPlace = tuple[int, int, int]  # topic_id.int, partition, offset
 
 
 class HeldChunks:
-    """Chunks by segment and number, at most `bytes_max` bytes. Pinned ones may be `PINNED_TIMES` as much, so that one
-    batch of that size fits. At most `unread_bytes_max` of prefetched ones wait for their readers."""
+    """Chunks by segment and number, at most `bytes_max` bytes. Pinned chunks may take `PINNED_TIMES` as much, so that
+    one batch of that size fits. At most `unread_bytes_max` bytes of prefetched chunks wait for their readers."""
 
     def __init__(self, bytes_max: int, unread_bytes_max: int, pin_s: float) -> None:
         self._bytes_max = bytes_max
@@ -64,7 +64,7 @@ class HeldChunks:
         return self._free.get(chunk_id) if pinned is None else pinned[0]
 
     def read(self, chunk_id: ChunkId) -> HeldChunk | None:
-        """The chunk, for an answer: it is unpinned."""
+        """The chunk, for an answer; it is no longer pinned."""
         self._unread.read(chunk_id)
         pinned = self._pinned.pop(chunk_id, None)
         if pinned is not None:
@@ -84,7 +84,7 @@ class HeldChunks:
                 self.used_up((uuid, index))
 
     def add(self, chunk_id: ChunkId, chunk: HeldChunk, now_s: float, *, pinned: bool) -> None:
-        """`pinned`: a reader waits for it. Else it was prefetched."""
+        """`pinned`: a reader waits for the chunk. Otherwise it was prefetched."""
         self.drop(chunk_id)
         self._bytes += _weight(chunk)
         if pinned:
@@ -95,7 +95,7 @@ class HeldChunks:
         self._unpin_old(now_s)
         while self._free and self._bytes > self._bytes_max:
             oldest = next(iter(self._free))
-            if oldest == chunk_id:  # the newest stays, even if it is too large
+            if oldest == chunk_id:  # the newest chunk stays, even if it is too large
                 break
             self.drop(oldest)
         while self._bytes > PINNED_TIMES * self._bytes_max or len(self) > CHUNKS_MAX:
@@ -112,7 +112,7 @@ class HeldChunks:
             self._pinned[chunk_id] = (found, now_s)
 
     def used_up(self, chunk_id: ChunkId) -> None:
-        """A sequential reader passed it: evict it first."""
+        """A sequential reader passed the chunk: evict it first."""
         if chunk_id in self._free:
             self._free.move_to_end(chunk_id, last=False)
 
@@ -221,7 +221,7 @@ class OpenSegments:
             self._there_until_s[uuid] = until_s
 
     def is_there(self, uuid: SegmentId, now_s: float) -> bool:
-        """Whether its object is assumed to exist under its name."""
+        """Whether the segment's object is assumed to exist under its name."""
         return self._there_until_s.get(uuid, float("-inf")) >= now_s
 
 

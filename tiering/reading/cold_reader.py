@@ -74,11 +74,12 @@ class ColdReader:
     def read(
         self, manifests: ManifestView, offset: int, bytes_max: int, *, min_one: bool = False
     ) -> ColdSlice | asyncio.Future[None]:
-        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; a larger first one if `min_one`.
+        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; if `min_one`, the first batch may
+        be larger.
 
-        A future if data must be loaded first: read again when it is done. An empty slice if the first batch is larger
-        than `bytes_max`. Raises the errors of loading: ObjectMissing, Corrupt, AccessRefused, Retryable (also for a
-        full queue, or if the offset is no longer cold). Another read tries again."""
+        Returns a future if data must be loaded first: read again when it is done. Returns an empty slice if the first
+        batch is larger than `bytes_max`. Raises the errors of loading: ObjectMissing, Corrupt, AccessRefused, Retryable
+        (also for a full queue, or if the offset is no longer cold). Another read tries again."""
         manifest = manifests.manifest
         if manifest is None:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")

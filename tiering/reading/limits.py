@@ -8,7 +8,7 @@ from typing import Final
 from tiering.tier_config import TierLimits
 
 MIB: Final = 1 << 20
-RANGE_BYTES_MAX: Final = 4 * MIB  # of one GET; a chunk is one
+RANGE_BYTES_MAX: Final = 4 * MIB  # per GET; a chunk is one GET
 
 
 @dataclass(frozen=True, slots=True)

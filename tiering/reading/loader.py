@@ -39,7 +39,7 @@ Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its firs
 
 
 class Moved(Retryable):
-    """The object does not exist any more, and the manifest names another one at its offsets, or none."""
+    """The object does not exist any more, and the manifest names another object at its offsets, or none."""
 
 
 class ManifestView(Protocol):
@@ -85,11 +85,11 @@ class Loader:
 
     # ── requests of readers: a future, done when another request may answer; raises the last unreported failure ──
     def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
-        """A future: `place` is known and its first chunk is loaded."""
+        """A future that is done when `place` is known and its first chunk is loaded."""
         return self.flights.want(place, lambda: self._locate(manifests, place))
 
     def want_chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> asyncio.Future[None]:
-        """A future: the chunk is loaded."""
+        """A future that is done when the chunk is loaded."""
         return self.flights.want((opened.entry.uuid.int, index), lambda: self._load(manifests, opened, index))
 
     # ── prefetch; the caller checked `flights.free_ahead` ───────────────────────────────────────────────────────────
@@ -178,7 +178,8 @@ class Loader:
         return await self.open(manifests, entry)
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
-        """The segment that a manifest names by `entry`, with its footer. Raises Moved if it names another one now."""
+        """The segment that a manifest names by `entry`, with its footer. Raises Moved if the manifest names another
+        object now."""
         opened = self._table.segments.get(entry.uuid.int)
         if opened is None:
             manifest = manifests.manifest
@@ -202,7 +203,7 @@ class Loader:
         self._table.segments.add(OpenSegment(key, entry, footer))
 
     async def _load(self, manifests: ManifestView, opened: OpenSegment, index: int, ahead: bool = False) -> None:
-        """Load a chunk; if it is loaded, check that its object still exists."""
+        """Load a chunk; if it is loaded already, check that its object still exists."""
         chunk_id = (opened.entry.uuid.int, index)
         began_s = self._clock.monotonic_s()
         try:
@@ -219,13 +220,13 @@ class Loader:
         except ObjectMissing:
             self._table.chunks.drop_segments({opened.entry.uuid.int})
             if not await self._is_replaced(manifests, opened.entry):
-                raise  # else waiting readers try again, at their offset in the other object
+                raise  # otherwise waiting readers try again, at their offset in the other object
         finally:
             self._note_time(chunk_id, began_s)
 
     async def _is_replaced(self, manifests: ManifestView, entry: RemoteSegment) -> bool:
-        """A 404 may mean that the manifest names another object, or none, at its offsets. The segment is then dropped,
-        and the next read starts from the newest manifest."""
+        """Whether the missing object was replaced: the manifest may name another object, or none, at its offsets. The
+        segment is then dropped, and the next read starts from the newest manifest."""
         try:
             await manifests.reload_if_changed()
             named = await manifests.find(entry.base_offset)

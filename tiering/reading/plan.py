@@ -92,7 +92,8 @@ class ChunkSpan:
 
 
 def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
-    """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes, or a larger one if `min_one`.
+    """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes; if `min_one`, the first batch
+    may be larger.
 
     Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be loaded."""
     known = table.find(place)
@@ -127,9 +128,9 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
 
 
 def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int, end: int) -> None:
-    """The aborted transactions, each marker once. Objects may have different beginnings of one transaction if a leader
-    lost its producer state. A client removes one entry per marker, so it would take a second entry for a later
-    transaction.
+    """Add the aborted transactions to `found`, each marker once. Objects may have different beginnings of one
+    transaction if a leader lost its producer state. A client removes one entry per marker, so it would mistake a second
+    entry for a later transaction.
     """
     for entry in aborted.overlapping(first, end):
         key = entry.producer_id, entry.last_offset

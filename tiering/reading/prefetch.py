@@ -35,7 +35,7 @@ class ChunkState(Enum):
 
 
 class Streams:
-    """Sequential readers and their windows in chunks, by the place each asks for next; LRU-bounded."""
+    """Sequential readers and their windows in chunks, by the place that each requests next; LRU-bounded."""
 
     def __init__(self, window_max: int, streams_max: int = STREAMS_MAX) -> None:
         self._window_max = window_max
@@ -64,7 +64,7 @@ class Streams:
 
 def to_load(ahead: Iterable[tuple[ChunkState, int]], *, room_bytes: int, places: int) -> Sequence[int]:
     """Indexes of the chunks to load now. `ahead`: chunks ahead of a reader, nearest first, as (state, bytes). `places`:
-    number of loads that may begin. They are in order and contiguous, so the reader never meets a hole."""
+    number of loads that may begin. The chunks are in order and contiguous, so the reader never meets a hole."""
     started: list[int] = []
     loading = 0
     for index, (state, length) in enumerate(ahead):
@@ -98,8 +98,8 @@ class Prefetcher:
         self.read_on(manifests, following, opened, opened.chunk_at(min(position, opened.footer.log_bytes - 1)))
 
     def read_on(self, manifests: ManifestView, place: LogPlace, opened: OpenSegment, index: int) -> None:
-        """The reader at `place` needs chunk `index` next: prefetch it and those behind it, if the
-        reader is sequential."""
+        """The reader at `place` needs chunk `index` next: prefetch it and the chunks after it, if the reader is
+        sequential."""
         window = self._streams.window(place)
         if window:
             self._load(manifests, opened, index, window + 1)
@@ -127,7 +127,8 @@ class Prefetcher:
             self._loader.load_ahead(manifests, *ahead[number])
 
     def _open(self, manifests: ManifestView, place: LogPlace, count: int, chunk_bytes: int) -> None:
-        """Open the segment at `place`, then load `count` chunks from there; meanwhile open small ones behind it."""
+        """Open the segment at `place`, then load `count` chunks from there; meanwhile open the small segments after
+        it."""
         manifest = manifests.manifest
         if manifest is None or not manifest.coverage_start <= place[2] < manifest.remote_end_offset:
             return

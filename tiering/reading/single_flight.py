@@ -1,9 +1,9 @@
 """Shared loads: readers of the same key wait for one job, with bounds, queue and deadline for all cold reads.
 
 A key has at most one job. A future always becomes done and never carries an error. The failure of a job that a reader
-waited for is raised once, to the next reader within 30 s; the failure of a prefetch is raised to none. At most
-`concurrency` pieces of I/O run and hold at most `bytes_in_flight_max`; demand comes before prefetch. At most
-`queue_max` more wait. Each job ends by its deadline.
+waited for is raised once, to the next reader within 30 s; the failure of a prefetch is raised to no reader. At most
+`concurrency` pieces of I/O run and hold at most `bytes_in_flight_max`; a reader's request comes before a prefetch. At
+most `queue_max` more jobs wait. Each job ends by its deadline.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SingleFlight(Generic[K]):
             raise failed.error
 
     def take_failure(self, key: K) -> ThermoclineError | None:
-        """The failure of the last job of `key`, if a reader waited for it and none got it yet."""
+        """The failure of the last job of `key`, if a reader waited for it and no reader got it yet."""
         failed = self._failures.pop(key, None)
         if failed is None or not failed.asked or self._clock.monotonic_s() - failed.at_s > KEEP_FAILURE_S:
             return None
@@ -114,8 +114,8 @@ class SingleFlight(Generic[K]):
         return self._slots.free_ahead()
 
     async def bounded(self, attempt: Callable[[], Awaitable[T]], nbytes: int) -> T:
-        """Run `attempt` in a slot, which it leaves between retries. No try begins after `deadline_s`; all of it ends by
-        that and the time that `nbytes` may take."""
+        """Run `attempt` in a slot, which it leaves between retries. No try begins after `deadline_s`. The last try may
+        take as long as a slow link needs for `nbytes`."""
         deadline_s = self._limits.deadline_s
         end_s = deadline_s + nbytes / SLOWEST_BYTES_S
 
@@ -207,7 +207,7 @@ class Slots:
             if turn.done() and not turn.cancelled():
                 self.give_back(nbytes)  # the slot was taken already
             else:
-                self._next()  # the next in the queue may fit
+                self._next()  # the next request in the queue may fit
             raise
 
     def give_back(self, nbytes: int) -> None:
@@ -225,7 +225,7 @@ class Slots:
     def _next(self) -> None:
         while self._queue:
             turn, nbytes = self._queue[0]
-            if not turn.done():  # else cancelled
+            if not turn.done():  # otherwise it was cancelled
                 if not self._fits(nbytes):
                     return
                 self._enter(nbytes)

@@ -3,8 +3,8 @@
 Footers are read by tail GETs. Chunks come from the chunk cache or the bucket; on a directory bucket they come from the
 object's file. `load` checks a chunk's length and CRC32C against the segment's footer in a worker, so its bytes are in
 the page cache (C25). On a directory bucket each `load` and `still_there` look up the object's name: the removal of an
-object is detected at the next chunk. Its file is never copied into the cache; `sendfile` reads it in place (design 6).
-`loader` has at most one request for a chunk at a time.
+object is detected at the next chunk. The object's file is never copied into the cache; `sendfile` reads it in place
+(design 6). `loader` has at most one request for a chunk at a time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ChunkSource:
         """The chunk, checked. Raises Corrupt, ObjectMissing, AccessRefused, Retryable, OSError."""
         chunk = chunk_ref(opened.footer, opened.key, index)
         # A repeated load recovers from a bit flipped in transit, but not at rest. A proxy that damages many answers, or
-        # caches one, needs more than two tries.
+        # caches a damaged one, needs more than two tries.
         for pause_s in _PAUSES_S:
             try:
                 return await self._load(chunk, opened.footer.object_bytes)

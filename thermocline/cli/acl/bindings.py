@@ -44,7 +44,7 @@ class Resource(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Arguments of `acl add` and `acl delete`. No operations and no shortcut: all operations."""
+    """Arguments of `acl add` and `acl delete`. Without operations and without a shortcut, all operations are meant."""
 
     resources: tuple[Resource, ...]
     prefixed: bool

@@ -1,6 +1,6 @@
 """The requests of `thermocline acl`: DescribeAcls, CreateAcls, DeleteAcls.
 
-A refusal raises CommandFailed with the remedy. They work with Apache Kafka too.
+A refusal raises CommandFailed with the remedy. The requests work with Apache Kafka too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def described(bootstrap: str, filters: Sequence[AclFilter]) -> list[Acl]:
 
 
 def create(bootstrap: str, acls: Sequence[Acl]) -> None:
-    """Create all ACLs, or those before the first refused one."""
+    """Create the ACLs. Raises CommandFailed for the first refused ACL; the others may be created."""
     rows = [wire.CreateAclsRequestCreation(*astuple(acl)) for acl in acls]
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.CREATE_ACLS, wire.CreateAclsRequest(creations=rows), wire.CreateAclsResponse)

@@ -1,6 +1,7 @@
 """Prints batches and records as text or JSON lines, for `log dump` and `bucket dump`.
 
-A batch is checked (CRC, offsets in order) before it is printed. The first bad one ends the dump with its position.
+A batch is checked (CRC, offsets in order) before it is printed. The dump ends at the first bad batch, with its
+position.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from thermocline.cli.terminal.output import Cell
 
 
 class BatchLines:
-    """Lines of a log given in pieces of whole batches. `position`: start of the next piece."""
+    """Lines of a log, which is given in pieces of whole batches. `position`: start of the next piece."""
 
     def __init__(self, *, records: bool, as_json: bool) -> None:
         self._records = records
@@ -23,7 +24,8 @@ class BatchLines:
         self.position = 0
 
     def of(self, log: Buffer) -> Iterator[str]:
-        """A line for each batch of `log`, and optionally for each record. Raises CorruptBatch at the first bad one."""
+        """A line for each batch of `log`, and optionally for each record. Raises CorruptBatch at the first bad
+        batch."""
         start = self.position
         while self.position - start < len(log):
             at = self.position - start

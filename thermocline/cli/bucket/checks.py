@@ -116,7 +116,7 @@ def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
 
 
 async def _check_complete(bucket: Bucket) -> None:
-    """CommandFailed for a rebuilt cluster (R29) until `cluster rebuild --done`."""
+    """Raises CommandFailed for a rebuilt cluster (R29) before `cluster rebuild --done`."""
     from broker.metadata.cluster_root import ClusterRoot
     from broker.metadata.rebuilt import is_rebuilt
 

@@ -79,7 +79,7 @@ def _row(cells: dict[str, Cell]) -> tuple[str, ...]:
 
 
 def manifest(url: str, topic: str, partition: int, *, as_json: bool) -> int:
-    """The manifest: as stored with `as_json`, else its values and segments."""
+    """Print the manifest: as stored if `as_json`, otherwise its values and segments."""
 
     async def read(bucket: Bucket) -> int:
         view = await bucket.one_view(topic, partition)
@@ -110,7 +110,7 @@ def manifest(url: str, topic: str, partition: int, *, as_json: bool) -> int:
 
 
 def dump(url: str, text: str, what: str) -> int:
-    """One object: a segment as asked, a root or metadata page as JSON, a snapshot as batches."""
+    """Print one object: a segment in the requested form, a root or metadata page as JSON, a snapshot as batches."""
     key = parse_key(text)
 
     async def read(bucket: Bucket) -> int:
@@ -166,7 +166,7 @@ async def _dump_log(pieces: AsyncIterator[bytes], what: str) -> None:
         for line in lines.of(memoryview(rest)[:end]):
             print(line)
         rest = rest[end:]
-    for line in lines.of(rest):  # raises for a last batch that is cut short
+    for line in lines.of(rest):  # raises CorruptBatch for a last batch that is cut short
         print(line)
 
 

@@ -1,4 +1,4 @@
-"""`thermocline log`: prints a local log file. Reads only, also beside a broker that appends."""
+"""`thermocline log`: prints a local log file. It only reads, so a broker may append at the same time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     if os.path.isdir(arguments.file):
         raise CommandFailed(f"{arguments.file} is a directory; name one of the .log files in it", Exit.USAGE)
     with open(arguments.file, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:  # cannot be mapped
+        if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
             return Exit.DONE
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
             try:

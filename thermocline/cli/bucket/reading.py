@@ -1,7 +1,7 @@
 """Bucket access without a broker: opens the store for reading, and finds partitions by topic.
 
 Topic names come from the manifests, so a bucket without `cluster.json` can be read. A topic id works instead of a name,
-because a topic that was deleted and created again has two.
+because a topic that was deleted and created again has two ids.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from thermocline.cli.terminal.outcome import CommandFailed
 
 T = TypeVar("T")
 
-_VERIFY_TRIES = 3  # beside a broker that commits
+_VERIFY_TRIES = 3  # a broker may commit meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Bucket:
         try:
             return await self._cluster_root() is not None or bool(await self.inspector.partitions())
         except Corrupt:
-            return True  # a closer check reports the damage
+            return True  # a later check reports the damage
 
     async def one_view(self, topic: str, partition: int) -> PartitionView:
-        """CommandFailed when there is none, or when several topics have the name."""
+        """The view of one partition. Raises CommandFailed when there is none, or when several topics have the name."""
         found = [view async for view in self.views(topic, partition)]
         if len(found) == 1:
             return found[0]
@@ -97,11 +97,11 @@ class Bucket:
         except NewerFormat:
             raise
         except Corrupt:
-            return None  # a closer check reports the damage
+            return None  # a later check reports the damage
         return None if manifest is None else manifest.topic
 
     async def plan_metadata_gc(self) -> GcPlan:
-        """Metadata pages that `cluster.json`, read after the listing, does not name."""
+        """Metadata pages that `cluster.json` does not name. `cluster.json` is read after the pages are listed."""
         listing = [info async for info in self.store.list(METADATA_PREFIX)]
         return gc_plan(listing, await self._metadata_named())
 

@@ -1,8 +1,9 @@
 """Client configuration from `--command-config FILE` and `-X K=V`, by librdkafka's names or by Java's (S14).
 
 One result serves both clients of the command line. librdkafka gets all configs by its own names; our own client gets
-the protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored, except for
-security: those are refused, because the connection would be less secure than requested. No error shows a value.
+the protocol, the login and the PEM files. Java's configs without a counterpart in librdkafka are ignored. Security
+configs without a counterpart are refused, because the connection would be less secure than requested. No error shows a
+value.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HTTP_TOKEN: Final = "thermocline.http.token"
 _BOOTSTRAP: Final = ("bootstrap.servers", "metadata.broker.list")
 _SECURE: Final = ("ssl.", "sasl.", "security.", "https.")
 _STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
-# Java's TLS configs that have no effect on PEM files, or whose subject OpenSSL decides itself.
+# Java's TLS configs that have no effect on PEM files, or that OpenSSL decides by itself.
 _NEEDLESS: Final = (
     *_STORE_TYPES,
     "ssl.truststore.password",
@@ -66,7 +67,7 @@ _HOLDS_SECRET: Final = re.compile(r"(password|secret)\w*\s*=", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files (or texts) of a TLS client; None: the system's, or none."""
+    """PEM files (or texts) of a TLS client. None means the system's CA certificates, or no client certificate."""
 
     ca_file: str | None = None
     ca_pem: str | None = None
@@ -79,14 +80,14 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """Client configuration of this command. `librdkafka`: all configs, by its names."""
+    """Client configuration of this command. `librdkafka`: all configs, by librdkafka's names."""
 
     librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     login: Login | None = None
     tls: TlsFiles = TlsFiles()
     bootstrap: str | None = None  # bootstrap.servers of the file
-    http_token: str | None = field(default=None, repr=False)  # of brokers' HTTP ports
+    http_token: str | None = field(default=None, repr=False)  # for brokers' HTTP ports
 
 
 def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> ClientProperties:
@@ -110,7 +111,7 @@ def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> 
 
 
 def _refuse_secret(name: str, value: str) -> None:
-    """Every user of a machine sees the arguments of its processes (S9)."""
+    """Refuse a secret as an argument: every user of a machine sees the arguments of its processes (S9)."""
     if name in _SECRETS or (name in _MAY_HOLD_SECRETS and _HOLDS_SECRET.search(value)):
         raise CommandFailed(
             f"-X {name}: a secret would be shown to every user of this machine; write it in the file of "
@@ -120,7 +121,7 @@ def _refuse_secret(name: str, value: str) -> None:
 
 
 def _in_librdkafka(given: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Everything by librdkafka's names."""
+    """All configs, by librdkafka's names."""
     found: dict[str, str] = {}
     texts = {name: value for name, (value, _) in given.items()}
     for name, (value, source) in given.items():

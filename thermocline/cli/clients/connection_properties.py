@@ -1,6 +1,8 @@
-"""Client configuration of this command. One process runs one command, so it is set once, before the command runs.
+"""Client configuration of this command. One process runs one command, so it sets the configuration once, before the
+command runs.
 
-It is not passed as a parameter, because a command that forgot to pass it would fail only on a secured cluster.
+The configuration is not passed as a parameter, because a command that forgot to pass it would fail only on a secured
+cluster.
 """
 
 from __future__ import annotations

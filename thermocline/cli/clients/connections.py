@@ -1,6 +1,6 @@
 """Connects to the first bootstrap address that answers, and finds and queries brokers' HTTP ports.
 
-A broker names its HTTP port as a config. If a broker is not ours, or its port cannot be reached, its response is
+A broker names its HTTP port in a config. If a broker is not ours, or its port cannot be reached, its response is
 missing but the command continues.
 """
 
@@ -41,8 +41,8 @@ def connect(bootstrap: str, timeout_s: float = TIMEOUT_S) -> WireClient:
 
 
 def http_addresses(bootstrap: str) -> dict[int, HttpAddress]:
-    """Each broker's HTTP address by node id. CommandFailed when one has none; BrokerUnreachable when one with a
-    session does not answer.
+    """Each broker's HTTP address by node id. Raises CommandFailed when a broker has none, BrokerUnreachable when a
+    broker with a session does not answer.
     """
     found = {}
     with connect(bootstrap) as client:

@@ -1,7 +1,7 @@
 """Blocking GET and POST requests to a broker's HTTP port, one connection each.
 
-The port's certificate is verified by the command's client configuration. Its token is sent only over TLS or within this
-machine.
+The port's certificate is verified by the command's client configuration. The HTTP token is sent only over TLS or within
+this machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S: Final = 2.0
 
 
 class HttpRefused(Exception):
-    """There was no response, or it was no success; the message says which."""
+    """There was no response, or an error response; the message says which."""
 
 
 class HttpAddress(NamedTuple):
@@ -36,7 +36,7 @@ class HttpAddress(NamedTuple):
 
 
 def get(address: HttpAddress, path: str, timeout_s: float = _TIMEOUT_S) -> bytes:
-    """The body of a 200. Raises HttpRefused otherwise."""
+    """The body of a response with status 200. Raises HttpRefused for any other outcome."""
     return _request(address, "GET", path, None, timeout_s)
 
 
@@ -47,8 +47,8 @@ def post_json(
     waiting: Callable[[], None] | None = None,
     timeout_s: float = _SEAL_TIMEOUT_S,
 ) -> bytes:
-    """The body of a success. Raises HttpRefused otherwise. Calls `waiting` every two seconds until the response
-    arrives.
+    """The body of a successful response. Raises HttpRefused for any other outcome. Calls `waiting` every two seconds
+    until the response arrives.
     """
     return _request(address, "POST", path, body, timeout_s, waiting)
 

@@ -1,4 +1,5 @@
-"""TLS and login of our own client, by this command's client configuration. It reads PEM files only, like librdkafka."""
+"""TLS and login of our own client, by this command's client configuration. The client reads PEM files only, like
+librdkafka."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
 def secured(connected: socket.socket, host: str, properties: ClientProperties) -> socket.socket:
-    """The socket, over TLS where the protocol uses it. Closes it on an error. Raises OSError, CommandFailed."""
+    """The socket, over TLS if the protocol uses TLS. After an error the socket is closed. Raises OSError,
+    CommandFailed."""
     if not properties.protocol.uses_tls:
         return connected
     try:

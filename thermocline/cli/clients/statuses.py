@@ -37,7 +37,7 @@ class ShownCondition(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Partitions whose copying one cause blocks: their number, one of them, and its last error."""
+    """Partitions whose copying is blocked by one cause: their number, one of them, and its last error."""
 
     by: str
     partitions: int
@@ -51,7 +51,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class BrokerStatus(msgspec.Struct, frozen=True):
-    """`GET /broker`. Sizes in bytes; `not_ready` is empty when it serves."""
+    """`GET /broker`. Sizes in bytes; `not_ready` is empty when the broker serves."""
 
     node_id: int
     not_ready: str

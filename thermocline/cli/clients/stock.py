@@ -92,7 +92,7 @@ def client_config(bootstrap: str) -> ClientConfig:
 
 
 def _token(path: str, _: str) -> tuple[str, float]:
-    """The token of a file, for librdkafka, which asks again after its expiry."""
+    """The token of a file. librdkafka asks for it again after its expiry."""
     with open(path, encoding="ascii") as file:
         return file.read().strip(), time.time() + _TOKEN_FILE_S
 
@@ -105,8 +105,8 @@ def make_client(
     decided: Mapping[str, str],
 ) -> C:
     """A client. This command's client configuration wins over `defaults`; `extra` are the `-X` pairs in it.
-    CommandFailed (usage) for an unknown name (the message has the nearest one), for a refused value, and for a config
-    that a flag sets.
+    Raises CommandFailed (usage) for an unknown name (the message has the nearest one), for a refused value, and for a
+    config that a flag sets.
     """
     for name, _ in extra:
         if why := decided.get(name):
@@ -132,10 +132,10 @@ def _shown(extra: list[tuple[str, str]]) -> str:
 
 
 def plainly(what: str, error: KafkaError) -> str:
-    """One line: the operation, the error, and the remedy."""
+    """An error as one line: the operation, the error, and the remedy."""
     advice = _ADVICE.get(error.code())
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
-        advice = None  # the broker's own message may be about something else
+        advice = None  # the broker's own message may have another subject
     return f"{what}: {error.str().rstrip('.')}; {advice}" if advice else f"{what}: {error.str()}"
 
 
@@ -143,8 +143,8 @@ def plainly(what: str, error: KafkaError) -> str:
 def failing(what: str) -> Iterator[None]:
     """Turn the client's exceptions into CommandFailed. `what` names the operation.
 
-    For client calls only, because the client raises ValueError and OverflowError too, for values that no request can
-    carry.
+    For client calls only, because it also turns ValueError and OverflowError, which the client raises for values that
+    no request can carry.
     """
     try:
         yield
@@ -156,14 +156,15 @@ def failing(what: str) -> Iterator[None]:
 
 
 def connected_admin(bootstrap: str) -> AdminClient:
-    """An admin client whose broker answers. CommandFailed when none does within 10 s."""
+    """An admin client whose broker answers. Raises CommandFailed when no broker answers within 10 s."""
     admin = make_client(AdminClient, bootstrap, {}, [], {})
     require_broker(admin, bootstrap)
     return admin
 
 
 def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
-    """The cluster's metadata. CommandFailed when no broker answers within 10 s; at once when the address refuses."""
+    """The cluster's metadata. Raises CommandFailed when no broker answers within 10 s, or at once when the address
+    refuses the connection."""
     _refused_at_once(bootstrap)
     try:
         with failing(f"no broker answers at {bootstrap}"):
@@ -176,7 +177,7 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
 
 
 def login_refusal(bootstrap: str) -> str | None:
-    """The reason why a broker refuses the login of this command; None: it does not refuse it, or that is unknown.
+    """The reason why a broker refuses the login of this command; None if no broker refuses it, or if that is unknown.
     librdkafka retries a refused login in silence, and then says that no broker answered.
     """
     from thermocline.cli.clients.connections import connect
@@ -194,8 +195,8 @@ def login_refusal(bootstrap: str) -> str | None:
 
 
 def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
-    """A topic that the broker creates on a producer's request. CommandFailed when the broker refuses its name or
-    creates none, because librdkafka would wait for it silently.
+    """A topic that the broker creates on a producer's request. Raises CommandFailed when the broker refuses the name or
+    creates no topic, because librdkafka would wait for the topic silently.
     """
     deadline = time.monotonic() + _CREATE_TIMEOUT_S
     while True:
@@ -237,7 +238,7 @@ def _creates_topics(bootstrap: str) -> bool:
             answer = client.metadata([])
             configs = client.configs(BROKER_RESOURCE, str(answer.brokers[0].node_id), [_AUTO_CREATE])
     except BrokerUnreachable:
-        return True  # it may require TLS or a password, which only the stock client has
+        return True  # the broker may require TLS or a password, which only the stock client has
     return configs.get(_AUTO_CREATE) != "false"
 
 
@@ -256,8 +257,8 @@ def _refused_at_once(bootstrap: str) -> None:
 
 
 def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:
-    """Wait for the change of each name. CommandFailed for the first that failed or timed out; a broker may still
-    apply the latter.
+    """Wait for the change of each name. Raises CommandFailed for the first change that failed or timed out. A broker
+    may still apply a change that timed out.
     """
     for name, future in futures.items():
         try:

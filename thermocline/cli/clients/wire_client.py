@@ -106,7 +106,7 @@ class WireClient:
                 self._versions[key] = version
 
     def _log_in(self) -> None:
-        """BrokerUnreachable when the login is refused."""
+        """Log in. Raises BrokerUnreachable when the login is refused."""
         if self._properties.login is None:
             return
         login = new_login(self._properties.login)
@@ -120,7 +120,7 @@ class WireClient:
                 token = login.next_token(check_answer(mechanism, answer))
         except LoginFailed as failed:
             raise self._login_refused(failed) from failed
-        except OSError as failed:  # of a token's file
+        except OSError as failed:  # a token's file cannot be read
             raise self._unreachable(failed) from failed
 
     def version(self, key: ApiKey) -> int:
@@ -128,7 +128,7 @@ class WireClient:
         return self._versions.get(key, -1)
 
     def call(self, key: ApiKey, request: Message, response: type[R], *, version_max: int = _VERSION_MAX) -> R:
-        """Send one request and wait for its response. BrokerUnreachable when the connection fails."""
+        """Send one request and wait for its response. Raises BrokerUnreachable when the connection fails."""
         version = min(self.version(key), version_max)
         if version < 0:
             raise BrokerUnreachable(
@@ -184,13 +184,13 @@ class WireClient:
         return unreachable
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
-        """Brokers and topics (None: all topics). Never creates one."""
+        """Brokers and topics (None: all topics). Never creates a topic."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         return self.call(ApiKey.METADATA, request, MetadataResponse)
 
     def configs(self, resource_type: int, name: str, keys: Sequence[str] | None = None) -> dict[str, str | None]:
-        """Configs of a topic or broker; empty when it has none or they may not be read."""
+        """Configs of a topic or broker; empty when there are none, or when this user may not read them."""
         resource = DescribeConfigsRequestResource(
             resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else list(keys)
         )
@@ -213,7 +213,7 @@ class WireClient:
         return all(result.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED for result in answer.results)
 
     def offsets(self, partitions: Mapping[str, Sequence[int]], sentinel: int) -> dict[tuple[str, int], int]:
-        """The offset of a ListOffsets sentinel for each (topic, partition) that this broker leads."""
+        """The offset that a ListOffsets sentinel has in each (topic, partition) that this broker leads."""
         if self.version(ApiKey.LIST_OFFSETS) < _SINCE.get(sentinel, 1):
             return {}
         topics = [
@@ -233,8 +233,8 @@ class WireClient:
         }
 
     def log_sizes(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], int]:
-        """Bytes of this broker's logs of these partitions, or of all (DescribeLogDirs, KIP-113). Empty if that is
-        not served.
+        """Bytes of this broker's logs of these partitions, or of all (DescribeLogDirs, KIP-113). Empty if the broker
+        does not serve this request.
         """
         if self.version(ApiKey.DESCRIBE_LOG_DIRS) < 0:
             return {}

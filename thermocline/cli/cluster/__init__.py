@@ -1,4 +1,4 @@
-"""`thermocline cluster`: status and findings, forget; packages for moves and for restore.
+"""`thermocline cluster`: status, findings and forget, with packages for moves and for restore.
 
-Requests go to any broker, also to Apache Kafka's where its protocol has the request.
+Requests go to any broker. Apache Kafka's brokers work, too, for requests that Kafka's protocol has.
 """

@@ -1,6 +1,6 @@
 """Requests that change a cluster: reassignments (KIP-455), preferred leader elections (KIP-460), unregistration.
 
-Any broker may be asked, and Apache Kafka's too. A refusal of one partition is reported for that partition.
+Any broker may be asked, also a broker of Apache Kafka. A refusal of one partition is reported for that partition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PREFERRED: Final = 0
 MOVES_MAX: Final = 1_000
 """Partitions in one request: below the controller's limit for one commit."""
 _WHOLE: Final = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-_TIMEOUT_MS: Final = 8_000  # below the client's own
+_TIMEOUT_MS: Final = 8_000  # below the client's own timeout
 
 
 class Reassignment(NamedTuple):
@@ -56,8 +56,8 @@ class RetryLater(CommandFailed):
 
 
 def alter(client: WireClient, wanted: Mapping[Name, Sequence[int] | None]) -> dict[Name, MoveRefusal]:
-    """Start reassignments to these replicas, or cancel them (None). Returns the refusals. CommandFailed when all are
-    refused.
+    """Start reassignments to these replicas. None cancels a reassignment. Returns the refusals. Raises CommandFailed
+    when all are refused.
     """
     topics = [
         AlterPartitionReassignmentsRequestTopic(
@@ -117,9 +117,9 @@ def elect_preferred(client: WireClient, names: Iterable[Name]) -> dict[Name, Mov
 
 
 def unregister(client: WireClient, node: int, *, is_given_up: bool = False, broker_epoch: int | None = None) -> None:
-    """Remove a broker without session from the cluster. `is_given_up`: even if replicas are assigned to it (`cluster
-    forget`), unless it had a session after that of `broker_epoch` (None: unknown). A broker that is not registered is
-    no error.
+    """Remove a broker without session from the cluster. With `is_given_up` (`cluster forget`) the broker may have
+    replicas, but is not removed if it had a session after the session of `broker_epoch` (None: unknown). A broker that
+    is not registered is not an error.
     """
     epoch = NO_EPOCH if broker_epoch is None else broker_epoch
     request = UnregisterBrokerRequest(broker_id=node, is_given_up=is_given_up, broker_epoch=epoch)

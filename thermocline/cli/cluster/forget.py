@@ -1,6 +1,6 @@
 """`thermocline cluster forget`: gives up a node that does not come back.
 
-Prints what happens to each partition of the node first. Partitions without another complete replica come first, because
+First prints what happens to each partition of the node. Partitions without another complete replica come first, because
 they continue without the records that only this node may hold. If the node had another session after the listing, it is
 not given up.
 """
@@ -43,9 +43,9 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A partition without the node. `is_emptied`: no other in-sync replica, so it begins without the records that only
-    the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies (None: unknown, no
-    leader). `cold_bytes`: bytes in the bucket (None: unknown).
+    """A partition after the loss of the node. `is_emptied`: it has no other in-sync replica, so it begins without the
+    records that only the node may hold. `left`: in-sync replicas afterwards. `hot_bytes`: bytes a replacement copies
+    (None: unknown, no leader). `cold_bytes`: bytes in the bucket (None: unknown).
     """
 
     topic: str
@@ -58,7 +58,7 @@ class Loss:
 
 
 def plan(seen: ClusterState, node: int, sizes: Mapping[tuple[str, int], Bytes] | None = None) -> list[Loss]:
-    """Losses of the node's partitions, emptied ones first. Pure."""
+    """Losses of the node's partitions, emptied partitions first. Pure."""
     known = sizes or {}
     losses = [
         Loss(

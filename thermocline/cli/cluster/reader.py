@@ -26,7 +26,7 @@ from thermocline.cli.cluster.moves.copying import Copying
 from thermocline.cli.cluster.moves.plan import Assignment, Place
 from thermocline.cli.cluster.status import Cluster, ClusterState
 
-_ANSWER_S: Final = 3.0  # timeout of each broker; all are asked in parallel
+_ANSWER_S: Final = 3.0  # timeout of one broker; brokers are asked in parallel
 _ASKED_MAX: Final = 16  # at once
 _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 
@@ -65,7 +65,8 @@ class View:
 
 
 class ClusterReader:
-    """Reads one cluster repeatedly. If the brokers of `bootstrap` do not answer, those of an earlier read are asked."""
+    """Reads one cluster repeatedly. If the brokers of `bootstrap` do not answer, the brokers of an earlier read are
+    asked."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -73,11 +74,11 @@ class ClusterReader:
         self._http: dict[int, HttpAddress] = {}  # HTTP addresses by node, as of the last read
 
     def connect(self, timeout_s: float = 10.0) -> WireClient:
-        """Connect to the first broker that answers. BrokerUnreachable when none does."""
+        """Connect to the first broker that answers. Raises BrokerUnreachable when no broker answers."""
         return connect(",".join((self._bootstrap, *self._known)), timeout_s)
 
     def read(self) -> ClusterState:
-        """The cluster now, without sizes. BrokerUnreachable when no broker answers."""
+        """The cluster now, without sizes. Raises BrokerUnreachable when no broker answers."""
         with self.connect(_ANSWER_S) as client:
             metadata = client.metadata()
         self._known = [show_address(broker.host, broker.port) for broker in metadata.brokers]
@@ -95,7 +96,7 @@ class ClusterReader:
         return replace(seen, hidden=frozenset(one.node for one in answers if one.hidden))
 
     def read_with_sizes(self) -> View:
-        """The cluster now, with sizes. BrokerUnreachable when no broker answers."""
+        """The cluster now, with sizes. Raises BrokerUnreachable when no broker answers."""
         seen = self.read()
         moving: Mapping[Name, Reassignment] = {}
         if seen.cluster.version is None:  # by Metadata, which counts joining and leaving replicas as replicas
@@ -106,8 +107,8 @@ class ClusterReader:
         return View(seen, [Place(row.node, domain_of(row), row.active) for row in seen.brokers], held)
 
     def copies(self, seen: ClusterState) -> list[Copying]:
-        """Replicas that are being copied: new ones, and returned ones that are not in sync yet. Asks brokers only if
-        there are some.
+        """Replicas that are being copied: new replicas, and returned replicas that are not in sync yet. Asks brokers
+        only if there are any.
         """
         active = {row.node for row in seen.brokers if row.active}
         found = [
@@ -131,7 +132,7 @@ class ClusterReader:
             hot = sizes[name].hot
             done, lacks = copied.get((name, node)), lacking.get((name, node))
             if hot is not None and lacks is not None:
-                done = max(hot - lacks, 0)  # its log may have older bytes too
+                done = max(hot - lacks, 0)  # the replica's log may have older bytes too
             copies.append(
                 Copying(
                     *name,
@@ -145,7 +146,7 @@ class ClusterReader:
         return copies
 
     def bytes_of(self, seen: ClusterState, rows: Iterable[PartitionRow]) -> dict[Name, Bytes]:
-        """Sizes of these partitions, as their leaders report. Blocking; a request a broker."""
+        """Sizes of these partitions, as their leaders report. Blocking; sends one request per broker."""
         of_leader: dict[int | None, list[Name]] = {}
         for row in rows:
             of_leader.setdefault(row.leader, []).append((row.topic, row.partition))
@@ -163,7 +164,7 @@ class ClusterReader:
             status = get_json(address, "/status", list[PartitionTierStatus], _STATUS_S) or []
             return {(one.topic, one.partition): Bytes(one.hot_bytes, one.cold_bytes) for one in status}
         if seen.cluster.version is not None:
-            return {}  # ours, but without HTTP it is unknown how much of its disk is in the bucket
+            return {}  # our broker; only its HTTP port tells how many of its bytes are in the bucket
         try:
             with WireClient(broker.host, broker.port) as client:
                 return {name: Bytes(size) for name, size in client.log_sizes().items()}
@@ -185,7 +186,7 @@ def _ask(broker: MetadataResponseBroker) -> _Answer:
 
 
 def _newest_image(answers: list[_Answer]) -> ClusterStatus | None:
-    """The image of the broker with the newest version, because a cut-off broker has an old one."""
+    """The newest image of all brokers, because a broker that is cut off has an old image."""
     newest = [one for one in answers if one.own is not None and one.own.cluster is not None and one.http is not None]
     for answer in sorted(newest, key=_how_new, reverse=True):
         assert answer.http is not None
@@ -202,7 +203,8 @@ def _how_new(answer: _Answer) -> tuple[int, int]:
 def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[int, str]) -> ClusterState:
     own = {one.node: one.own for one in answers if one.own is not None}
     standings = {node: status.cluster for node, status in own.items() if status.cluster is not None}
-    # A broker has known the controller since it applied its first image, the controller itself since its claim.
+    # A broker has known the controller since it applied its first image; the controller has known itself since its
+    # claim.
     known_for = [one.controller_for_ms for one in standings.values() if one.controller_epoch == image.controller_epoch]
     cluster = Cluster(
         image.cluster_id,
@@ -280,7 +282,7 @@ def copied_bytes(brokers: Iterable[BrokerRow], wanted: Mapping[int, Sequence[Nam
 
 
 def domain_of(broker: BrokerRow) -> str:
-    """Fault domain (R15): its rack, else its machine, else itself."""
+    """The broker's fault domain (R15): its rack, otherwise its machine, otherwise itself."""
     if broker.rack is not None:
         return f"rack {broker.rack}"
     return f"boot {broker.machine}" if broker.machine else f"node {broker.node}"

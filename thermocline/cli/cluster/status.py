@@ -27,8 +27,8 @@ STORE_AWAY: Final = "store_unreachable"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Epoch and version None: unknown. `controller_for_ms`: time since the controller's claim, or since a broker first
-    saw this controller.
+    """Epoch and version are None if unknown. `controller_for_ms`: time since the controller's claim, or since a broker
+    first saw this controller.
     """
 
     cluster_id: str | None
@@ -42,10 +42,10 @@ class Cluster:
 class ClusterState:
     """The state of a cluster at one moment.
 
-    By node: `silent`: reason why it did not answer; `standings` and `conditions`: its own report of its place in the
-    cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`: it answers, and this
-    user may not know its HTTP port; `read_only`: it belongs to no cluster and reads the bucket of one. `copies`:
-    replicas that are being copied.
+    These fields are by node. `silent`: the reason why it did not answer; `standings` and `conditions`: its own report
+    of its place in the cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`:
+    it answers, and this user may not know its HTTP port; `read_only`: it belongs to no cluster and reads the bucket of
+    one. `copies`: replicas that are being copied.
     """
 
     cluster: Cluster
@@ -60,7 +60,7 @@ class ClusterState:
     copies: Sequence[Copying] = ()
 
     def store_reachable(self, node: int) -> bool | None:
-        """None: unknown."""
+        """Whether the node reaches the store; None if unknown."""
         held = self.conditions.get(node)
         return None if held is None else all(one.name != STORE_AWAY for one in held)
 

@@ -76,7 +76,7 @@ def _constant(state: str) -> str:
 
 
 def delete_groups(arguments: argparse.Namespace) -> int:
-    """Delete each; CommandFailed after all were tried if one was refused."""
+    """Delete each group. If one is refused, the others are still deleted, and CommandFailed is raised."""
     from confluent_kafka import KafkaException
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing, plainly

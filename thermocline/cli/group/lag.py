@@ -47,7 +47,7 @@ class LagReader:
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """One partition. `reader` None: no member reads it."""
+    """One partition. `reader` is None if no member reads it."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group at one moment. `members`: their number, also those without partitions."""
+    """A group at one moment. `members`: the number of members, with those that have no partitions."""
 
     group: str
     state: str
@@ -88,7 +88,7 @@ def rows_of(
 
 
 def state_name(state: Any) -> str:
-    """As Kafka's tools print it: PREPARING_REBALANCING becomes PreparingRebalance."""
+    """A state as Kafka's tools print it: PREPARING_REBALANCING becomes PreparingRebalance."""
     words = state.name.replace("REBALANCING", "REBALANCE").split("_")
     return "".join(word.capitalize() for word in words)
 

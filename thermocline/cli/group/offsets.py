@@ -82,7 +82,7 @@ def end_offsets(admin: AdminClient, places: Iterable[Place]) -> dict[Place, int]
 
 
 def partitions_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, list[int]]:
-    """The partitions of each topic. CommandFailed for an unknown topic."""
+    """The partitions of each topic. Raises CommandFailed for an unknown topic."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
 
     with failing("listing topics"):

@@ -73,7 +73,7 @@ def _datetime(text: str) -> Instant:
 
 
 def _topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """`orders` or `orders:0,2`, as in Kafka's tool; without partitions: all."""
+    """Parse `orders` or `orders:0,2`, as in Kafka's tool. Without numbers, all partitions are meant."""
     topic, colon, indexes = text.partition(":")
     parts = indexes.split(",") if colon else []
     if not topic or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):

@@ -31,7 +31,7 @@ def add_spark(parser: argparse._ActionsContainer) -> None:
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Data loss is exit 4."""
+    """Turn DataLoss into CommandFailed with exit 4."""
     try:
         yield
     except Exception as failed:
@@ -46,7 +46,7 @@ def job_errors() -> Iterator[None]:
 def maybe_session(
     app_name: str | None, master: str | None, progress: ProgressLine, *, verbose: bool
 ) -> Iterator[SparkSession | None]:
-    """A session for the length of a command; None without a name."""
+    """A Spark session for the length of a command; None if `app_name` is None."""
     if app_name is None:
         yield None
         return
@@ -86,7 +86,7 @@ def jvm_output() -> Iterator[IO[bytes]]:
 
 @contextmanager
 def stderr_to(file: IO[bytes] | None) -> Iterator[None]:
-    """Processes started meanwhile write their stderr to `file`. None: no change."""
+    """Processes that start meanwhile write their stderr to `file`. None changes nothing."""
     if file is None:
         yield
         return

@@ -69,7 +69,8 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 class _Given:
-    """Whether the group assigned partitions to this member. It has none if there are more members than partitions."""
+    """Whether the group assigned partitions to this member. A member has no partition if there are more members than
+    partitions."""
 
     once = False
 
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandFailed(
             "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
         )
-    if not is_topic_name(arguments.topic):  # "^…" is a pattern for librdkafka, and it waits for invalid names
+    if not is_topic_name(arguments.topic):  # librdkafka takes "^…" as a pattern, and waits for invalid names
         raise CommandFailed(f"topic {arguments.topic}: a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..")
     defaults = _consumer_config(arguments)
     consumer = make_client(Consumer, arguments.bootstrap_server, defaults, arguments.extra, _DECIDED)
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _consumer_config(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
-        # As kafka-console-consumer: an ACL for it has the prefix console-consumer-. Nothing is committed.
+        # The same prefix as kafka-console-consumer, so that one ACL for the prefix covers both. Nothing is committed.
         "group.id": arguments.group or f"console-consumer-{secrets.randbelow(100_000)}",
         "enable.partition.eof": True,
         "enable.auto.commit": False,
@@ -140,7 +141,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
             if error is None:
                 if left == 0:
                     break
-                assert index is not None and offset is not None  # None only in events without a record
+                assert index is not None and offset is not None  # None only for events without a record
                 out.write(render(message))
                 ended.discard(index)
                 printed[index] = offset + 1
@@ -156,7 +157,7 @@ def _print_records(consumer: Consumer, arguments: argparse.Namespace, partitions
         if arguments.group is not None and printed:
             _commit(consumer, arguments, printed)
         if not printed and _reader_left(out):
-            raise BrokenPipeError  # without this the end would be noticed only at the next write
+            raise BrokenPipeError  # otherwise only the next write would notice the end
         unread = _unread(consumer, ended, partitions)
         if arguments.exit_at_end and unread is not None and not unread:
             undecided.tell()

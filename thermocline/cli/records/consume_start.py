@@ -54,7 +54,8 @@ def parse_start(text: str) -> Start:
 
 
 def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) -> list[TopicPartition]:
-    """Each partition (or the given one) with its start offset. CommandFailed when it does not exist."""
+    """Each partition (or the given one) with its start offset. Raises CommandFailed when the topic or partition does
+    not exist."""
     from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
@@ -92,7 +93,7 @@ def _at_time(consumer: Consumer, topic: str, indexes: Sequence[int], ms: int) ->
 
 
 def _near(consumer: Consumer, partition: TopicPartition, start: At | BeforeEnd) -> int:
-    """That offset, or the nearest existing one with a note; the client's own reset would be silent."""
+    """The offset, or the nearest existing offset with a note. The client's own reset would be silent."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing
 
     where = f"{partition.topic}-{partition.partition}"

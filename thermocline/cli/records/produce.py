@@ -1,6 +1,6 @@
 """`thermocline produce`: turns lines of stdin into records through the stock producer. Flags have kcat's letters.
 
-Exit 0 means that every record was acknowledged. A topic that the broker creates for it is reported.
+Exit 0 means that every record was acknowledged. If the broker creates the topic, the command reports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
 _DELIVERY_TIMEOUT_MS = 60_000
-_TIMEOUT_NAMES = ("message.timeout.ms", "delivery.timeout.ms")  # the second is the first one's alias
+_TIMEOUT_NAMES = ("message.timeout.ms", "delivery.timeout.ms")  # the second name is an alias of the first
 _FLUSH_MARGIN_S = 5.0  # librdkafka checks for late records once a second
 _DEFAULTS = {
     "linger.ms": 5,
@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_topic(producer: Producer, arguments: argparse.Namespace) -> None:
-    """Note if the broker creates the topic; CommandFailed when it does not, or the partition does not exist."""
+    """Print a note if the broker creates the topic. Raises CommandFailed when the topic or the partition does not
+    exist."""
     from thermocline.cli.clients.stock import created_topic, require_broker
 
     found = require_broker(producer, arguments.bootstrap_server).topics.get(arguments.topic)

@@ -26,7 +26,7 @@ class ProduceOutcome:
         self.lines = 0  # handed to the client so far
         self.acknowledged = 0
         self.refused = 0
-        self.left = 0  # without an answer at the end
+        self.left = 0  # lines without an answer at the end
         self.read_to_end = True
         self.interrupted = False
         self._first: tuple[int, KafkaError, int] | None = None  # line, why, bytes of its value
@@ -41,13 +41,14 @@ class ProduceOutcome:
             self._progress.show(f"{self.acknowledged} records acknowledged")
 
     def refuse(self, line: int, error: KafkaError, value_bytes: int) -> None:
-        """A record was refused. The first one in stdin is reported."""
+        """A record was refused. The first refused record in stdin is reported."""
         self.refused += 1
         if self._first is None or line < self._first[0]:
             self._first = (line, error, value_bytes)
 
     def report(self, bootstrap: str, topic: str) -> int:
-        """The exit code. CommandFailed names the first refused line, the reason, and how many others were refused."""
+        """The exit code. Raises CommandFailed with the first refused line, the reason, and the number of other refused
+        lines."""
         self._progress.done()
         if self._first is not None:
             raise CommandFailed(self._refusal(bootstrap, topic, *self._first))
@@ -80,7 +81,7 @@ class ProduceOutcome:
 
 
 def _why_late(bootstrap: str, topic: str) -> str:
-    """`; reason` if the broker or the topic's configs explain a timeout; else ""."""
+    """`; reason` if the broker or the topic's configs explain a timeout; otherwise ""."""
     if reason := broker_reason(bootstrap, topic):
         return reason
     unmet = unmet_replicas(bootstrap, topic)

@@ -37,11 +37,11 @@ def json_record(message: Message) -> bytes:
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    """In order. CommandFailed when a name is not UTF-8, which the client library cannot read."""
+    """The headers in order. Raises CommandFailed when a name is not UTF-8, which the client library cannot read."""
     try:
         return cast(
             "list[tuple[str, bytes | None]]", message.headers() or []
-        )  # its stub allows types that only producers give
+        )  # the stub also has types that only a producer gives
     except SystemError as failed:
         if not isinstance(failed.__cause__, UnicodeDecodeError):
             raise
@@ -89,7 +89,7 @@ def renderer(template: str) -> Callable[[Message], bytes]:
         at = found.end()
     parts += _literal(template[at:])
     if parts == [_TOKENS["%s"], _TOKENS["\\n"]]:
-        return lambda message: (message.value() or b"") + b"\n"  # the default, without the loop
+        return lambda message: (message.value() or b"") + b"\n"  # the default format, without the loop
     return lambda message: b"".join(part(message) for part in parts)
 
 

@@ -25,10 +25,11 @@ class Layout(NamedTuple):
 
 
 def count_of(text: str | None, layout: Layout, first: int, cores: int, data_dir: str) -> int | None:
-    """How many brokers to start below `data_dir`; None: one, in the directory itself, without a supervisor.
+    """The number of brokers to start below `data_dir`. None means one broker in the directory itself, without a
+    supervisor.
 
-    `text`: the value of --brokers. ConfigError when it contradicts the directory, because records that only a left-out
-    broker has would be unavailable.
+    `text`: the value of --brokers. Raises ConfigError when it contradicts the directory, because records that only a
+    left-out broker has would be unavailable.
     """
     if layout.single:
         if text not in (None, AUTO, "1"):

@@ -1,7 +1,7 @@
 """Plan of `serve --brokers N`: the arguments of each of N brokers on one machine. Pure.
 
-Broker `i` lives in `DIR/broker-<id>`, on ports `i` above the first one's (0 stays 0), with a share of the memory and
-disk limits.
+Broker `i` lives in `DIR/broker-<id>`, on the first broker's ports plus `i` (port 0 stays 0), with a share of the memory
+and disk limits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ListenAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One of several brokers. `listeners` and `http` are values of its flags; `addresses`: those with a fixed port,
-    which must be free.
+    """One of several brokers. `listeners` and `http` are values of its flags; `addresses`: its addresses with a fixed
+    port, which must be free.
     """
 
     node_id: int
@@ -50,8 +50,8 @@ class Child:
         return ("serve", *own, *http, *self.others, "--supervised")
 
     def at_addresses(self, ready: Mapping[str, str]) -> Child:
-        """The same broker for a restart on the addresses of its ready line, which clients keep, and without
-        --take-over.
+        """The same broker for a restart, without --take-over. It gets the addresses of its ready line, because clients
+        keep these.
         """
         name = self.listeners.partition("://")[0]
         listeners = ready.get("listeners") or f"{name}://{ready['kafka']}"
@@ -60,9 +60,9 @@ class Child:
 
 
 def plan(config: BrokerConfig, given: argparse.Namespace, count: int) -> tuple[Child, ...]:
-    """The brokers, in order. `config`: that of a single broker; `given`: its flags.
+    """The brokers, in order. `config`: the configuration of a single broker; `given`: its flags.
 
-    ConfigError for node ids and ports that do not exist or would be used twice.
+    Raises ConfigError for node ids and ports that do not exist or would be used twice.
     """
     if config.node_id + count - 1 > INT32_MAX:
         raise ConfigError(f"--node-id {config.node_id} leaves no numbers for {count} brokers")
@@ -148,8 +148,8 @@ def _port(first: int, index: int, flag: str) -> int:
 
 
 def _check_ports(children: Sequence[Child]) -> None:
-    """ConfigError for a port used twice on one host. Conflicts under different names of one host are found when ports
-    are bound.
+    """Raises ConfigError for a port used twice on one host. Conflicts under different names of one host are found when
+    ports are bound.
     """
     seen: dict[tuple[str, int], tuple[int, str]] = {}
     for child in children:
@@ -163,7 +163,7 @@ def _check_ports(children: Sequence[Child]) -> None:
 
 
 def ready_line(children: Sequence[Child], ready: Mapping[int, Mapping[str, str]], data_dir: str) -> str:
-    """The ready line of all of them: addresses are lists (cli.md)."""
+    """The ready line of all brokers: addresses are lists (cli.md)."""
     lines = [ready[child.node_id] for child in children]
 
     def every(name: str) -> str:

@@ -56,11 +56,11 @@ def register(nouns: Subparsers[Parser]) -> None:
         help="TLS, logins and ACLs: makes a CA, certificates and the user 'admin' at the first start",
     )
     add("--join", metavar="FILE", help="with --secure, the join.properties of a broker whose cluster this one joins")
-    add("--secured-by", metavar="DIR", help=argparse.SUPPRESS)  # of one of --brokers N: the common data directory
+    add("--secured-by", metavar="DIR", help=argparse.SUPPRESS)  # for one of --brokers N: the common data directory
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="format of the lines on stderr")
     add("--log-level", choices=_LEVELS, default="info", help="lowest level that is logged (default info)")
-    add("--supervised", action="store_true", help=argparse.SUPPRESS)  # one of --brokers N: ends with its standard input
+    add("--supervised", action="store_true", help=argparse.SUPPRESS)  # for one of --brokers N: ends with its stdin
     serve.set_defaults(run=_run)
 
 

@@ -1,7 +1,7 @@
 """Log lines on stderr: text for people, JSON for collectors, with a rate limit. Times are UTC, in milliseconds.
 
-With several brokers each line names its broker. One line of code logs at most `LINES_MAX` lines a minute; the next line
-says how many were left out. Audit lines have a separate limit (`broker.security.audit`).
+With several brokers each line names its broker. One line of code logs at most `LINES_MAX` lines per minute; the next
+line says how many lines were left out. Audit lines have a separate limit (`broker.security.audit`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time level logger message`, and `exception` and `broker` if present."""
+    """One JSON object per line: `time level logger message`, and `exception` and `broker` if present."""
 
     def __init__(self, broker: str | None = None) -> None:
         super().__init__()

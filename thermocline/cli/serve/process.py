@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def brokers_wanted(asked: str | None, config: BrokerConfig) -> int | None:
-    """How many brokers --brokers asks for; None: this process is the only one. Raises ConfigError."""
+    """The number of brokers that --brokers asks for; None if this process is the only broker. Raises ConfigError."""
     from thermocline.cli.serve.brokers_found import cores, count_of, layout_of
 
     return count_of(asked, layout_of(config.data_dir), config.node_id, cores(), config.data_dir)
@@ -79,7 +79,7 @@ def warn_of_one_disk(config: BrokerConfig) -> None:
 
 class Configuration:
     """The broker's configuration, from flags, environment and file. A reload reads the file again, over the same
-    defaults. Raises ConfigError; CommandFailed for an unreadable file.
+    defaults. Raises ConfigError, or CommandFailed for an unreadable file.
     """
 
     def __init__(self, arguments: argparse.Namespace, environment: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ class Configuration:
         return resolve(self.flags, self._sets, self._environment, self._text, judged, defaults)
 
     def again(self) -> BrokerConfig:
-        """The configuration as the file is now."""
+        """The configuration, after the file was read again."""
         from broker.config.sources import ConfigError
 
         try:
@@ -130,12 +130,12 @@ class Configuration:
 
 
 def configure(arguments: argparse.Namespace, environment: Mapping[str, str]) -> BrokerConfig:
-    """The configuration of a start. ConfigError; CommandFailed for an unreadable file."""
+    """The configuration of a start. Raises ConfigError, or CommandFailed for an unreadable file."""
     return configured(arguments, Configuration(arguments, environment))
 
 
 def configured(arguments: argparse.Namespace, configuration: Configuration) -> BrokerConfig:
-    """As `configure`, from `configuration`; with --secure, keys and certificates are made where they are missing."""
+    """As `configure`, from `configuration`. With --secure, missing keys and certificates are made."""
     from broker.config.places import nested
     from broker.config.sources import ConfigError
     from coldstore.url import DirectoryUrl, parse_bucket_url
@@ -183,7 +183,7 @@ def check_certificates(config: BrokerConfig) -> None:
 
 
 def _refuse_unsecured(config: BrokerConfig) -> None:
-    """Refuse to serve a directory of --secure without authentication after a forgotten flag."""
+    """Refuse to serve a secured directory without authentication if --secure was forgotten."""
     from pathlib import Path
 
     from thermocline.cli.serve.secure.layout import authority_file, is_secured
@@ -228,8 +228,8 @@ def set_up_logging(log_format: str, level: str, broker: str | None = None) -> No
 def run_broker(
     config: BrokerConfig, *, ends_with_input: bool = False, reread: Callable[[], BrokerConfig] | None = None
 ) -> int:
-    """Run `broker.app.run` with the real seams and signal handlers; its exit code. `ends_with_input`: the end of
-    stdin stops it. `reread`: the configuration as its file is now, for a reload.
+    """Run `broker.app.run` with the real seams and signal handlers; returns its exit code. `ends_with_input`: the end
+    of stdin stops it. `reread` reads the configuration again, for a reload.
     """
     from broker.app import run as run_app
     from seams.clock import SystemClock
@@ -268,7 +268,7 @@ def run_broker(
 
 class HangUp:
     """Handles SIGHUP: reloads, or stops if the terminal of the start is gone and the process was not started by
-    `nohup`. Made before a handler is installed.
+    `nohup`. It must be made before a handler is installed.
     """
 
     def __init__(self, reload: Callable[[], None], stop: Callable[[], None]) -> None:

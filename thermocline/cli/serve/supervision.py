@@ -3,7 +3,7 @@ monotonic seconds.
 
 The first broker is ready before the others start for the first time, because it may have to create the cluster. A
 broker that ended restarts with growing delays. An exit code that needs a person (configuration, refused, storage
-failed) ends all with that code. While the brokers end, none starts.
+failed) ends all brokers with that code. While the brokers end, no broker starts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ STEADY_S: Final = 60.0
 
 
 class Do(Enum):
-    START = "start"  # this broker
-    ANNOUNCE = "announce"  # all serve
-    STOP = "stop"  # this broker
-    END = "end"  # none runs any more: leave with `exit_code`
+    START = "start"  # has a `node_id`
+    ANNOUNCE = "announce"  # say that all brokers serve
+    STOP = "stop"  # has a `node_id`
+    END = "end"  # no broker runs any more: leave with `exit_code`
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`node_id` with START and STOP."""
+    """A command for the supervisor."""
 
     do: Do
     node_id: int = -1
@@ -67,7 +67,7 @@ class Supervision:
 
     @property
     def due_s(self) -> float | None:
-        """When `due` has something to start; None: never."""
+        """The time when `due` has something to start; None if never."""
         return min((one.due_s for one in self._brokers.values() if one.due_s is not None), default=None)
 
     def begin(self) -> list[Command]:
@@ -88,7 +88,7 @@ class Supervision:
         return found
 
     def exited(self, node_id: int, code: int, now_s: float) -> list[Command]:
-        """Its process ended; a `code` below zero is a signal."""
+        """The broker's process ended; a `code` below zero is a signal."""
         broker = self._brokers[node_id]
         if broker.ready_s is not None and now_s - broker.ready_s >= STEADY_S:
             broker.delay_s = BACKOFF_S_MIN
@@ -133,6 +133,6 @@ class Supervision:
         return [Command(Do.STOP, broker.node_id) for broker in now]
 
     def _note(self, code: int) -> None:
-        """The first unclean exit code is that of all."""
+        """Keep the first unclean exit code as the exit code of all."""
         if self.exit_code == Exit.DONE and code != Exit.DONE:
             self.exit_code = code if code > 0 else Exit.FAILED

@@ -1,8 +1,8 @@
 """Supervisor of `thermocline serve --brokers N`: runs N brokers in child processes.
 
-`supervision` decides; this module performs. Every address must be free before the first broker starts (D58). A child
+`supervision` decides, and this module acts. Every address must be free before the first broker starts (D58). A child
 stops cleanly when its stdin pipe closes, so none outlives the supervisor. Terminal signals reach only the supervisor; a
-second one ends all at once.
+second signal ends all brokers at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 log = logging.getLogger("thermocline.brokers")
 
-_AT_ONCE_S: Final = 5.0  # from the second signal to SIGKILL
+_AT_ONCE_S: Final = 5.0  # time from the second signal to SIGKILL
 
 
 def run_many(config: BrokerConfig, given: argparse.Namespace, count: int) -> int:
-    """Run `count` brokers until a signal; the exit code. ConfigError or CommandFailed: none was started."""
+    """Run `count` brokers until a signal; returns the exit code. If it raises ConfigError or CommandFailed, no broker
+    was started."""
     children = plan(config, given, count)
     return asyncio.run(_serve(children, config.data_dir))
 
@@ -44,7 +45,7 @@ async def _serve(children: Sequence[Child], data_dir: str) -> int:
 
 
 async def _check_addresses(children: Sequence[Child]) -> None:
-    """CommandFailed, exit 3, when a needed address is in use."""
+    """Raises CommandFailed, exit 3, when a needed address is in use."""
     bound = []
     try:
         for child in children:
@@ -166,11 +167,12 @@ class _Supervisor:
         self._machine.exit_code = Exit.FAILED
         for process in self._processes.values():
             self._close_input(process)
-        self._send(signal.SIGTERM)  # a child's second signal
+        self._send(signal.SIGTERM)  # the child's second signal, after the end of its stdin
         asyncio.get_running_loop().call_later(_AT_ONCE_S, self._send, signal.SIGKILL)
 
     def _reload(self) -> None:
-        """Each broker reads its files again. One that starts does so anyway, and may not have its handler yet."""
+        """Make each serving broker read its files again. A starting broker reads them anyway, and may not have its
+        signal handler yet."""
         for node_id in self._serving:
             self._send_to(self._processes[node_id], signal.SIGHUP)
 

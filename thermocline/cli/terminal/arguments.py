@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n(see {self.prog} --help)\n")
 
 
-Subparsers = argparse._SubParsersAction  # the only name argparse has for it
+Subparsers = argparse._SubParsersAction  # argparse has no public name for this class
 Run = Callable[[argparse.Namespace], int]
 
 

@@ -12,20 +12,20 @@ def can_ask() -> bool:
 
 
 def require_terminal() -> None:
-    """CommandFailed (usage) without a terminal."""
+    """Raises CommandFailed (usage) if there is no terminal."""
     if not can_ask():
         raise CommandFailed("no terminal to ask on: add --yes", Exit.USAGE)
 
 
 def confirm(question: str, name: str) -> None:
-    """Ask on stderr; CommandFailed unless `name` is typed."""
+    """Ask on stderr. Raises CommandFailed unless `name` is typed."""
     print(f"{question} Type its name: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise CommandFailed(f"{name} was not typed: nothing was changed")
 
 
 def agree(question: str) -> None:
-    """Ask on stderr, for reversible changes; CommandFailed unless the answer is yes."""
+    """Ask on stderr, for reversible changes. Raises CommandFailed unless the answer is yes."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandFailed("nothing was changed")

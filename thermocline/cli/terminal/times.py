@@ -15,7 +15,7 @@ from logformat.errors import InvalidRequest
 from thermocline.cli.terminal.output import note
 
 TIME_HELP: Final = "@ms since 1970 or @2026-11-01T08:30 (local time; Z or +01:00 at its end names another zone)"
-_DAY_AND_ZONE: Final = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:?\d\d)")  # Python requires the time of day
+_DAY_AND_ZONE: Final = re.compile(r"(\d{4}-\d\d-\d\d)(Z|[+-]\d\d:?\d\d)")  # Python accepts no zone without a time
 _MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 _LIKE_SECONDS: Final = range(10**9, 10**10)  # as seconds 2001 to 2286, as milliseconds 12 to 116 days after 1970
 

@@ -16,8 +16,8 @@ _HOME, _END_LINE, _END_SCREEN = "\x1b[H", "\x1b[K\n", "\x1b[J"  # overwrite with
 
 
 def fitting(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """The lines that fit a terminal of `rows`, counting wrapped lines, so that the head does not scroll away. 0
-    rows: unknown.
+    """The lines that fit a terminal of `rows`, counting wrapped lines, so that the head does not scroll away. `rows` is
+    0 if unknown.
     """
     height = [max(-(-len(line) // columns), 1) if columns > 0 else 1 for line in lines]
     if rows <= 0 or sum(height) < rows:  # the cursor needs a row

@@ -11,7 +11,7 @@ MIN_IN_SYNC = "min.insync.replicas"
 
 
 def broker_reason(bootstrap: str, topic: str) -> str:
-    """`; reason` from a Thermocline broker about itself and the topic; "" without one."""
+    """`; reason` from a Thermocline broker about itself and the topic; "" if there is none."""
     from thermocline.cli.clients.wire_client import BrokerUnreachable
     from thermocline.cli.tier.reader import TierReader
 
@@ -28,7 +28,7 @@ def broker_reason(bootstrap: str, topic: str) -> str:
 
 def unmet_replicas(bootstrap: str, topic: str) -> str:
     """A sentence if a partition has fewer in-sync replicas than acks=all needs: clients then retry until they time out,
-    without a message. Else "", also if the broker does not answer.
+    without a message. Otherwise "", also if the broker does not answer.
     """
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import TOPIC_RESOURCE, BrokerUnreachable
@@ -45,7 +45,7 @@ def unmet_replicas(bootstrap: str, topic: str) -> str:
 
 def too_few(topic: str, wanted: str | None, in_sync: int, replicas: int) -> str:
     """A sentence if acks=all needs more in-sync replicas (the smaller of `min.insync.replicas` and `replicas`) than
-    there are; else "".
+    there are; otherwise "".
     """
     if wanted is None or min(int(wanted), replicas) <= in_sync:
         return ""

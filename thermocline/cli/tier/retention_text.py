@@ -36,7 +36,7 @@ def _limits(configs: Mapping[str, str | None], time_name: str, size_name: str) -
 
 
 def _number(configs: Mapping[str, str | None], name: str) -> int | None:
-    """The limit; -2 in `local.retention.*` follows the total one."""
+    """The limit's value; -2 in `local.retention.*` means the total limit."""
     text = configs.get(name)
     value = None if text is None else int(text)
     if value == -2 and name.startswith("local."):

@@ -1,7 +1,7 @@
 """`thermocline tier seal`: one POST to each broker, and progress on stderr.
 
-It reports "everything is in the bucket" only if every broker was asked, every partition has a leader, and the topic it
-was asked for is tiered. A wait without progress says why.
+It reports "everything is in the bucket" only if every broker was asked, every partition has a leader, and the requested
+topic is tiered. A wait without progress says why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _NAMED_MAX: Final = 3
 
 
 def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
-    """Seal and copy a topic (None: all). With `wait`, return when it is in the bucket; CommandFailed when it is not."""
+    """Seal and copy a topic (None: all). With `wait`, return when the topic is in the bucket. Raises CommandFailed when
+    a part of the topic is not there."""
     source = TierReader(bootstrap, topic, None)
     if topic is not None:
         source.read()  # raises for a mistyped name

@@ -1,7 +1,7 @@
 """The rows of `tier status`, merged from the protocol, the brokers' HTTP ports and the bucket. Pure.
 
-The JSON names are a contract. Offsets come from ListOffsets, so Apache Kafka gives the same row. Fields known to HTTP
-or the bucket only are None without them.
+The JSON names are a contract. Offsets come from ListOffsets, so Apache Kafka gives the same row. Fields that only HTTP
+or the bucket knows are None without that source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One partition, fields in printed order. Offsets; bytes; milliseconds; None = unknown."""
+    """One partition, fields in printed order. Values are offsets, bytes or milliseconds; None = unknown."""
 
     topic: str
     partition: int
@@ -76,7 +76,7 @@ def rows(
             leader=leader if leader >= 0 else None,
             log_start_offset=offsets.earliest.get(partition),
             local_log_start_offset=offsets.earliest_local.get(partition),
-            remote_end_offset=None if tiered is None else tiered + 1,  # -5 answers the last offset, -1 for none
+            remote_end_offset=None if tiered is None else tiered + 1,  # sentinel -5 gives the last offset, -1 for none
             high_watermark=offsets.latest.get(partition),
             local_bytes=local_bytes.get(partition),
         )
@@ -149,7 +149,7 @@ def picture(found: Sequence[StatusRow]) -> str:
 
 
 def _compaction(row: StatusRow) -> str:
-    """Gain and cost of the next compaction of the bucket; empty without one."""
+    """Gain and cost of the next compaction of the bucket; empty if there is none."""
     if not row.stale_bytes and not row.replaced_bytes:
         return ""
     said = [f"{show_size(row.replaced_bytes or 0)} of replaced objects are kept until their grace ends"]
@@ -163,7 +163,8 @@ def _compaction(row: StatusRow) -> str:
 
 
 def broker_lines(broker: BrokerStatus) -> list[str]:
-    """A line of figures; then one for each condition, worst first, and for each cause that blocks copying."""
+    """A line of figures, then a line for each condition, worst first, then a line for each cause that blocks
+    copying."""
     who = f"broker {broker.node_id}"
     figures = [
         f"chunk cache {show_size(broker.cache_bytes)} of {show_size(broker.cache_limit_bytes)}, "

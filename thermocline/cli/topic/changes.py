@@ -1,6 +1,6 @@
 """`thermocline topic alter` and `delete`.
 
-`alter` sets configs all or none, and adds partitions only after the broker validated both. Partitions cannot be
+`alter` sets all configs or none, and adds partitions only after the broker validated both changes. Partitions cannot be
 removed.
 """
 
@@ -48,7 +48,7 @@ def register(verbs: Subparsers[Parser]) -> None:
 
 
 def alter_topic(arguments: argparse.Namespace) -> int:
-    """Set and reset configs, all or none; then add partitions."""
+    """Set and reset all configs or none, then add partitions."""
     from thermocline.cli.clients.stock import connected_admin
 
     count = arguments.partitions

@@ -1,7 +1,8 @@
 """`thermocline topic list`: names, partitions, and bytes of each topic in both tiers.
 
-JSON names: `topic partitions local_bytes cold_bytes`. Local bytes are the leaders' (DescribeLogDirs, so Apache Kafka's
-too); cold bytes come from the HTTP port. A topic with an unknown partition shows null, not a partial sum.
+JSON names: `topic partitions local_bytes cold_bytes`. Local bytes are those of the leaders (by DescribeLogDirs, which
+Apache Kafka has too); cold bytes come from the HTTP port. If a partition's bytes are unknown, its topic shows null, not
+a partial sum.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TopicSize:
 def sizes(
     topics: Mapping[str, Iterable[int]], local_bytes: Mapping[Partition, int], cold_bytes: Mapping[Partition, int]
 ) -> list[TopicSize]:
-    """One row a topic, sorted by name; `topics` has the partitions of each."""
+    """One row per topic, sorted by name; `topics` has the partitions of each."""
     return [
         TopicSize(name, len(indexes), _sum(name, indexes, local_bytes), _sum(name, indexes, cold_bytes))
         for name, indexes in sorted((name, list(indexes)) for name, indexes in topics.items())

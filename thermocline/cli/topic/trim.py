@@ -74,8 +74,8 @@ class PartitionTrim:
 
 
 def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) -> list[PartitionTrim]:
-    """The trims for `new_starts`, without unchanged partitions. CommandFailed when a partition ends before its new
-    start, or has no leader that answers.
+    """The trims for `new_starts`, without unchanged partitions. Raises CommandFailed when a partition ends before its
+    new start, or when no leader of it answers.
     """
     cuts, beyond = [], []
     for row in found:
@@ -176,7 +176,7 @@ def picture(cuts: Sequence[PartitionTrim]) -> str:
 
 
 def _delete(admin: AdminClient, topic: str, cuts: Sequence[PartitionTrim]) -> None:
-    """CommandFailed when a partition refused, after all were heard."""
+    """Delete in all partitions. Raises CommandFailed afterwards if a partition refused."""
     from confluent_kafka import KafkaException, TopicPartition
 
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, failing, plainly

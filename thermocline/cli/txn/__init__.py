@@ -1,1 +1,1 @@
-"""`thermocline txn`: transactions at their coordinators, and hanging ones in partitions (KIP-664)."""
+"""`thermocline txn`: transactions at their coordinators, and hanging transactions in partitions (KIP-664)."""

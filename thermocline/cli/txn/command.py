@@ -1,6 +1,6 @@
-"""`thermocline txn`: lists and describes transactions, and aborts one that no coordinator knows (KIP-664).
+"""`thermocline txn`: lists and describes transactions, and aborts a transaction that no coordinator knows (KIP-664).
 
-Stock Python clients have no such requests. They run against Apache Kafka too.
+Stock Python clients have no such requests. The commands work with Apache Kafka too.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class TransactionRow:
 
 
 def _brokers(bootstrap: str) -> Iterator[tuple[int, WireClient]]:
-    """A connection to each broker in turn. CommandFailed when one does not serve transactions."""
+    """A connection to each broker in turn. Raises CommandFailed when a broker does not serve transactions."""
     from broker.wire.apis import ApiKey
     from thermocline.cli.clients.connections import connect
     from thermocline.cli.clients.wire_client import WireClient
@@ -118,8 +118,8 @@ def _brokers(bootstrap: str) -> Iterator[tuple[int, WireClient]]:
 def listed(
     bootstrap: str, states: list[str], producer_ids: list[int], longer_than_s: int | None = None
 ) -> list[TransactionRow]:
-    """Transactions of all coordinators, by id. CommandFailed while one is loading, because an incomplete list would
-    look complete."""
+    """Transactions of all coordinators, by id. Raises CommandFailed while a coordinator is loading, because an
+    incomplete list would look complete."""
     from broker.error_codes import ErrorCode
     from broker.wire.apis import ApiKey
     from broker.wire.messages import ListTransactionsRequest, ListTransactionsResponse

@@ -1,7 +1,7 @@
 """`thermocline user`: add, list, delete users of SCRAM (`kafka-configs.sh --alter --add-config SCRAM-…`).
 
-A password is never an argument, where other users of the machine would see it: it comes from a file, from the terminal,
-or is generated and printed once. The client salts it; the broker never gets it.
+A password is never an argument, because other users of the machine would see it. It comes from a file or the terminal,
+or it is generated and printed once. The client salts the password; the broker never gets it.
 """
 
 from __future__ import annotations

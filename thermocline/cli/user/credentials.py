@@ -1,4 +1,5 @@
-"""Requests of `thermocline user`: changes with the stock client, which salts passwords, queries with our own client."""
+"""Requests of `thermocline user`: the stock client, which salts passwords, sends changes, and our own client sends
+queries."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ Described = dict[str, list[tuple[str, int]]]
 
 
 def described(bootstrap: str, user: str | None = None) -> Described:
-    """All users, or one. CommandFailed if that user has no credential. Uses our own client, because a refusal of the
-    complete request crashes librdkafka 2.16 (SIGSEGV).
+    """All users, or one user. Raises CommandFailed if that user has no credential. Uses our own client, because a
+    refusal of the complete request crashes librdkafka 2.16 (SIGSEGV).
     """
     asked = None if user is None else [DescribeUserScramCredentialsRequestUser(name=user)]
     with connect(bootstrap) as client:

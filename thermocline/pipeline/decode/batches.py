@@ -51,10 +51,10 @@ class BatchDecoder:
     """Decodes pieces of one topic-partition's log, one after the other. One per thread; one `decode` at a time.
 
     Rows are the records inside `rows`, without control batches (transaction markers, gaps) and, when `read_committed`,
-    without those of `aborted` transactions: (producer id, first offset, last offset). A record without timestamp (−1)
-    is outside every time range. Its timestamp is null, as is one that microseconds cannot hold. Headers are null where
-    a record has none (as in Spark's Kafka source). Without columns, batches have rows and no columns. Fields of
-    unwanted columns are not validated.
+    without records of `aborted` transactions: (producer id, first offset, last offset). A record without timestamp (−1)
+    is outside every time range, and its timestamp is null. A timestamp that microseconds cannot hold is also null. The
+    headers of a record without headers are null (as in Spark's Kafka source). Without columns, batches have rows and no
+    columns. Fields of unwanted columns are not validated.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class BatchDecoder:
 
     @property
     def covered(self) -> list[tuple[int, int]]:
-        """Offsets [first, end) of all batches so far, wanted or not, without poison, adjacent ranges merged.
+        """Offsets [first, end) of all batches so far, wanted or not, except poison batches; adjacent ranges are merged.
 
-        Complete once `decode` is exhausted or has raised. Ranges that do not touch show a hole in the log.
+        The list is complete once `decode` has ended or raised. Ranges that do not touch show a hole in the log.
         """
         return self._way.coverage.ranges
 

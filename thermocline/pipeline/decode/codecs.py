@@ -1,8 +1,8 @@
-"""Fast decompression of record batches: one attempt per codec, at a guessed size, else `logformat.compression`.
+"""Fast decompression of record batches: one attempt per batch, with a guessed size. If the attempt fails (several
+frames, a wrong guess, damage), `logformat.compression` decompresses.
 
 An attempt allocates no more than `logformat.compression` would, for any declared size. Its result equals that of
-`logformat.compression.decompress` (a test checks). When an attempt fails (several frames, a wrong guess, damage), that
-function decides.
+`logformat.compression.decompress` (a test checks).
 
 GB/s of output on one core, for 16 KiB and 1 MiB of events (in parentheses: `logformat.compression`): zstd 1.0 and 1.5
 (0.3 and 1.1), lz4 2.7 and 3.2 (2.2 and 1.6), gzip by isal 1.0 and 1.3 (0.55 and 0.5), snappy 2.0 and 2.4 (1.6 and 1.7).
@@ -21,14 +21,14 @@ import zstandard
 from logformat.compression import RATIO_FLOOR_BYTES, RATIO_MAX, decompress
 from logformat.record_batch import Buffer, Codec
 
-_WINDOW_MAX: Final = 1 << 27  # as logformat.compression
+_WINDOW_MAX: Final = 1 << 27  # as in logformat.compression
 _GZIP_WBITS: Final = 31
 _GZIP_HEADER_BYTES: Final = 10
 _GZIP_RESERVED: Final = 0xE0  # flags that must be zero (RFC 1952, 2.3.1.2): isal ignores them, zlib refuses
 _SLACK_BYTES: Final = 16 << 10
 _HEADROOM: Final = 1.25  # a guess is this much above the greatest ratio so far
 _RATIO_FIRST: Final = 8.0
-_RATIO_DECAY: Final = 0.995  # for each batch, so that one high ratio does not raise allocations for ever
+_RATIO_DECAY: Final = 0.995  # per batch, so that one high ratio does not raise allocations for ever
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_RUN: Final = 1  # block type: one byte, repeated
 _ZSTD_CHECKSUM: Final = 4  # frame header descriptor

@@ -1,4 +1,4 @@
-"""Runs the kernels over a log: walk, decompress, rows. Holds the memory that they read and write.
+"""Runs the kernels over a log: walk, decompress, rows. It holds the memory that the kernels read and write.
 
 Every address in the state block points into memory that this object holds while a kernel runs. Decompressed batches
 that wait take at most `_HELD_BYTES` and one batch.

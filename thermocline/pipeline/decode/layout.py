@@ -40,7 +40,7 @@ VALIDATED: Final = 21  # 1: the whole batch was parsed once, so the rest of it c
 WANTED: Final = 22  # bits below
 ROWS: Final = 23
 ROWS_MAX: Final = 24
-BUDGET: Final = 25  # bytes left in this output, for records and `ROW_WIDTH` for each
+BUDGET: Final = 25  # bytes left in this output; a row takes its record's bytes and ROW_WIDTH
 ROW_WIDTH: Final = 26
 KEY_BITS: Final = 27  # validity bitmaps, all ones before the first call
 KEY_OFFSETS: Final = 28
@@ -69,7 +69,7 @@ HEADER_VALUE_DATA: Final = 50
 HEADER_VALUE_NULLS: Final = 51
 # Results
 REASON: Final = 52
-NEED_BYTES: Final = 53  # of the record that does not fit into an empty output
+NEED_BYTES: Final = 53  # for the record that does not fit into an empty output
 NEED_HEADERS: Final = 54
 STATE_WORDS: Final = 55
 
@@ -97,7 +97,7 @@ WANT_HEADERS: Final = 32
 # --- statuses ---------------------------------------------------------------------------------------------------------
 MORE: Final = 0  # walk: the table is full, or its bytes are
 END: Final = 1  # walk: end of the log; rows: end of the table
-POISON: Final = 2  # REASON says why; walk: the batch at POS, rows: the batch of ENTRY
+POISON: Final = 2  # REASON says why. walk: the batch at POS; rows: the batch of ENTRY
 HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END
 FULL: Final = 4  # rows: deliver the output, and call again
 TOO_SMALL: Final = 5  # rows: nothing fits; NEED_BYTES and NEED_HEADERS have the needed sizes

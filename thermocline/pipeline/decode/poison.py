@@ -10,7 +10,8 @@ class PoisonBatch(Corrupt):
     """A batch whose bytes cannot become rows: damaged, or malformed from the start.
 
     `position` is its first byte in the bytes given to `decode`. `next_position` is the start of the next batch (or the
-    end), None when the length cannot be trusted. `base_offset` is the one in its header, −1 when the header is cut.
+    end), None when the length cannot be trusted. `base_offset` is the base offset in its header, −1 when the header is
+    cut.
     """
 
     def __init__(self, base_offset: int, position: int, next_position: int | None, reason: str) -> None:

@@ -1,4 +1,5 @@
-"""The kernel `walk`: finds the batches of a log, checks headers and CRCs, and lists the wanted ones in the batch table.
+"""The kernel `walk`: finds the batches of a log, checks headers and CRCs, and lists the wanted batches in the batch
+table.
 
 No load is outside the log. A batch that overlaps the wanted offsets passes its CRC before any of it is used. Runs
 without the GIL: takes the address of the state block (`layout`), returns a status.
@@ -128,7 +129,7 @@ _note: Final = inlined(_note_batch)
 
 
 def _walk(state: int) -> int:
-    """Fill the table with the wanted batches from POS on, headers and CRCs checked. MORE, END, HOLE or POISON."""
+    """Check the batches from POS on, and fill the table with the wanted ones. Returns MORE, END, HOLE or POISON."""
     log = word(state, at_.LOG)
     log_size = word(state, at_.LOG_SIZE)
     pos = word(state, at_.POS)

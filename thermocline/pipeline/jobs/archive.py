@@ -1,9 +1,9 @@
-"""Archives a topic into an Iceberg table, exactly once: the driver.
+"""The driver of an archive: archives a topic into an Iceberg table, exactly once.
 
-Workers write files that no table names. Dead letters are committed before the rows beside them. Each commit requires
-the snapshot that the step was planned on, and records the offsets it adds and all archived offsets. A step whose commit
-finds another snapshot is planned again. A crash at any point thus leaves a correct table, a dead-letter table that is
-at most one step ahead, and files that no table names.
+Workers write files that no table names. Dead letters are committed before the rows of the same step. Each commit
+requires the snapshot that the step was planned on, and records the offsets it adds and all archived offsets. A step
+whose commit finds another snapshot is planned again. A crash at any point thus leaves a correct table, a dead-letter
+table that is at most one step ahead, and files that no table names.
 """
 
 from __future__ import annotations
@@ -81,15 +81,16 @@ _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it sav
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive and how. `values` None: as the table was created; raw for a new table."""
+    """What to archive and how. If `values` is None, an existing table keeps its decoder, and a new table gets raw
+    values."""
 
     bucket: str
     topic: str
     table: str
     values: ValueSpec | None = None
-    bytes_max: int = BYTES_MAX  # of log in one commit
+    bytes_max: int = BYTES_MAX  # bytes of log in one commit
     commits_max: int | None = None
-    target_bytes: int = TARGET_BYTES  # of log in one file
+    target_bytes: int = TARGET_BYTES  # bytes of log in one file
     fail_on_data_loss: bool = True
     dry_run: bool = False
     by_day: bool = False  # partition a new table by the day of `timestamp`
@@ -218,7 +219,7 @@ class _Archiver:
         return self._history.partitions((name, partition) for partition in range(self._topic.partitions))
 
     def _logs(self, parts: Mapping[tuple[str, int], PartitionHistory], archived: Archived) -> list[BucketPartition]:
-        """The partitions now, up to their ends when the run began. Manifest pages are read once a run."""
+        """The partitions now, up to their ends when the run began. Manifest pages are read once per run."""
         logs = []
         for (_, partition), part in sorted(parts.items()):
             if part.topic_id != self._topic.topic_id:
@@ -280,7 +281,8 @@ class _Archiver:
                 f"{'; '.join(map(str, gone))}; archive more often or keep them longer (retention.ms), and skip them "
                 f"with --allow-data-loss (fail_on_data_loss=False)"
             )
-        # Once the archive has passed these offsets the table no longer shows them, so the first observation is kept.
+        # Once the archive has passed these offsets, the table no longer shows them as lost, so the first finding is
+        # kept.
         known = {(one.partition, one.first) for one in self._summary.lost}
         self._summary.lost += [one for one in gone if (one.partition, one.first) not in known]
 
@@ -320,8 +322,8 @@ class _Archiver:
         reach("archive.cleaned")
 
     def _any_aborted(self, step: ArchiveStep) -> bool:
-        """Whether a footer of the step names an aborted transaction. Only those hide records that the manifests
-        count.
+        """Whether a footer of the step names an aborted transaction. Only aborted transactions hide records that the
+        manifests count.
         """
         store = self._history.store
         keys = [

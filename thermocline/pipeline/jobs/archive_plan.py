@@ -1,8 +1,8 @@
 """The next step of an archive run, from the bucket's content and the archived offsets. Pure.
 
-A step (the offsets of one commit) overlaps nothing archived. The dead letters of its offsets are either all committed
-or none (`dead_letters_committed`). Two tables without a common transaction thus stay exactly once. Each partition has
-at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
+A step (the offsets of one commit) has no archived offset. The dead letters of its offsets are either all committed or
+none (`dead_letters_committed`). The two tables thus hold each record exactly once, although they have no common
+transaction. Each partition has at most one range. `bytes_max` bounds a step, unless its first segment alone is larger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from coldstore.manifest.manifest_entries import RemoteSegment
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges, Range, common, difference, minus
 
-BYTES_MAX: Final = 4 << 30  # of log in one commit: a crash loses minutes; a year of 1 GB/h is 2 200 commits
+BYTES_MAX: Final = 4 << 30  # log in one commit: a crash costs minutes of work; a year at 1 GB/h takes 2 200 commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStep:
-    """The offsets of one commit, one range a partition.
+    """The offsets of one commit, one range per partition.
 
     `records`: the manifests' count, None where a range has parts of segments. `dead_letters_committed`: the dead-letter
     table already has its bad rows.
@@ -85,7 +85,7 @@ def next_step(
 ) -> ArchiveStep | None:
     """The next commit, None when everything is archived. `dead_lettered`: offsets that the dead-letter table covers.
 
-    Segments are taken by their newest timestamp over all partitions, so that a back-fill grows in time.
+    Segments of all partitions are taken in the order of their newest timestamps, so that a back-fill follows time.
     """
     left = remaining(logs, archived)
     if not left:

@@ -50,7 +50,7 @@ class TableTarget:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """Input of a worker. `dead_letters` is None where bad rows are committed already, or cannot occur."""
+    """Input of a worker. `dead_letters` is None if bad rows are committed already, or cannot occur."""
 
     bucket: str
     split: Split
@@ -78,8 +78,8 @@ class TaskDone:
 
 
 def run_task(task: ArchiveTask) -> TaskDone:
-    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; no table refers to the files written
-    until then."""
+    """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; no table names the files that were
+    written before the error."""
     require("read", "an archive's worker", "numpy", "numba")
     done = TaskDone(log_bytes=task.split.log_bytes)
     store = open_arrow_store(task.bucket)
@@ -105,18 +105,18 @@ def run_task(task: ArchiveTask) -> TaskDone:
 
 
 def offsets_digest(offsets: pa.Array) -> bytes:
-    """Equal for equal sets of int64 offsets only."""
+    """A digest of int64 offsets, which is equal only for equal sets."""
     return blake2b(_sorted_bytes(offsets), digest_size=_DIGEST_BYTES).digest()
 
 
 def _sorted_bytes(offsets: pa.Array) -> bytes:
-    """Eight bytes an offset, sorted, because a decoder may report the bad rows of a batch in any order."""
+    """Eight bytes per offset, sorted, because a decoder may report the bad rows of a batch in any order."""
     return bytes(offsets.sort().to_numpy(zero_copy_only=False).astype("<i8", copy=False).data)
 
 
 class DataFiles:
-    """The files of a task: one, or one a day. At most `DAYS_OPEN_MAX` are open; a day whose file was closed gets
-    another.
+    """The files of a task: one file, or one per day. At most `DAYS_OPEN_MAX` are open; a day whose file was closed gets
+    another file.
     """
 
     def __init__(self, task: ArchiveTask, target: TableTarget) -> None:
@@ -143,7 +143,7 @@ class DataFiles:
         file = self._open.pop(day, None)
         if file is None:
             if len(self._open) >= DAYS_OPEN_MAX:
-                self._closed += self._open.pop(next(iter(self._open))).close()  # not written to for longest
+                self._closed += self._open.pop(next(iter(self._open))).close()  # the file with the oldest write
             group_bytes = ROW_GROUP_BYTES // DAYS_OPEN_MAX if self._target.by_day else ROW_GROUP_BYTES
             file = ParquetFile(_location(self._task, self._target), self._target, group_bytes)
         self._open[day] = file
@@ -159,7 +159,7 @@ def by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]
 
 
 def _location(task: ArchiveTask, target: TableTarget) -> str:
-    """Unique for each attempt."""
+    """The location of a new file, unique for each attempt."""
     rows = task.split.rows
     name = f"{task.run}-{task.split.partition}-{rows.start_offset:020d}-{rows.end_offset:020d}-{secrets.token_hex(4)}"
     return f"{target.folder}/{name}.parquet"

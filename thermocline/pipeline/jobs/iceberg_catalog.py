@@ -51,9 +51,9 @@ def catalog_config(
 ) -> CatalogConfig:
     """The catalog that a user named. Raises InvalidRequest.
 
-    `catalog`: `sqlite:////abs/catalog.db` (or `postgresql…`), `https://…` (REST), `glue`, `memory`, or the name of one
-    in pyiceberg's own configuration. None: a SQLite file in the warehouse, which must then be a directory. `warehouse`:
-    a bucket URL, where new tables go. `properties`: pyiceberg's, over all else.
+    `catalog`: `sqlite:////abs/catalog.db` (or `postgresql…`), `https://…` (REST), `glue`, `memory`, or the name of a
+    catalog in pyiceberg's own configuration. None: a SQLite file in the warehouse, which must then be a directory.
+    `warehouse`: a bucket URL, where new tables go. `properties`: pyiceberg's properties, which override all others.
     """
     made: dict[str, str] = {}
     name = CATALOG_NAME
@@ -75,7 +75,7 @@ def catalog_config(
     elif "://" in catalog:
         raise InvalidRequest(f"catalog {catalog}: write {_WAYS}, or a name of pyiceberg's configuration")
     else:
-        name = catalog  # of pyiceberg's configuration
+        name = catalog  # a name in pyiceberg's configuration
     return CatalogConfig(name, made | dict(properties or {}))
 
 
@@ -162,7 +162,7 @@ def _address(catalog: CatalogConfig | Catalog) -> str:
 
 
 def _merged(config: CatalogConfig) -> dict[str, str]:
-    """Its properties over those of pyiceberg's own configuration for that name."""
+    """The catalog's properties, which override the properties in pyiceberg's own configuration for that name."""
     configured = Config().get_catalog_config(config.name) or {}
     return {**{name: str(value) for name, value in configured.items()}, **config.properties}
 
@@ -177,7 +177,7 @@ def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
         return load_catalog(config.name, **properties)
     except (ValueError, ImportError) as refused:
         why = str(refused)
-        if why.startswith("URI missing"):  # pyiceberg continues with a flag of its own command line
+        if why.startswith("URI missing"):  # pyiceberg's message continues with a flag of its own command line
             why = f"pyiceberg's configuration does not say where it is; name one it does, or write {_WAYS}"
         raise InvalidRequest(f"catalog {config.name}: {why}") from refused
     except Exception as failed:  # noqa: BLE001 - two first users of a SQLite file may race to create its tables

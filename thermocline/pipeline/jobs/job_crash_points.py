@@ -1,7 +1,7 @@
 """Crash points of jobs: SIGKILL of a driver or worker between two steps whose order matters. For tests.
 
-The broker's are in `seams.crash_points`. Nothing is armed without `THERMOCLINE_TESTING=true`. Workers read the
-environment themselves, because Spark starts them.
+The broker's crash points are in `seams.crash_points`. Nothing is armed without `THERMOCLINE_TESTING=true`. Workers read
+the environment themselves, because Spark starts them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _left: int | None = None
 
 
 def reach(point: str) -> None:
-    """Kills the process if `THERMOCLINE_CRASH_AT=<point>[:n]` names the point for the n-th time, and testing is on.
+    """Pass a point. If testing is on, the process is killed at the n-th pass of the point in
+    `THERMOCLINE_CRASH_AT=<point>[:n]`.
 
     With a file name in `THERMOCLINE_CRASH_ONCE`, only the process that creates the file is killed.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FINAL: Final = (DataLoss, NewerFormat, Corrupt, InvalidRequest)  # NewerFormat is a Corrupt: first
+_FINAL: Final = (DataLoss, NewerFormat, Corrupt, InvalidRequest)  # NewerFormat comes first, because it is a Corrupt
 _POLL_S: Final = 0.25
 _STOP_S: Final = 10.0
 

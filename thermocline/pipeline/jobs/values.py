@@ -39,7 +39,7 @@ class Decoded(NamedTuple):
 
 
 class ValueDecoder(Protocol):
-    """Turns values into columns. Created once a task by `factory(columns)`, with the user's text."""
+    """Turns values into columns. Created once per task by `factory(columns)`, with the user's text."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -202,7 +202,8 @@ class JsonDecoder:
             return self._one_by_one(rows, bad)
 
     def _one_by_one(self, rows: Sequence[tuple[int, Any]], bad: list[tuple[int, str]]) -> Decoded:
-        """A cell is valid JSON but no Arrow value (half a surrogate pair, a time beyond year 9999). Find its row."""
+        """A cell is valid JSON but not an Arrow value (half a surrogate pair, a time beyond year 9999). Find its
+        row."""
         good = []
         for at, row in rows:
             try:

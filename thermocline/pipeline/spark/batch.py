@@ -95,7 +95,7 @@ def read_job(options: Options, schema: StructType) -> ReadJob:
 def batch_ranges(
     tiers: Tiers, states: States, positions: tuple[Position, Position], options: Options
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Offsets `[start, end)` of every partition; empty when the start is behind the end."""
+    """Offsets `[start, end)` of every partition; empty when the start is after the end."""
     starting, ending = positions
     extents = {tp: state.extent for tp, state in states.items()}
     lost: list[str] = []

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 30.0
 _HALF: Final = (1 << 64) - 1
-_ONE_ASK_S: Final = 5.0  # of one request, so that a dead leader is not waited for
+_ONE_ASK_S: Final = 5.0  # per request, so that a dead leader is not waited for
 _AGAIN_S: Final = 0.2
 _BETWEEN_LEADERS: Final = frozenset(
     {
@@ -67,7 +67,7 @@ class Cluster:
         self._admin = AdminClient(settings, logger=log)
 
     def topics(self) -> dict[str, ClusterTopic]:
-        """All topics by name, internal ones too."""
+        """All topics by name, also internal topics."""
         try:
             names = [
                 name for name, topic in self._admin.list_topics(timeout=ASK_TIMEOUT_S).topics.items() if not topic.error
@@ -109,7 +109,7 @@ class Cluster:
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), "last offsets")  # type: ignore[no-untyped-call]
 
     def first_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset with a record of that time or later; None without one."""
+        """The first offset with a record of that time or later; None if there is none."""
         asked = {tp: OffsetSpec.for_timestamp(time_ms) for tp, time_ms in times_ms.items()}
         return {tp: None if offset < 0 else offset for tp, offset in self._offsets(asked, "offsets of times").items()}
 
@@ -131,7 +131,7 @@ class Cluster:
         return found
 
     def _refresh_metadata(self) -> None:
-        """librdkafka asks the leaders it knows, even dead ones, until it fetches metadata again."""
+        """Fetch metadata: until then librdkafka asks the leaders that it knows, even dead leaders."""
         try:
             self._admin.list_topics(timeout=_ONE_ASK_S)
         except KafkaException as error:

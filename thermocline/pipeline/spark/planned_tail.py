@@ -1,8 +1,8 @@
-"""The hot tail of the topic that was planned. Consumers read by name, so a topic that was created again under the same
-name since then would be read as the old one.
+"""The hot tail of the topic that was planned. Consumers read by name, so a topic that was deleted and created again
+since the planning would be read as the planned topic.
 
-An id never returns. So if the topic has the planned id after the rows came, all of them are of that topic. Until a task
-ends Spark shows none of its rows.
+An id is never used again. If the topic still has the planned id after the rows were read, all rows are of the planned
+topic. Spark shows no row of a task before the task ends.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _AGAIN_S: Final = 0.2
 def read_planned_tail(
     connection: ConsumerSettings, part: TailPart, columns: Sequence[str], *, fail_on_data_loss: bool, loss: Loss
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_tail`. A part of another topic raises DataLoss, or is counted in `loss` without a row. Raises Retryable
-    if the topic changed while it was read without `fail_on_data_loss`: the next attempt counts it.
+    """As `read_tail`. A part of another topic raises DataLoss, or is counted in `loss` without a row. If the topic
+    changed while it was read, and `fail_on_data_loss` is off, it raises Retryable, and the next attempt counts the
+    loss.
     """
     planned = part.topic_id
     cluster = None if planned is None else Cluster(connection)

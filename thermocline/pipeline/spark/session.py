@@ -1,6 +1,6 @@
 """A Spark session with the settings for this source, on this machine or any master.
 
-The caller's settings win. An existing session is returned unchanged, because Spark has one a process.
+The caller's settings win. An existing session is returned unchanged, because Spark has one session per process.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 def session(
     app_name: str = "thermocline", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running session, or a new one on `master` (None: spark-submit's, else all local cores).
+    """The running session, or a new one on `master` (None: the master of spark-submit, otherwise all local cores).
 
-    Finds a Java first. `settings` have Spark's names and win.
+    Finds a Java first. `settings` have Spark's names and override all others.
     """
     require("spark", "a Spark session", "pyspark")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit: Java and master are given

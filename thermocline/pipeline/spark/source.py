@@ -1,8 +1,8 @@
 """Spark's entry point: `spark.read.format("thermocline")`, `readStream`, `CREATE TABLE … USING thermocline`.
 
-Options are checked when the source is created, so that mistakes show at `load()`. Options of a table, or without bucket
-and topics, are checked when it is read. Spark's Python data source API: pyspark.sql.datasource (4.1 and later for
-pushed filters).
+Options are checked when the source is created, so that mistakes show at `load()`. Options of a table, and options
+without bucket and topics, are checked when the table is read. Spark's Python data source API: pyspark.sql.datasource
+(4.1 and later for pushed filters).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ThermoclineSource(DataSource):
         super().__init__(options)  # type: ignore[arg-type]  # Spark's own case-insensitive mapping
         with without_traceback():
             if runs_worker(_WRITE_WORKER):
-                _refuse_to_write()  # before the options are checked, because a writer has others
+                _refuse_to_write()  # before the options are checked, because a writer has other options
             given = dict(options)
             self._makes_table = _makes_table(given)
             self._given = _options_of_new_table(given) if self._makes_table else given
@@ -127,7 +127,7 @@ def _with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def _options_of_read(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read: the table's, if any, and the query's, which win."""
+    """The options of a read: the table's, if any, and the query's, which override them."""
     metadata = schema.fields[0].metadata if schema.fields else {}
     found: dict[str, str] = json.loads(metadata.get(_OPTIONS_KEY, "{}"))
     return {**found, **given}

@@ -1,7 +1,7 @@
 """Hides Python's traceback from Spark users when the source raises one of our own errors.
 
-Only in a Python worker of Spark, and only for errors whose message has the failure and the remedy. Spark's worker reads
-an environment variable when it reports an error, and then ends.
+It acts only in a Python worker of Spark, and only for errors whose message has the failure and the remedy. Spark's
+worker reads an environment variable when it reports an error, and then ends.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from logformat.errors import ThermoclineError
 from thermocline.pipeline.split import DataLoss
 
-_HIDE: Final = "SPARK_HIDE_TRACEBACK"  # as spark.sql.execution.pyspark.udf.hideTraceback.enabled sets it for all
+_HIDE: Final = "SPARK_HIDE_TRACEBACK"  # spark.sql.execution.pyspark.udf.hideTraceback.enabled sets it for all errors
 
 
 @contextmanager
 def without_traceback() -> Iterator[None]:
-    """Our own errors leave a Spark worker without traceback."""
+    """Errors of our own that leave this block are shown by a Spark worker without a traceback."""
     try:
         yield
     except (ThermoclineError, DataLoss):

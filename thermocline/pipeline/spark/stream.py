@@ -111,7 +111,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self._states())
 
     def _shall_wait(self, waiting: int, limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: wait for more, at most maxTriggerDelay. A run with an end never waits."""
+        """Whether fewer than minOffsetsPerTrigger offsets are pending, and maxTriggerDelay has not passed. A run with
+        an end never waits."""
         least = self._options.min_offsets_per_trigger
         if (
             least is None
@@ -128,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the offsets from `start` to `end`, which may be a batch that an earlier run planned."""
         goal = Progress.from_json(end)
-        states = self._states()  # also in an availableNow run, because it has the newest seam
+        states = self._states()  # the newest seams, also in an availableNow run
         beyond = [tp for tp, offset in goal.offsets.items() if tp in states and offset > states[tp].extent.end]
         if beyond or any(tp not in states for tp in goal.offsets):
             states = self._watched().refresh()  # the run that planned the batch saw more
@@ -171,10 +172,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Where to resume in each existing partition, and a line for each one that was lost or lost offsets.
+    """Where to resume in each existing partition, and a line for each partition that is gone or lost offsets.
 
-    A new partition, and every one of a topic that was created again, starts at its first offset. If that is not 0,
-    offsets were lost.
+    A new partition, and every partition of a topic that was created again, starts at its first offset. If this offset
+    is not 0, offsets were lost.
     """
     starts: dict[TopicPartition, int] = {}
     lost = [
@@ -196,10 +197,10 @@ def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, in
 
 
 def backlog(at: PartitionOffsets, states: States) -> dict[str, int]:
-    """Offsets behind the newest batch, without gaps, and their estimated bytes of log.
+    """Offsets after the newest batch, without gaps, and their estimated bytes of log.
 
-    A partition that the stream has not begun counts whole. Bytes use the mean record size in the bucket, 0 if it has
-    none.
+    A partition that the stream has not begun counts whole. Bytes use the mean record size in the bucket; 0 if the
+    bucket has no record.
     """
     offsets = size = 0
     for tp, state in states.items():

@@ -50,7 +50,7 @@ _REFUSALS: Final = frozenset(
         KafkaError._FATAL,
     }
 )
-# Names of Kafka's Java client, which users of Spark's source set, to librdkafka's; None: not needed.
+# Maps names of Kafka's Java client, which users of Spark's source set, to librdkafka's names; None: not needed.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
     "max.poll.records": None,
     "request.timeout.ms": "socket.timeout.ms",
@@ -117,8 +117,8 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TailPart:
-    """One task's share of a partition's tail: the offsets of `rows`, read from the cluster. `topic_id` None: brokers
-    without ids."""
+    """One task's share of a partition's tail: the offsets of `rows`, read from the cluster. `topic_id` is None if the
+    brokers have no ids."""
 
     topic: str
     partition: int
@@ -136,7 +136,7 @@ class TailPart:
 def read_tail(
     connection: ConsumerSettings, part: TailPart, columns: Sequence[str], *, fail_on_data_loss: bool, loss: Loss
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the part, at most 10 000 a batch. Raises DataLoss when the cluster no longer has them, Retryable on
+    """Rows of the part, at most 10 000 per batch. Raises DataLoss when the cluster no longer has them, Retryable on
     timeout.
     """
     if part.rows.start_offset >= part.rows.end_offset:

@@ -97,7 +97,7 @@ def _read_part(job: ReadJob, part: Part) -> Iterator[pa.RecordBatch]:
         rows = read_planned_tail(job.connection, part, job.columns, fail_on_data_loss=job.fail_on_data_loss, loss=loss)
     yield from shaped(rows, job.target)
     if loss.gaps and not isinstance(part, Split):  # `scan` logs the gaps of a split itself
-        offsets = sum(end - first for _, _, first, end in loss.gaps)  # markers of transactions, most often
+        offsets = sum(end - first for _, _, first, end in loss.gaps)  # most often transaction markers
         log.info("%s: the cluster has no records at %d offsets in %d places", part, offsets, len(loss.gaps))
     if loss.damage:
         place = f"{part.topic}-{part.partition} [{part.rows.start_offset}, {part.rows.end_offset})"

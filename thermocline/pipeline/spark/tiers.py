@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MANIFESTS_S: Final = 2.0  # without a cluster: one conditional GET a partition, $0.4 a million
+MANIFESTS_S: Final = 2.0  # without a cluster: one conditional GET per partition, $0.4 per million
 ENDS_S: Final = 0.1  # with a cluster: one ListOffsets for all partitions
 COLD_S: Final = 10.0  # with a cluster an old seam is valid, but slower for a stream that is far behind
 DISCOVER_S: Final = 5.0  # new topics and partitions
@@ -37,7 +37,7 @@ LOOKUP_BYTES: Final = 1 << 20  # target size of a split in such a look-up
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition at the time of planning. `cold` None: the bucket does not have it."""
+    """One partition at the time of planning. `cold` is None if the bucket does not have it."""
 
     topic_id: UUID | None
     cold: PartitionHistory | None
@@ -89,12 +89,13 @@ class Tiers:
         self.history.close()
 
     def topic_id(self, topic: str) -> UUID | None:
-        """Its id as of the last `partitions`; None for another topic, or brokers without ids."""
+        """The topic's id as of the last `partitions`; None for a topic that is not read, or if the brokers have no
+        ids."""
         return self._topic_ids.get(topic)
 
     # ── which partitions ─────────────────────────────────────────────────────────────────────────────────────────
     def partitions(self) -> list[TopicPartition]:
-        """The partitions to read, now. InvalidRequest names a topic or partition that does not exist."""
+        """The partitions to read now. Raises InvalidRequest, which names a topic or partition that does not exist."""
         counts: dict[str, int] = {}
         ids: dict[str, UUID | None] = {}
         for topic in self.history.topics().values():
@@ -151,7 +152,7 @@ class Tiers:
             return self.history.partition(tp.topic, tp.partition)
         except InvalidRequest:  # just created: in the cluster, not yet in the bucket
             return None
-        except DataLoss as lost:  # manifests are created before the topic's name, so this one was there
+        except DataLoss as lost:  # manifests are created before the topic's name, so this manifest existed
             if self._fail_on_data_loss:
                 raise
             log.warning("data loss: %s", lost)
@@ -171,7 +172,7 @@ class Tiers:
 
     # ── times ────────────────────────────────────────────────────────────────────────────────────────────────────
     def first_at(self, states: States, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset with a record of that time or later, as Kafka's ListOffsets; None without one."""
+        """The first offset with a record of that time or later, as in Kafka's ListOffsets; None if there is none."""
         with ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="times") as pool:
             answers = pool.map(lambda tp: self._first_cold_at(states[tp], times_ms[tp]), times_ms)
             found = dict(zip(times_ms, answers, strict=True))
@@ -194,7 +195,7 @@ class Tiers:
                 {place: piece}, min_timestamp_ms=time_ms, target_bytes=LOOKUP_BYTES, parts={place: cold}
             )
             for split in splits:
-                # Otherwise rows of an aborted transaction before the first committed one would be treated wrongly.
+                # Without `read_committed`, a row of an aborted transaction could be returned as the first row.
                 rows = scan(self.history.store, split, ("offset",), loss=Loss(), read_committed=self._read_committed)
                 for batch in rows:
                     if batch.num_rows:
@@ -205,7 +206,7 @@ class Tiers:
 def state_of(
     topic_id: UUID | None, cold: PartitionHistory | None, cluster_start: int | None, cluster_end: int | None
 ) -> PartitionState:
-    """The state of a partition. The cluster's offsets are None if it was not asked."""
+    """The state of a partition. The cluster's offsets are None if the cluster was not asked."""
     if cold is not None and _holds_any(cold):
         end = cold.remote_end if cluster_end is None else max(cold.remote_end, cluster_end)
         return PartitionState(topic_id, cold, Extent(cold.log_start, end), cold.remote_end)

@@ -1,3 +1,3 @@
-"""`cluster drain` and `rebalance`: a pure plan of replica moves, a pacer for how many at a time, and their
+"""`cluster drain` and `rebalance`: a pure plan of replica moves, a pacer that limits concurrent moves, and their
 execution.
 """

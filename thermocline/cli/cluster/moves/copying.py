@@ -1,6 +1,6 @@
 """Progress of replica copies in `cluster status`: bytes that move, and bytes that stay in the bucket. Pure.
 
-A copy counts for its leader's hot bytes at most. A finished copy counts as complete.
+A copy counts as its leader's hot bytes at most. A finished copy counts as complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _Copy: TypeAlias = tuple[str, int, int]
 @dataclass(frozen=True, slots=True)
 class Copying:
     """A replica that is being copied: `copied_bytes` of `hot_bytes`. `cold_bytes` of its partition are in the bucket
-    and not copied. None: unknown. `is_move`: a new replica; else one that returned and catches up.
+    and not copied. None: unknown. `is_move`: it is a new replica; otherwise it is a replica that returned and catches
+    up.
     """
 
     topic: str
@@ -104,7 +105,7 @@ class CopyBook:
 
 
 def beside(moves_bytes: int, stays_bytes: int, *, plain: bool) -> list[str]:
-    """Two bars to one scale: bytes that move, and bytes that stay."""
+    """Two bars on one scale: bytes that move, and bytes that stay."""
     most = max(moves_bytes, stays_bytes, 1)
 
     def drawn(size: int) -> str:

@@ -29,8 +29,8 @@ from thermocline.units import show_seconds
 T = TypeVar("T")
 
 _POLL_S: Final = 0.5
-_SILENCE_MAX_S: Final = 60.0  # without an answer from a controller
-_STANDSTILL_S: Final = 30.0  # between two notes about a wait
+_SILENCE_MAX_S: Final = 60.0  # longest time without an answer from a controller
+_STANDSTILL_S: Final = 30.0  # time between two notes about a wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class CommandTexts:
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """On stdout. JSON has no moves that are in progress already."""
+    """Print the plan to stdout. The JSON leaves out moves that are in progress already."""
     for line in (plan_json if as_json else plan_lines)(plan):
         print(line)
     sys.stdout.flush()
 
 
 def ask(arguments: argparse.Namespace, plan: Plan, words: CommandTexts) -> None:
-    """CommandFailed unless a person agrees. Moves in progress need no consent."""
+    """Ask a person. Raises CommandFailed unless the person agrees. Moves in progress need no consent."""
     if arguments.yes or not plan.moves:
         return
     if not can_ask():
@@ -58,7 +58,7 @@ def ask(arguments: argparse.Namespace, plan: Plan, words: CommandTexts) -> None:
 
 
 def execute(source: ClusterReader, plan: Plan, words: CommandTexts, at_once: int) -> MovePacer:
-    """Run until nothing of the plan moves. ^C leaves the moves to the cluster, and says so."""
+    """Run until nothing of the plan moves. After ^C the cluster continues the moves, and a message says so."""
     conduct = MovePacer.of(plan.moves, map(_move_in_progress, plan.under_way), at_once=at_once)
     line, watch = ProgressLine(), _Watch(source, conduct)
     began_s = time.monotonic()
@@ -90,7 +90,7 @@ class _Watch:
         self._before = conduct.copied_bytes
 
     def poll(self) -> None:
-        """Start more moves and update the progress. CommandFailed after a minute without an answer."""
+        """Start more moves and update the progress. Raises CommandFailed after a minute without an answer."""
         now_s = time.monotonic()
         try:
             self._ask()
@@ -144,7 +144,7 @@ class _Watch:
 
 
 def _move_in_progress(held: Assignment) -> Move:
-    """A move that another command started."""
+    """The rest of a move that another command started."""
     added = sum(node not in held.replicas for node in held.target)
     hot = None if held.hot_bytes is None else held.hot_bytes * added
     return Move(held.topic, held.partition, held.replicas, held.target, hot, held.cold_bytes)
@@ -161,7 +161,7 @@ def _left(conduct: MovePacer, words: CommandTexts) -> str:
 
 
 def elect_planned_leaders(source: ClusterReader, moves: Iterable[Move]) -> None:
-    """Elect the first of the new replicas where another one leads; note the refusals."""
+    """Elect the first of the new replicas if another replica leads; note the refusals."""
     wanted = {(move.topic, move.partition): move.after[0] for move in moves}
     view = source.read_with_sizes()
     due = [
@@ -184,7 +184,7 @@ def elect_planned_leaders(source: ClusterReader, moves: Iterable[Move]) -> None:
 
 
 def cancel(source: ClusterReader, held: Sequence[Assignment]) -> int:
-    """Cancel moves in progress. CommandFailed when some are refused."""
+    """Cancel moves in progress. Raises CommandFailed when some are refused."""
     refused: dict[Name, str] = {}
     for part in _in_parts(held, MOVES_MAX):
         with source.connect() as client:

@@ -1,7 +1,7 @@
 """Paces a plan of moves: which to start next, which are done, how many bytes are copied. Pure.
 
-At most `at_once` partitions of the plan move at a time, so that ^C leaves no more than those. A copy counts for at most
-its expected bytes.
+At most `at_once` partitions of the plan move at a time, so that no more than these continue after ^C. A copy counts for
+at most its expected bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MovePacer:
         return conduct
 
     def next_batch(self) -> list[Move]:
-        """Moves to start now: none until half of `at_once` is free, so that one request has many."""
+        """Moves to start now: none until half of `at_once` is free, so that one request starts many moves."""
         room = self.at_once - len(self.running)
         if room * 2 < self.at_once and len(self.waiting) > room:
             return []
@@ -66,8 +66,8 @@ class MovePacer:
         return found
 
     def update(self, moving: Mapping[Name, Reassignment], sizes: Mapping[tuple[Name, int], int]) -> None:
-        """Record the reassignments in progress and the sizes of copies. Sizes only grow, although copied bytes may
-        leave the disk.
+        """Record the reassignments in progress and the sizes of copies. A recorded size never falls, although copied
+        bytes may leave the disk.
         """
         for copy, size in sizes.items():
             if copy[0] in self.running:

@@ -1,8 +1,8 @@
 """Plan of replica moves, which `cluster drain` and `cluster rebalance` show before replicas move. Pure.
 
 A new replica copies the hot bytes from a leader; cold bytes stay in the bucket. No partition gets two replicas on one
-broker, or one on a broker without session. Replicas are spread over fault domains where there are enough (R15). The
-same cluster gives the same plan.
+broker, or a replica on a broker without session. Replicas are spread over fault domains where there are enough (R15).
+The same cluster gives the same plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """A partition. `target`: replicas after the reassignment in progress, if any; `has_leader`: it can be copied. Bytes
-    None: unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: bytes in the bucket.
+    are None if unknown. `hot_bytes`: bytes one new replica copies; `cold_bytes`: bytes in the bucket.
     """
 
     topic: str
@@ -149,9 +149,8 @@ class Loads:
         return Counter(self.domain_of(node) for node in nodes)
 
     def idlest(self, others: Nodes, without: Collection[int]) -> int | None:
-        """The broker for a replica beside `others`. The domains that hold fewest of them count; of these the least
-        loaded domain is chosen, and in it the least loaded broker. None when every broker holds one, or is in
-        `without`.
+        """The broker for one more replica beside those on `others`: the least loaded broker of the least loaded domain,
+        among the domains that hold the fewest of these replicas. None when every broker is in `others` or `without`.
         """
         crowd = self.spread(others)
         average = {
@@ -171,7 +170,8 @@ class Loads:
 def drain(places: Sequence[Place], partitions: Sequence[Assignment], node: int) -> Plan:
     """Move every replica of `node` to another broker, largest hot tails first.
 
-    Moves in progress that leave `node` continue. A leadership there goes to the replica that leads least.
+    Moves in progress that leave `node` continue. A leadership of `node` goes to the replica whose broker leads the
+    fewest partitions.
     """
     loads = Loads([place for place in places if place.node != node], partitions)
     moves, under_way, cannot = [], [], []

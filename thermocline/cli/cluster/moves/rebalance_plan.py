@@ -1,8 +1,8 @@
 """Plan of `cluster rebalance`: few moves that even out the load of the brokers. Pure.
 
 The steps are, in order: spread over fault domains, level replicas, level hot bytes, level leaders. No step undoes an
-earlier one, so planning ends, and a balanced cluster has an empty plan. A leader changes by the order of replicas
-alone, which copies nothing. Partitions without leader or with a move in progress stay.
+earlier step, and a balanced cluster has an empty plan. A leader changes by the order of replicas alone, which copies
+nothing. Partitions without leader or with a move in progress stay.
 
 Planning ends because each change lowers one of these values without raising an earlier one: replicas of a partition
 that share a fault domain (sum of squares), replicas outside of the band, the sum of squared hot bytes.
@@ -38,7 +38,7 @@ class Band(NamedTuple):
 
 
 def band(total: int, brokers: int) -> Band:
-    """The band for counts: the mean ± `SLACK`, rounded outwards; 7 replicas on 2 brokers are 3 to 4."""
+    """The band for counts: the mean ± `SLACK`, rounded outwards, e.g. 3 to 4 for 7 replicas on 2 brokers."""
     slack = int(total / brokers * SLACK)
     return Band(total // brokers - slack, -(-total // brokers) + slack)
 
@@ -97,7 +97,7 @@ class _State:
 
 # ── fault domains ────────────────────────────────────────────────────────────────────────────────────────────────────
 def _stripe(state: _State) -> bool:
-    """Move replicas that share a domain to one with at least two fewer."""
+    """Move replicas that share a domain to a domain that has at least two fewer of them."""
     changed = False
     if len(state.loads.in_domain) > 1:
         for at in state.movable:
@@ -113,7 +113,7 @@ def _crowded(state: _State, at: int) -> tuple[int, int] | None:
     crowd = loads.spread(nodes)
     if max(crowd.values()) < 2:
         return None
-    to = loads.idlest(nodes, ())  # in a domain that holds fewest replicas of the partition
+    to = loads.idlest(nodes, ())  # in a domain that holds the fewest replicas of the partition
     if to is None:
         return None
     limit = crowd[loads.domains[to]] + 2
@@ -152,8 +152,8 @@ def _level_replicas(state: _State) -> bool:
 def _uneven(
     counts: Counter[int], active: list[int], whole: Band, stuck: set[tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The next two brokers to move a replica between: one is outside of the band, and the move takes neither of them
-    out of it.
+    """The next two brokers between which a replica moves. One of them is outside of the band, and the move takes no
+    broker out of the band.
     """
     up = sorted(active, key=lambda node: (counts[node], node))
     down = sorted(active, key=lambda node: (-counts[node], node))
@@ -209,13 +209,13 @@ def _hot_and_cool(loads: Loads, even: Band, stuck: set[tuple[int, int]]) -> tupl
 
 
 def _differ(loads: Loads, source: int, to: int, even: Band) -> bool:
-    """Whether one is outside of the band and the other far from it."""
+    """Whether one of the two brokers is outside of the band, and their loads differ by more than half of the band."""
     is_outside = loads.hot[source] > even.high or loads.hot[to] < even.low
     return is_outside and loads.hot[source] - loads.hot[to] > (even.high - even.low) // 2
 
 
 def _exchange(state: _State, source: int, to: int, even: Band) -> bool:
-    """Swap the hottest replicas of one for the coolest of the other, as few as needed."""
+    """Swap the hottest replicas of one broker for the coolest of the other, as few as needed."""
     loads = state.loads
     whole = band(sum(loads.replicas[node] for node in loads.active), len(loads.active))
     back = sorted(state.on[to], key=lambda at: (state.hot(at), at))
@@ -272,8 +272,8 @@ def _level_leaders(state: _State) -> None:
 def _leader_path(
     leads: Counter[int], active: list[int], whole: Band, next_offer: Callable[[int, int], int | None]
 ) -> list[int] | None:
-    """The shortest path from a broker that leads too many, or could lead fewer, to one that leads at least two
-    fewer.
+    """The shortest path from a broker that leads too many partitions, or could lead fewer, to a broker that leads at
+    least two fewer.
     """
     up = sorted(active, key=lambda node: (leads[node], node))
     if leads[up[-1]] <= whole.high and leads[up[0]] >= whole.low:

@@ -1,7 +1,7 @@
 """Input of a restore: the cluster by its `cluster.json`, and the bucket's state of each partition.
 
 Reads only; needs no broker. An unreadable manifest affects its own partition only. Manifests are read `_READ_AT_ONCE`
-at a time; a few hundred bytes a partition stay in memory.
+at a time; a few hundred bytes per partition stay in memory.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BucketState:
         self._root = ClusterRoot(bucket.store, world.rng, world.clock, world.workers)
 
     async def read(self) -> ClusterSnapshot:
-        """The cluster now. CommandFailed when `cluster.json` is missing or damaged. Raises NewerFormat."""
+        """The cluster now. Raises CommandFailed when `cluster.json` is missing or damaged, NewerFormat."""
         url = self._bucket.store.url
         try:
             found = await (self._root.poll() if self._root.known is not None else self._root.load())

@@ -47,14 +47,14 @@ class Ends:
 
 
 class LiveBrokers:
-    """Brokers that answer. `bootstrap`: the one to send requests to; None: any of them."""
+    """Brokers that answer. `bootstrap`: the broker that gets the requests; None: any of them."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self._bootstrap = bootstrap
         self._factor: int | None = None
 
     def check(self, snapshot: ClusterSnapshot) -> None:
-        """CommandFailed when `bootstrap` belongs to another cluster. Raises BrokerUnreachable."""
+        """Raises CommandFailed when `bootstrap` belongs to another cluster, BrokerUnreachable."""
         if self._bootstrap is None:
             return
         with connect(self._bootstrap) as client:
@@ -105,8 +105,8 @@ class LiveBrokers:
         await asyncio.to_thread(ask)
 
     async def move(self, addresses: Mapping[int, str], moves: Mapping[Partition, Replicas]) -> list[str]:
-        """Start reassignments. Returns the refusals. CommandFailed when all are refused, or no controller decided in
-        time.
+        """Start reassignments. Returns the refusals. Raises CommandFailed when all are refused, or when no controller
+        decided in time.
         """
 
         def ask(some: Sequence[Partition]) -> dict[Partition, MoveRefusal]:
@@ -169,7 +169,7 @@ class RestoreRun:
         self._refused = ""  # the last refusal
 
     async def run(self) -> tuple[ClusterSnapshot, dict[Partition, Ends]]:
-        """Run until every partition serves. CommandFailed when nothing changes any more."""
+        """Run until every partition serves. Raises CommandFailed when nothing changes any more."""
         loop = asyncio.get_running_loop()
         before: object = None
         copied, changed_s = 0, loop.time()
@@ -220,7 +220,7 @@ class RestoreRun:
         self._refused = refused
 
     async def _do(self, step: Step, snapshot: ClusterSnapshot, addresses: Mapping[int, str]) -> str:
-        """Returns the refusals, or an empty string."""
+        """Send the step's requests. Returns the refusals as one text, which is empty if there are none."""
         epochs = {one.node: one.broker_epoch for one in snapshot.brokers}
         for node in (*step.give_up, *step.leave):
             await self._brokers.give_up(addresses, node, epochs[node])

@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
     """A partition in the bucket, by its manifest. A restored log continues at `end`, or at `reserved_end`.
-    `cold_bytes`: bytes of log. `damage`: why the manifest cannot be read; then the rest is meaningless.
+    `cold_bytes`: bytes of log. `damage`: why the manifest cannot be read; the other values are meaningless then.
     """
 
     log_start: int = 0
@@ -43,13 +43,13 @@ class StoredPartition:
 
     @property
     def gap(self) -> tuple[int, int] | None:
-        """[first, end) of offsets of records that may be lost; None: none are."""
+        """The offsets [first, end) of records that may be lost; None if no record is lost."""
         return (self.end, self.reserved_end) if self.reserved_end > self.end else None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The plan of one partition. `gap`: offsets lost at most, if only the bucket is left. `to`: replicas afterwards.
+    """The plan of one partition. `gap`: offsets that may be lost if only the bucket is left. `to`: replicas afterwards.
     `begins`: replicas that may start it; empty: any of them. `hot_bytes` move between brokers (None: unknown),
     `cold_bytes` do not.
     """
@@ -75,7 +75,7 @@ class PartitionPlan:
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
     """The plan of a cluster. `there`: nodes with a session; `gone`: nodes to give up, with their partition counts;
-    `away`: nodes without a session that need not be given up, likewise.
+    `away`: nodes without a session that need not be given up, with their partition counts.
     """
 
     partitions: Sequence[PartitionPlan]
@@ -112,7 +112,7 @@ def plan(
     answers: Callable[[int], bool] = lambda _: True,
 ) -> RestorePlan:
     """`default_factor`: replication factor of partitions whose factor is unknown. `answers`: whether a broker with a
-    session answers; one that does not is about to lose its session.
+    session answers; a broker that does not answer will soon lose its session.
     """
     there = [one for one in brokers if one.active and answers(one.node)]
     alive = {one.node for one in there}
@@ -146,9 +146,9 @@ def next_step(
     may_give_up: Collection[LastSession],
     default_factor: int = 1,
 ) -> Step:
-    """Unlike `plan`, silent brokers count as running until they lose their session. `may_give_up`: nodes that a person
-    agreed to. A node that fell silent since then, or had another session, may return with all its records, so the
-    restore waits for it.
+    """The next step. Unlike in `plan`, silent brokers count as running until they lose their session. `may_give_up`:
+    nodes that a person agreed to. A node that fell silent since then, or had another session, may return with all its
+    records, so the restore waits for it.
     """
     there = [one for one in brokers if one.active]
     alive = {one.node for one in there}
@@ -156,7 +156,7 @@ def next_step(
     agreed = {one.node for one in brokers if (one.node, one.broker_epoch) in may_give_up}
     give_up = sorted(_to_give_up(brokers, partitions, lost, alive).keys() & agreed)
     forgotten = [one.node for one in brokers if one.given_up]
-    # A move to running brokers is ours, or serves as ours; a move to a lost broker never ends.
+    # Wait for a move to running brokers, whoever started it; a move to a lost broker never ends.
     holding = [one for one in partitions if not set(one.target or one.replicas).isdisjoint(forgotten)]
     move = {} if give_up or not there else _targets(there, holding, default_factor)
     assigned = {node for one in partitions for node in _assigned(one)}
@@ -189,7 +189,7 @@ def _assigned(one: PartitionRow) -> set[int]:
 def _to_give_up(
     brokers: Sequence[BrokerRow], partitions: Sequence[PartitionRow], lost: set[Partition], alive: set[int]
 ) -> dict[int, int]:
-    """Nodes that do not run and that a partition without in-sync replica waits for, with their partition counts."""
+    """Nodes that do not run, and for which a partition without in-sync replica waits, with their partition counts."""
     known = {one.node for one in brokers if not one.given_up} - alive
     waited = {node for one in partitions if (one.topic, one.partition) in lost for node in _assigned(one)}
     return {node: sum(node in _assigned(one) for one in partitions) for node in sorted(known & waited)}
@@ -199,7 +199,7 @@ def _targets(
     there: Sequence[BrokerRow], partitions: Sequence[PartitionRow], default_factor: int
 ) -> dict[Partition, Replicas]:
     """New replicas: as many as before, or fewer if fewer brokers run. Running replicas stay; brokers of other fault
-    domains replace lost ones.
+    domains replace lost brokers.
     """
     if not there or not partitions:
         return {}

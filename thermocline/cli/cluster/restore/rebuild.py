@@ -103,8 +103,8 @@ async def _rebuild(bucket: Bucket, arguments: argparse.Namespace) -> int:
 
 
 async def _check_lost(bucket: Bucket) -> str | None:
-    """The ETag of an unreadable `cluster.json`, or None if there is none. CommandFailed when it can be read;
-    NewerFormat when a newer version can read it.
+    """The ETag of an unreadable `cluster.json`, or None if there is none. Raises CommandFailed when `cluster.json` can
+    be read, NewerFormat when a newer version can read it.
     """
     from broker.metadata.cluster_root import ClusterRoot
     from coldstore.keys import CLUSTER_KEY
@@ -137,7 +137,7 @@ async def _check_lost(bucket: Bucket) -> str | None:
 
 async def _found(bucket: Bucket) -> tuple[list[Found], int]:
     """Every partition below `topics/`, and the highest controller epoch in the names of metadata pages.
-    CommandFailed for a key that no broker writes.
+    Raises CommandFailed for a key that no broker writes.
     """
     from coldstore.inspection.audit import partitions_in
     from coldstore.keys import METADATA_PREFIX, TOPICS_PREFIX, MetadataKey, parse_key
@@ -216,7 +216,7 @@ async def _done(bucket: Bucket, arguments: argparse.Namespace) -> int:
 
 
 def _print_plan(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bool) -> None:
-    """Print the plan to stdout, as a table or as one JSON object a line. `is_new`: the cluster gets a new id."""
+    """Print the plan to stdout, as a table or as one JSON object per line. `is_new`: the cluster gets a new id."""
     if as_json:
         print(json_line({"kind": "cluster", "cluster_id": cluster_id, "is_new_id": is_new, "epoch": plan.epoch}))
         for of in plan.topics:

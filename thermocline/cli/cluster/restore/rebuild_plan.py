@@ -1,9 +1,9 @@
 """The new `cluster.json` made from the partitions' manifests (R29). Pure.
 
-Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because leaders claim late
-and roots lag. Replicas are unknown, so no partition gets a leader before brokers report their logs and a person
-confirms that all did. A topic without a name in a manifest, or with a name that another one has, is included only if a
-person names it.
+Every epoch in it (leaders, brokers, controllers) is 2^20 above any that the bucket shows, because a newer epoch may
+exist that the bucket does not show. Replicas are unknown, so no partition gets a leader before brokers report their
+logs and a person confirms that all brokers did. A topic without a name in a manifest, or with the name of another
+topic, is included only if a person names it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class TopicRebuilt:
-    """`partitions`: their number. `damaged`: those without a readable manifest, and why. `missing`: those without
-    objects. `configs_differ`: the manifests disagree; the newest one's configs are used.
+    """`partitions`: their number. `damaged`: partitions without a readable manifest, and why. `missing`: partitions
+    without objects. `configs_differ`: the manifests disagree, and the configs of the newest manifest are used.
     """
 
     topic_id: UUID
@@ -94,9 +94,7 @@ class RebuildPlan:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raises CommandFailed for a key that no broker writes, because its partition number and epoch would be taken as
-    true.
-    """
+    """Raises CommandFailed for a key that no broker writes, because its partition number and epoch would be trusted."""
     for text in keys:
         key = parse_key(text)
         if key is None:

@@ -92,7 +92,7 @@ class Authority:
 
 
 def serves(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> bool:
-    """Whether `authority` signed the first certificate of `pem`, it names all `hosts`, and its renewal is not due.
+    """Whether the first certificate of `pem` is signed by `authority`, names all `hosts`, and is not due for renewal.
     Raises AuthorityError for a text without a certificate."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]

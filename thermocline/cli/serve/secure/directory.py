@@ -65,8 +65,8 @@ class SecuredDirectory:
         return not is_secured(self.data_dir)
 
     def establish(self, authority: Authority, token: str) -> None:
-        """Give the directory the cluster's authority, and the token of its HTTP ports. `ca.pem` is last, because
-        without it the directory counts as new."""
+        """Give the directory the cluster's authority, and the token of its HTTP ports. `ca.pem` is written last,
+        because without it the directory counts as new."""
         (self.data_dir / SECURITY).mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(self.authority_key_file, authority.key_pem)
         _write(self.token_file, token.encode() + b"\n")
@@ -86,8 +86,8 @@ class SecuredDirectory:
         self.establish(authority, given[_TOKEN])
 
     def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
-        """Issue a certificate for `hosts` to broker `node_id`, unless it has one whose renewal is not due. Returns
-        whether it issued one. `anew`: always issue."""
+        """Issue a certificate for `hosts` to broker `node_id`, unless the broker has a certificate whose renewal is not
+        due. Returns whether a certificate was issued. `anew`: always issue."""
         hosts, file = tuple(hosts), self.broker_file(node_id)
         try:
             authority = x509.load_pem_x509_certificate(_read(self.authority_file))
@@ -112,7 +112,7 @@ class SecuredDirectory:
         yield from self.certificates()
 
     def certificates(self) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
-        """As `renew`, for the existing certificates."""
+        """Each existing certificate's file, its hosts and its expiry."""
         for file in sorted((self.data_dir / SECURITY).glob(f"{BROKER_NAME}*.pem")):
             try:
                 hosts, expires = described(_read(file))

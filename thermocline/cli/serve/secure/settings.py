@@ -35,8 +35,8 @@ CLIENTS: Final = {
 
 
 def broker_configs(secured: SecuredDirectory, plain: BrokerConfig, admin_password: str | None) -> dict[str, str]:
-    """`plain`: the configuration without these, for node id and listeners. `admin_password`: password of the first user
-    if this broker creates the cluster."""
+    """`plain`: the configuration without these configs; it gives the node id and the listeners. `admin_password`:
+    password of the first user if this broker creates the cluster."""
     of_brokers = f"listener.name.{plain.brokers_listener.lower()}"
     found = CLIENTS | {
         "ssl.keystore.type": "PEM",

@@ -1,8 +1,8 @@
-"""Compacts an archive: merges many small files of a table into few, with the same rows. The driver.
+"""The driver of a compaction: merges many small files of an archive's table into few, with the same rows.
 
-One commit replaces the old files on the snapshot that it was planned on. A crash leaves a table with the same rows, and
-files that the next commit deletes. When an archiver commits meanwhile, the compaction is planned again, or the archiver
-plans again. Old files stay until the snapshots that name them expire.
+One commit replaces the old files. It requires the snapshot on which it was planned. A crash leaves a table with the
+same rows, and files that the next commit deletes. When an archiver commits meanwhile, the compaction is planned again,
+or the archiver plans again. Old files stay until the snapshots that name them expire.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-TARGET_BYTES: Final = 128 << 20  # of Parquet: one file a task in most engines
-_SMALL: Final = 0.75  # of the target: merging larger files rewrites much and saves little
+TARGET_BYTES: Final = 128 << 20  # Parquet in one file, which most engines read in one task
+_SMALL: Final = 0.75  # share of the target: a merge of larger files rewrites much and saves little
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One task of a compaction: copies the rows of small files into one new file.
 
-Columns are matched by field id, as Iceberg requires, so files from before a column was added give nulls there. Rows
+Columns are matched by field id, as Iceberg requires, so a file that is older than a column gives nulls for it. Rows
 keep their order. One row group at a time is in memory.
 """
 

@@ -1,4 +1,4 @@
-"""Scrubs a bucket: reads and checks every byte of every live object, in parallel. The driver.
+"""The driver of a scrub: reads and checks every byte of every live object of a bucket, in parallel.
 
 The driver reads the listing, roots and pages; tasks read the objects. Before damage is reported the roots are read
 again, because a live broker may have expired the object. A scrub writes nothing to the bucket, so it may run beside a
@@ -37,7 +37,7 @@ from thermocline.units import show_rate, show_seconds, show_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK_BYTES: Final = 512 << 20  # of objects: a Spark task costs 16-45 ms, and reads 1-2 GB/s
+TASK_BYTES: Final = 512 << 20  # objects of one task: a Spark task costs 16-45 ms, and reads 1-2 GB/s
 TASK_BYTES_MIN: Final = 64 << 20
 WAVE_TASKS: Final = 64  # per running task, between two journal writes: a killed scrub repeats at most these
 
@@ -73,7 +73,7 @@ class ScrubReport:
         ]
 
     def row(self) -> dict[str, Cell]:
-        """The last JSON line, after those of the findings."""
+        """The last JSON line, after the lines of the findings."""
         return {
             "kind": "summary",
             "bucket": self.url,
@@ -103,10 +103,10 @@ def scrub(
 ) -> ScrubReport:
     """Read and check every live object of `bucket`, or of one topic (name or id) in it.
 
-    `dry_run`: roots, pages and listing only, and how much there is to read. `journal`: a local file with the objects
-    already read and sound; a killed scrub resumes from it, a finished one deletes it. Without `spark` this process does
-    the work. Raises InvalidRequest (unknown topic; no Thermocline bucket), NewerFormat (this version cannot check it),
-    StoreError, AccessRefused, TasksFailed.
+    `dry_run` reads roots, pages and listing only, and counts the bytes to read. `journal`: a local file with the
+    objects already read and sound; a killed scrub resumes from it, a finished scrub deletes it. Without `spark` this
+    process does the work. Raises InvalidRequest (unknown topic; no Thermocline bucket), NewerFormat (this version
+    cannot check it), StoreError, AccessRefused, TasksFailed.
     """
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     show = progress or (lambda text: None)
@@ -196,7 +196,7 @@ class _Scrubber:
         return {(one.topic_id, p): one.topic for one in topics for p in range(one.partitions)}
 
     def _share(self, seen: Sequence[PartitionInspection]) -> int:
-        """Bytes of a task: enough tasks that the last ones finish together."""
+        """Bytes of a task, so few that the last tasks finish at about the same time."""
         total = sum(segment.object_bytes for one in seen for segment in one.segments)
         even = total // (3 * max(1, self._runner.parallelism))
         return min(self._task_bytes, max(TASK_BYTES_MIN, even))

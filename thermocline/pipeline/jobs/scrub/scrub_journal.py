@@ -91,7 +91,7 @@ class Journal:
             os.fsync(file.fileno())
 
     def _start(self, file: BinaryIO) -> bytes:
-        """The first line for a new file, or a newline behind a line that a crash cut short."""
+        """The first line for a new file, or a newline after a line that a crash cut short."""
         head = msgspec.json.encode(_Head(self._bucket)) + b"\n"
         size = file.seek(0, os.SEEK_END)
         if size >= len(head):

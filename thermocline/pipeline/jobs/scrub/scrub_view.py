@@ -118,11 +118,11 @@ def check_ours(store: ArrowStore) -> None:
                 "bucket's name and the prefix"
             ) from None
     except Corrupt:
-        pass  # an encrypted one: `inspect_cluster` reports the damage
+        pass  # an encrypted file: `inspect_cluster` reports the damage
 
 
 def inspect_partition(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:
-    """Inspect a partition. On damage, again with a new listing, until the root stays the same."""
+    """Inspect a partition. If there is damage, inspect it again with a new listing, until the root stays the same."""
     seen = _inspect_once(store, place, listing)
     for _ in range(_TRIES - 1):
         if not seen.damaged:

@@ -1,9 +1,9 @@
 """One task of a scrub: reads and checks every byte of some objects.
 
-An object without findings has a footer that agrees with the manifest. Every byte of its log was read; each batch has
-its CRC and leader epoch and follows the one before; together they agree with the footer. Damage counts only when a
-second read shows it too, because it may have happened in transit. On S3 two reads are in flight while a third is
-checked.
+An object without findings has a footer that agrees with the manifest. Every byte of its log was read. Each batch has
+its CRC and leader epoch and continues the batch before it. All batches together agree with the footer. Damage counts
+only when a second read shows it too, because it may have happened in transit. On S3 two reads are in flight while a
+third is checked.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from logformat.values import NewerFormat
 from thermocline.pipeline.arrow_store import ArrowStore, finished, open_arrow_store
 from thermocline.pipeline.jobs.job_crash_points import reach
 
-PIECE_BYTES: Final = 8 << 20  # of a ranged GET
-_AHEAD: Final = 2  # pieces in flight while one is checked: 24 MiB a task
+PIECE_BYTES: Final = 8 << 20  # bytes of a ranged GET
+_AHEAD: Final = 2  # pieces in flight while one is checked: 24 MiB per task
 # The checking thread reads a file itself, in pieces that stay in its cache for three passes (chunk, log and batch CRC):
-# 0.41 s of CPU a GB, against 0.60 with pieces of 8 MiB from another thread.
+# 0.41 s of CPU per GB, against 0.60 with pieces of 8 MiB from another thread.
 _LOCAL_PIECE_BYTES: Final = 1 << 20
 
 

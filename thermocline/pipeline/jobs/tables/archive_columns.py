@@ -1,7 +1,8 @@
 """Columns of an archived topic and of its dead letters as Arrow schemas, and the rows for them.
 
 Names, order and types as in docs/formats/archive.md. Topic, partition and offset are never null and identify a row
-across both tables. A value is a column of the table, or columns decoded from it, or a dead letter with its bytes.
+across both tables. A record's value becomes a column of the table, or several decoded columns, or a dead letter with
+the value's bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _UNMEASURED: Final = frozenset({"topic", "timestamp_type", "key", "value", "head
 
 
 def table_schema(decoder: ValueDecoder | None, *, keep_value: bool) -> pa.Schema:
-    """Columns of the table. Raises InvalidRequest when a decoded column has the name of another."""
+    """Columns of the table. Raises InvalidRequest when a decoded column has the name of another column."""
     if decoder is None:
         return RAW_SCHEMA
     taken = [name for name in decoder.schema.names if name in RAW_SCHEMA.names]
@@ -74,7 +75,7 @@ class Sorted:
 
 
 class RowSorter:
-    """Turns a split's batches into table rows and dead letters. One a task."""
+    """Turns a split's batches into table rows and dead letters. One per task."""
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema, decoder: ValueDecoder | None) -> None:
         self._topic = pa.scalar(topic, pa.string())

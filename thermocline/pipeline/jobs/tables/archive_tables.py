@@ -48,7 +48,7 @@ _LOG_STARTS: Final = msgspec.json.Decoder(dict[int, int])
 def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec | None) -> ValueSpec:
     """The value columns of the table. `asked` may repeat them, or name additional columns.
 
-    InvalidRequest: it is another topic's table, or `asked` would change existing columns.
+    Raises InvalidRequest if it is another topic's table, or if `asked` would change existing columns.
     """
     if table is None:
         return asked or ValueSpec()
@@ -100,7 +100,8 @@ def open_tables(
 ) -> Tables:
     """Both tables, created where missing; `log_starts` by partition are where a new archive begins.
 
-    An existing table gets the columns it lacks. `by_day` applies to a new table; an existing one must already be so.
+    An existing table gets the columns it lacks. `by_day` applies to a new table; an existing table must be partitioned
+    in the same way.
     """
     table = open_table(catalog, name)
     values = value_spec(table, topic, asked)
@@ -132,13 +133,14 @@ def open_tables(
 
 
 def check_days(table: ArchiveTable, by_day: bool) -> None:
-    """A table's partitioning is fixed when it is created. Raises InvalidRequest for another one."""
+    """A table's partitioning is fixed when it is created. Raises InvalidRequest for another partitioning."""
     if by_day and not table.by_day:
         raise InvalidRequest(f"table {table.name} is not partitioned by day, and stays so: archive into another table")
 
 
 def _check_even(table: ArchiveTable, dead: ArchiveTable) -> None:
-    """The decoder that found the dead letters of an unfinished step must find them again."""
+    """Refuse another decoder while a step is unfinished, because the decoder that found its dead letters must find them
+    again."""
     if offset_ranges.difference(dead.archived().offsets, table.archived().offsets):
         raise InvalidRequest(
             f"{dead.name} is ahead of {table.name}: a run died between its two commits; run once without --value and "
@@ -178,7 +180,7 @@ class Tables:
 
 
 def initial_log_starts(table: ArchiveTable | None) -> Mapping[int, int] | None:
-    """Log starts when the table was created. None for no table, or for one from before they were stored."""
+    """Log starts when the table was created. None if there is no table, or if the table is older than this property."""
     if table is None or BEGUN not in table.properties:
         return None
     return _LOG_STARTS.decode(table.properties[BEGUN])
@@ -199,8 +201,8 @@ def check_dead_letters_of(table: ArchiveTable, dead: ArchiveTable) -> None:
 
 
 def dead_letter_coverage(dead: ArchiveTable, archived: Archived) -> Archived:
-    """Offsets that the dead-letter table covers. They include all archived offsets, because this table is committed
-    first."""
+    """Offsets that the dead-letter table covers. They include all archived offsets, because the dead-letter table is
+    committed first."""
     covered = dead.archived()
     if offset_ranges.difference(archived.offsets, covered.offsets):
         dead.refresh()  # another archiver may have committed both between the reads of the two tables
@@ -238,17 +240,18 @@ def _target(table: ArchiveTable, schema: pa.Schema) -> TableTarget:
 
 
 def folder_of(table: ArchiveTable, base: str) -> str:
-    """The folder of files for a commit on snapshot `base`. Once another snapshot is current, none of them can be
+    """The folder of files for a commit on snapshot `base`. Once another snapshot is current, none of these files can be
     committed.
 
-    It has the table's UUID too, because another catalog's table, or a dropped one, may have the same name and location,
-    and every table's first base is 0.
+    The folder's name also has the table's UUID, because a table of another catalog, or a dropped table, may have the
+    same name and location, and every table's first base is 0.
     """
     return f"{table.data_location}/thermocline/{table.uuid}/{base}"
 
 
 def sweep(table: ArchiveTable, commits: int) -> int:
-    """Delete the files for bases that the newest `commits` archive commits used, except those they added.
+    """Delete the files for bases that the newest `commits` archive commits used, except the files that these commits
+    added.
 
     Killed runs, repeated tasks and lost races leave such files; their writers can no longer commit. Folders without a
     UUID, of earlier versions, stay, because their owner is unknown.

@@ -1,7 +1,7 @@
 """Storage of data files: a local directory, or the storage that the table's catalog configures.
 
-A closed local file is fsynced, as are the directories created for it, because a commit must not be more durable than
-its files. pyiceberg (a second of imports in each worker) is loaded only for non-local storage.
+A closed local file and the directories created for it are fsynced, because a commit must not be more durable than its
+files. pyiceberg (a second of imports in each worker) is loaded only for non-local storage.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Properties as in docs/formats/archive.md. A commit requires the snapshot that the caller planned on. It is sent once:
 pyiceberg's own `commit_transaction` is not used, because it retries a stale append on top of other commits. After any
-failure the table is read again and searched for our commit id, so that a lost response is not a second commit.
+failure the table is read again and searched for our commit id, so that a lost response does not cause a second commit.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snaps
 VALUES: Final = "thermocline.values"
 DEAD_LETTERS: Final = "thermocline.dead-letters"
 BEGUN: Final = "thermocline.begun"  # log starts when the table was created
-ARCHIVE: Final = "thermocline.archive"  # of a dead-letter table: the UUID of its table
+ARCHIVE: Final = "thermocline.archive"  # property of a dead-letter table: the UUID of its table
 
 DAY_OF: Final = "timestamp"  # a table may be partitioned by the day of this column
 
 
 class StaleTable(Retryable):
-    """The current snapshot is not the one that the commit was planned on. Plan again.
+    """The current snapshot is not the snapshot that the commit was planned on. Plan again.
 
     `landed_possible`: no response came, so our commit may still take effect, and its files must not be deleted.
     """
@@ -125,7 +125,7 @@ class ArchiveTable:
 
     @property
     def uuid(self) -> UUID:
-        """UUID of the table; a table that was dropped and created again has another one."""
+        """UUID of the table; a table that was dropped and created again has another UUID."""
         return self._table.metadata.table_uuid
 
     @property
@@ -152,7 +152,7 @@ class ArchiveTable:
         self._table = self._catalog.load_table(self._table.name())
 
     def arrow_schema(self, wanted: pa.Schema) -> pa.Schema:
-        """`wanted` with the table's field ids, so that files need no name mapping. InvalidRequest: a column is
+        """`wanted` with the table's field ids, so that files need no name mapping. Raises InvalidRequest if a column is
         absent.
         """
         return _with_ids(wanted, self._table.schema(), self.name)
@@ -254,7 +254,8 @@ class ArchiveTable:
         return int(producer.snapshot_id)
 
     def _required(self, transaction: Transaction) -> tuple[TableRequirement, ...]:
-        """pyiceberg's own retrying commit sends these and `_updates`; there is no public way to them."""
+        """What the commit requires. pyiceberg's own commit sends these requirements and `_updates`, which have no
+        public name."""
         return *transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid)
 
     def _same_columns(self) -> TableRequirement:

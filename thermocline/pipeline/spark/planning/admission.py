@@ -1,8 +1,8 @@
 """Chooses the end of a stream's next batch: all pending offsets, or a bounded share of them. Pure.
 
 No partition moves back or past its end. The batch has exactly min(limit, pending) offsets outside declared gaps, shared
-in proportion to the pending ones, so that no partition starves. A gap costs nothing: one batch crosses a million
-offsets.
+in proportion to the pending offsets of each partition, so that no partition starves. Offsets of a gap do not count, so
+one batch may cross a gap of a million offsets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Turns offset ranges into tasks: splits of the bucket below the seam, parts of the hot tail above it.
 
-The parts of a partition cover its range once, over both tiers. Declared gaps are logged. Undeclared ones raise
+The parts of a partition cover its range once, over both tiers. Declared gaps are logged. Undeclared gaps raise
 DataLoss, or are logged with failOnDataLoss=false.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A Python task costs 16–45 ms of Spark's time, about the time to decode this much log. Smaller parts share a task, so
-# that a stream over a hundred quiet partitions starts one task a batch, not a hundred.
+# that a stream over a hundred quiet partitions starts one task per batch, not a hundred.
 PACK_BYTES: Final = 8 << 20
 TAIL_OFFSET_BYTES: Final = 2048  # assumed cost of a tail record, whose size is unknown
 
@@ -71,7 +71,7 @@ def plan_tasks(tiers: Tiers, states: States, ranges: Ranges, bounds: Bounds, opt
 
 
 def packed(parts: Iterable[Part]) -> list[Task]:
-    """The parts in the same order, small ones together up to `PACK_BYTES`. A part is never cut."""
+    """The parts in the same order, small parts together up to `PACK_BYTES`. A part is never cut."""
     tasks: list[Task] = []
     room = 0
     for part in parts:
@@ -106,7 +106,7 @@ def _tail_parts(
     parts_min: int,
     records_max: int | None,
 ) -> list[TailPart]:
-    """One part a partition, more if records_max or parts_min require it."""
+    """One part per partition, or more if records_max or parts_min require it."""
     if not hot:
         return []  # without an import of the client library
     from thermocline.pipeline.spark.tail import TailPart

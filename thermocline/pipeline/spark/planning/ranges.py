@@ -23,7 +23,7 @@ class Extent:
 
 
 Extents = Mapping[TopicPartition, Extent]
-Found = Mapping[TopicPartition, int | None]  # the first offset at or after the time asked, None when there is none
+Found = Mapping[TopicPartition, int | None]  # the first offset at or after the requested time; None when there is none
 
 
 def times_to_find(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -34,7 +34,7 @@ def times_to_find(position: Position, partitions: Iterable[TopicPartition]) -> d
         return dict.fromkeys(partitions, position.timestamp_ms)
     wanted = list(partitions)
     check_covers(position.timestamps_ms, wanted, position.option)
-    # As in Spark's source, -1 and -2 are no times; the option's parser refuses negative ones.
+    # As in Spark's source, -1 and -2 are not times; the option's parser refuses negative times.
     return {tp: position.timestamps_ms[tp] for tp in wanted}
 
 
@@ -59,7 +59,7 @@ def starts(
 
 
 def ends(position: Position, extents: Extents, found: Found, lost: list[str]) -> dict[TopicPartition, int]:
-    """End (exclusive) of each partition. A time later than every record is the log's end."""
+    """End (exclusive) of each partition. A time later than every record gives the log's end."""
     result = {}
     for tp, wanted in _wanted(position, extents, found).items():
         extent = extents[tp]
@@ -71,7 +71,8 @@ def ends(position: Position, extents: Extents, found: Found, lost: list[str]) ->
 
 
 def _arrived_since(position: Position, offset: int, extent: Extent) -> bool:
-    """Whether `offset` is of a record that arrived after the end was read: the look-up of a time comes later."""
+    """Whether the record at `offset` arrived after the end was read. This may happen because a time is looked up
+    later."""
     return isinstance(position, ByTimestamp) and offset > extent.end
 
 
