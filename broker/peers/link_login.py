@@ -1,7 +1,6 @@
-"""Logs a broker in on each new connection to another one, if their listener uses SASL (S7).
-
-A connection whose session is about to end is replaced by a new one; the old one gets no more requests and ends with its
-last response. SCRAM's hashes run in a worker, once: salt and iterations rarely change.
+"""Logs a broker in on each new connection to another broker, if the brokers' listener uses SASL (S7). A new connection
+replaces one whose session is about to end. The old connection gets no more requests and is closed after its last
+response. SCRAM's hashes run once, in a worker: salt and iterations rarely change.
 """
 
 from __future__ import annotations
@@ -76,6 +75,6 @@ class LinkLogin:
 
 
 def link_login(config: BrokerConfig, world: World) -> LinkLogin | None:
-    """None: the brokers' listener does not speak SASL."""
+    """The login of this broker; None if the brokers' listener does not speak SASL."""
     login = config.brokers_login
     return None if login is None else LinkLogin(login, world.workers, world.rng, world.disk)

@@ -1,7 +1,7 @@
 """Connections to the other brokers, one for each node and purpose.
 
 A connection belongs to one session of a node. A node with a new session or address gets a new connection; requests on
-the old one fail. Separate purposes are for requests that must not wait for each other.
+the old one fail. Requests that must not wait for each other have separate purposes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Links:
         return False
 
     def close_ended(self, nodes: Mapping[int, Node]) -> None:
-        """Close connections to sessions that ended in a newer image's `nodes`."""
+        """Close the connections to sessions that are not in `nodes`, the nodes of a newer image."""
         for place, (node, connection) in tuple(self._open.items()):
             now = nodes.get(node.node_id)
             if now is None or now.broker_epoch > node.broker_epoch:
@@ -95,7 +95,7 @@ class Links:
                 connection.close()
 
     def close(self) -> None:
-        """Close all connections and open no others."""
+        """Close all connections, and never open one again."""
         self._is_closed = True
         for _, connection in self._open.values():
             connection.close()
