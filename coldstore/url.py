@@ -1,5 +1,7 @@
-"""Bucket URLs. A parsed URL has no credentials, because these come only from the usual chain, and no unknown parameter.
-No message repeats a text that may have a secret in it.
+"""Bucket URLs.
+
+A parsed URL has no credentials, because these come only from the usual chain, and no unknown parameter. No message
+repeats a text that may have a secret in it.
 """
 
 from __future__ import annotations

@@ -99,8 +99,10 @@ class ForeignLog(Corrupt):
 
 class DamagedLog(Corrupt):
     """A log that must not be opened in its present state. The error has the file, byte position and offset of the
-    damage, and the remedy. It is raised for damage below the recovery point or in a sealed segment. These bytes were
-    durable, so a truncation would lose acknowledged records, and an operator has to decide."""
+    damage, and the remedy.
+
+    It is raised for damage below the recovery point or in a sealed segment. These bytes were durable, so a truncation
+    would lose acknowledged records, and an operator has to decide."""
 
     def __init__(self, file: str, position: int, offset: int, what: str, hint: str) -> None:
         super().__init__(f"{file}: position {position}, offset {offset}: {what}; {hint}")

@@ -1,6 +1,7 @@
-"""Logs a broker in on each new connection to another broker, if the brokers' listener uses SASL (S7). A new connection
-replaces one whose session is about to end. The old connection gets no more requests and is closed after its last
-response. SCRAM's hashes run once, in a worker: salt and iterations rarely change.
+"""Logs a broker in on each new connection to another broker, if the brokers' listener uses SASL (S7).
+
+A new connection replaces one whose session is about to end. The old connection gets no more requests and is closed
+after its last response. SCRAM's hashes run once, in a worker: salt and iterations rarely change.
 """
 
 from __future__ import annotations

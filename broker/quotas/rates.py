@@ -1,8 +1,8 @@
 """Rates over sampled windows, and token buckets, as Kafka's `Rate` and `TokenBucket` compute them.
 
-A rate is the sum of its samples divided by the time since the first sample began. That time is at least `windows.count
-- 1` windows, so a short burst does not look like a high rate. A sample that ended within the span counts in full.
-`windows.count + 1` samples are kept, because the oldest overlaps the span.
+A rate is the sum of its samples divided by the time since the first sample began. That time is at least the length of
+all windows but one, so a short burst does not look like a high rate. A sample that ended within the span counts in
+full. One sample more than there are windows is kept, because the oldest sample overlaps the span.
 
 Source: Kafka's SampledStat, Rate, WindowedSum, TokenBucket and QuotaUtils. Times are milliseconds that never go back.
 """

@@ -1,6 +1,7 @@
-"""Sensors, which measure the use of each client. A kind of quota has at most `SENSORS_MAX` of them. A sensor expires
-after an hour without use, as in Kafka. Above the bound the least recently used sensor is dropped, and its client starts
-with an unused quota. Clients that always send new ids thus cost time, not memory.
+"""Sensors, which measure the use of each client. A kind of quota has at most `SENSORS_MAX` of them.
+
+A sensor expires after an hour without use, as in Kafka. Above the bound the least recently used sensor is dropped, and
+its client starts with an unused quota. Clients that always send new ids thus cost time, not memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A partition that is served only from the bucket, and its loaded manifest. The high watermark is the end in the
-bucket, or the log start if that is higher. High watermark and log start never decrease in one process, even if a root
-has lower values. When one of them moves, waiters are woken. 10 000 partitions without requests take 3 MB.
+bucket, or the log start if that is higher.
+
+High watermark and log start never decrease in one process, even if a root has lower values. When one of them moves,
+waiters are woken. 10 000 partitions without requests take 3 MB.
 """
 
 from __future__ import annotations

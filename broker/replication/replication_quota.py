@@ -1,7 +1,8 @@
-"""Replication throttling (KIP-73): the follower rate over a sliding window, and the throttled replicas. Pure. The rate
-is the bytes of the last windows divided by the time since the first of them began, at least one window (Kafka's
-SimpleRate). Configs: `follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source: Kafka's
-ReplicationQuotaManager.
+"""Replication throttling (KIP-73): the follower rate over a sliding window, and the throttled replicas. Pure.
+
+The rate is the bytes of the last windows divided by the time since the first of them began, at least one window
+(Kafka's SimpleRate). Configs: `follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source:
+Kafka's ReplicationQuotaManager.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Audit lines (S12): principal, action, address, and the reason of a refusal. Each denial, failed login, and change of
-ACLs, credentials, quotas and configs has one line: `event=denied principal="User:alice" address="10.0.0.7" what="Write
-on Topic:LITERAL:orders" why="no ACL allows it"`. Values are JSON strings, so that a name from a client cannot start a
-new line. No value is a secret: callers pass names, not passwords, keys or values of sensitive configs.
+"""Audit lines (S12): principal, action, address, and the reason of a refusal.
+
+Each denial, failed login, and change of ACLs, credentials, quotas and configs has one line: `event=denied
+principal="User:alice" address="10.0.0.7" what="Write on Topic:LITERAL:orders" why="no ACL allows it"`. Values are JSON
+strings, so that a name from a client cannot start a new line. No value is a secret: callers pass names, not passwords,
+keys or values of sensitive configs.
 
 A kind of event writes at most `LINES_AT_ONCE` lines for a principal at once, and one more every `SECONDS_A_LINE`.
 Suppressed lines are counted, and the next line of that kind and principal has the count (`suppressed=12`). `/metrics`

@@ -1,7 +1,10 @@
-"""Selects the `Access` of a peer: unrestricted for a broker or without an authorizer, else that of its principal. A
-peer is a broker if it uses the brokers' listener and its principal has CLUSTER_ACTION on the cluster (or is a super
+"""Selects the `Access` of a peer: unrestricted for a broker or without an authorizer, else that of its principal.
+
+A peer is a broker if it uses the brokers' listener and its principal has CLUSTER_ACTION on the cluster (or is a super
 user). A broker may send any request: in an Envelope it acts for any client, so more checks would gain nothing. All
-other peers are clients. Hot path: a client costs two attribute reads. A broker also costs one remembered decision.
+other peers are clients.
+
+Hot path: a client costs two attribute reads. A broker also costs one remembered decision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Secrets of the HTTP port: bearer tokens and `user:password` pairs, one on each line of `thermocline.http.token.file`.
+
 A new file that cannot be used is refused, and the old secrets stay in use. Secrets are compared in constant time.
 """
 

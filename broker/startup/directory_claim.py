@@ -1,6 +1,8 @@
 """Claims the data directory for this process: checks its identity, records the incarnation, removes the clean-shutdown
-marker. The process is recorded before any other broker can see it. The identity is recorded before logs are written.
-The marker is removed last.
+marker.
+
+The process is recorded before any other broker can see it. The identity is recorded before logs are written. The marker
+is removed last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Listener addresses of one broker, and the ready line.
 
-Addresses are bound first, and connections are accepted when the broker serves. If an address is in use, the start is
-refused (`Refused`) before disk, bucket or lease are touched.
+Addresses are bound first, and connections are accepted when the broker serves.
+
+If an address is in use, the start is refused (`Refused`) before disk, bucket or lease are touched.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Values of the ready line, which scripts split into words `name=value` (docs/cli.md). Whitespace and control
-characters are percent-encoded as in a URL (`%20`), so that a value is always one word.
+"""Values of the ready line, which scripts split into words `name=value` (docs/cli.md).
+
+Whitespace and control characters are percent-encoded as in a URL (`%20`), so that a value is always one word.
 """
 
 from __future__ import annotations

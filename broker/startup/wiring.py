@@ -1,6 +1,7 @@
-"""Creates and connects the controller and the parts that follow the cluster image. An image goes to the publisher, then
-to the watchers. The controller decides on the image that this broker applied. Leaders send proposals to the current
-controller. Nothing is applied before the start publishes the first image.
+"""Creates and connects the controller and the parts that follow the cluster image.
+
+An image goes to the publisher, then to the watchers. The controller decides on the image that this broker applied.
+Leaders send proposals to the current controller. Nothing is applied before the start publishes the first image.
 """
 
 from __future__ import annotations

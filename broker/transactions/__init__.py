@@ -8,5 +8,6 @@
    markers, until every partition answered. Then the completion is written in the same way.
 4. `peers.py` asks other coordinators when a leader verifies a batch or must end an open transaction.
 5. `open_ended.py` ends transactions that no coordinator will end: behind a gap, or open for longer than any time-out.
-   This package does not access the logs of data partitions. A data partition learns of an outcome by a marker.
+
+This package does not access the logs of data partitions. A data partition learns of an outcome by a marker.
 """

@@ -5,8 +5,10 @@ For group offsets it also ends transactions that were restored with a snapshot a
 
 The outcome is looked up first in the footers of the partition's objects, then at the coordinators. A transaction that
 no coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
-offset does not advance. An election may happen during a round. A marker is therefore appended only for the queried
-transaction, and only if this broker still leads the partition in the leader epoch of the query.
+offset does not advance.
+
+An election may happen during a round. A marker is therefore appended only for the queried transaction, and only if this
+broker still leads the partition in the leader epoch of the query.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
-"""The Kafka protocol as bytes: message table, generated codec, framing. No I/O. Memory is allocated only for received
-bytes, never for claimed lengths.
+"""The Kafka protocol as bytes: message table, generated codec, framing.
+
+No I/O. Memory is allocated only for received bytes, never for claimed lengths.
 """

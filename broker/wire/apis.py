@@ -185,7 +185,9 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    """Version of the response header: 0 has the correlation id, 1 also tagged fields. ApiVersions always has header 0:
-    a client that asked for an unknown version must be able to read the response (KIP-511).
+    """Version of the response header: 0 has the correlation id, 1 also tagged fields.
+
+    ApiVersions always has header 0: a client that asked for an unknown version must be able to read the response
+    (KIP-511).
     """
     return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version) else 0

@@ -10,8 +10,9 @@ import msgspec
 
 
 class Message(msgspec.Struct, gc=False, repr_omit_defaults=True):
-    """A request, a response, a record, or a structure in one of them. It is not tracked by the garbage collector
-    (`gc=False`), so no part of a message may refer back to the message.
+    """A request, a response, a record, or a structure in one of them.
+
+    It is not tracked by the garbage collector (`gc=False`), so no part of a message may refer back to the message.
     """
 
 

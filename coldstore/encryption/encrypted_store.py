@@ -4,8 +4,10 @@ Its users see plaintext, with sizes and CRCs of the plaintext. ETags and conditi
 store. A ranged read takes one request if this process knows the object's trailer from a tail read or an upload, else
 two. Objects up to the size of a root are decrypted on the loop, larger ones in a worker. An object that is not
 encrypted is refused, unless the ring accepts plain ones. Objects below `.probe/` stay plain, because the probe tests
-the checks of the inner store. A HEAD proves a copy: the store's checksum of the stored bytes must be equal to the one
-computed from the trailer. The answer then has the plaintext's checksum, which is authenticated.
+the checks of the inner store.
+
+A HEAD proves a copy: the store's checksum of the stored bytes must be equal to the one computed from the trailer. The
+answer then has the plaintext's checksum, which is authenticated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Key services, which wrap the key-encryption keys. The key file alone then decrypts nothing. A process asks the
-service once for each key, not for each object, so an outage of the service does not stop a running broker. boto3 is
-loaded only if a key is needed. All calls block.
+"""Key services, which wrap the key-encryption keys.
+
+The key file alone then decrypts nothing. A process asks the service once for each key, not for each object, so an
+outage of the service does not stop a running broker. boto3 is loaded only if a key is needed. All calls block.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The key file of a running broker. A reload gives its keys to the open store. Blocking. A file in which an id in use
-has another key is refused, because it is the file of another bucket.
+"""The key file of a running broker. A reload gives its keys to the open store. Blocking.
+
+A file in which an id in use has another key is refused, because it is the file of another bucket.
 """
 
 from __future__ import annotations

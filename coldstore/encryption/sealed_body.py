@@ -1,7 +1,9 @@
-"""The encrypted body of an upload. The thread that sends the source's pieces encrypts them. Before the trailer is sent,
-the plaintext's size and CRC32C are checked, as a store would check them. A source may be read again (for a multipart
-upload or a redirect). Then every chunk must have the same tag as before. A changed source is refused before bytes under
-a used nonce leave the process. The memory is one piece of 1 MiB. All calls block.
+"""The encrypted body of an upload.
+
+The thread that sends the source's pieces encrypts them. Before the trailer is sent, the plaintext's size and CRC32C are
+checked, as a store would check them. A source may be read again (for a multipart upload or a redirect). Then every
+chunk must have the same tag as before. A changed source is refused before bytes under a used nonce leave the process.
+The memory is one piece of 1 MiB. All calls block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Findings of `bucket verify` and the plan of `bucket gc`. Pure: it compares values that `bucket_inspection` read. For
-a plan, the listing has to be read before root and pages. An object is deletable if the root does not name it and its
-key has an epoch below the root's. No root will name it later, because a commit adds only objects of the root's own
-epoch (C2). Unnamed objects of the root's own epoch are pending and stay. Objects with a foreign name are unknown, and
-stay too.
+"""Findings of `bucket verify` and the plan of `bucket gc`.
+
+Pure: it compares values that `bucket_inspection` read. For a plan, the listing has to be read before root and pages. An
+object is deletable if the root does not name it and its key has an epoch below the root's. No root will name it later,
+because a commit adds only objects of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and
+stay. Objects with a foreign name are unknown, and stay too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Inspection of a bucket, with or without a running broker: the I/O around `audit`. The order of reads makes the
-results safe. For gc the listing is read first, root and pages after it (C2). For verify, damage is read again: a commit
-of a running broker may look like damage. Only `delete` changes the bucket: it deletes a plan's deletable objects.
+"""Inspection of a bucket, with or without a running broker: the I/O around `audit`.
+
+The order of reads makes the results safe. For gc the listing is read first, root and pages after it (C2). For verify,
+damage is read again: a commit of a running broker may look like damage. Only `delete` changes the bucket: it deletes a
+plan's deletable objects.
 """
 
 from __future__ import annotations

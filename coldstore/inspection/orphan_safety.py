@@ -1,6 +1,7 @@
-"""Protects orphans that may be the only copies of records from deletion. It reads the footers of orphans and writes
-nothing. The caller's `Holds` tells whether a log (or, without a log, the manifest) holds records. An object is kept if
-this is not proved, or if the object cannot be read.
+"""Protects orphans that may be the only copies of records from deletion.
+
+It reads the footers of orphans and writes nothing. The caller's `Holds` tells whether a log (or, without a log, the
+manifest) holds records. An object is kept if this is not proved, or if the object cannot be read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Checks that a store fulfils the conditions of the cold tier: `probe` at each start, `race` when a bucket is
-formatted. A refusal names the broken condition. An unavailable or busy store is not refused: StoreUnavailable and
-AccessRefused are raised unchanged. The result decides how copies are verified, because some stores accept any checksum
-(C12). Some stores pass every sequential test but let every racing writer win. `race` detects them (C23). All objects
-are written below `.probe/<uuid>/` and deleted at the end.
+formatted.
+
+A refusal names the broken condition. An unavailable or busy store is not refused: StoreUnavailable and AccessRefused
+are raised unchanged. The result decides how copies are verified, because some stores accept any checksum (C12). Some
+stores pass every sequential test but let every racing writer win. `race` detects them (C23). All objects are written
+below `.probe/<uuid>/` and deleted at the end.
 """
 
 from __future__ import annotations

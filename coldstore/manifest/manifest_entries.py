@@ -59,8 +59,10 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 class PagePointer(msgspec.Struct, frozen=True, kw_only=True):
     """A pointer to an immutable page. A page of level 0 has segments, a page of level 1 has pointers to pages of level
-    0. `entries`: their number. Sums and ranges are over all segments below it, expired ones included. `length` and
-    `crc32c` are those of the object.
+    0. `entries`: their number.
+
+    Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are those of the
+    object.
     """
 
     uuid: UUID
@@ -99,6 +101,7 @@ class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReplacedObject(msgspec.Struct, frozen=True, array_like=True):
     """A segment object that compaction replaced at `since_ms` (wall clock). Readers of older roots may still need it.
+
     Base offset and epoch are those of its key."""
 
     uuid: UUID

@@ -1,7 +1,8 @@
-"""Cache of segment objects' chunks on local disk. Chunks are checked twice and served as open files. The cache owns one
-directory, and empties it at the start. A chunk's CRC32C is checked on the received bytes and again on the file before
-it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At most `bytes_max`
-bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. The caller
+"""Cache of segment objects' chunks on local disk. Chunks are checked twice and served as open files.
+
+The cache owns one directory, and empties it at the start. A chunk's CRC32C is checked on the received bytes and again
+on the file before it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At
+most `bytes_max` bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. The caller
 (`tiering.reading.loader`) lets only one task at a time find and add a chunk.
 """
 

@@ -1,7 +1,8 @@
-"""Upper bound of a segment object's footer size, before the log is read. A copy in one pass announces the bound,
-because a store needs the object's length before the first byte. The result of `build_footer` fits, with two rare
-exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that compress worse than those of the
-local log.
+"""Upper bound of a segment object's footer size, before the log is read.
+
+A copy in one pass announces the bound, because a store needs the object's length before the first byte. The result of
+`build_footer` fits, with two rare exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that
+compress worse than those of the local log.
 """
 
 from __future__ import annotations

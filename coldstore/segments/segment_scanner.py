@@ -2,8 +2,10 @@
 
 After a finished scan CRC32C, magic and length of every batch are correct, and the batches cover `[base, end)` (C12).
 The chunk CRCs are those of the checked bytes, because the bytes are not read a second time. Memory: one piece, and at
-most one batch that is in two pieces. Hot path: the loop is inlined (no header objects, no call of `SegmentIndexer` for
-a batch). A batch of 100 bytes takes 1.1 µs instead of 2.1. For batches of 16 KiB and more the two CRC passes dominate.
+most one batch that is in two pieces.
+
+Hot path: the loop is inlined (no header objects, no call of `SegmentIndexer` for a batch). A batch of 100 bytes takes
+1.1 µs instead of 2.1. For batches of 16 KiB and more the two CRC passes dominate.
 """
 
 from __future__ import annotations

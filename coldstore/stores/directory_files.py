@@ -1,9 +1,11 @@
-"""The blocking operations of a directory bucket, one worker call each, and their order of system calls. A name appears
-only with its complete, synced content. A write that returned is durable, including the names of new directories. A read
-of a complete object returns only durable bytes, because its reader acts on them (it may delete the local copy). A
-conditional write compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary
-files have the writer's name in their names, and the writer holds a lock of that name. The first write of a process
-removes the files of writers whose lock it can take. If a file of a live writer is removed, only that write fails.
+"""The blocking operations of a directory bucket, one worker call each, and their order of system calls.
+
+A name appears only with its complete, synced content. A write that returned is durable, including the names of new
+directories. A read of a complete object returns only durable bytes, because its reader acts on them (it may delete the
+local copy). A conditional write compares under its key's lock. Errors are `OSError` or those of
+`coldstore.object_store`. Temporary files have the writer's name in their names, and the writer holds a lock of that
+name. The first write of a process removes the files of writers whose lock it can take. If a file of a live writer is
+removed, only that write fails.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Maps S3 status codes and botocore's exceptions to the errors of `coldstore.object_store`. Only 412 (and 404 to
-If-Match) and 409 have an error of their own for conditional writes. Other failures are StoreUnavailable, because the
-write may have happened.
+"""Maps S3 status codes and botocore's exceptions to the errors of `coldstore.object_store`.
+
+Only 412 (and 404 to If-Match) and 409 have an error of their own for conditional writes. Other failures are
+StoreUnavailable, because the write may have happened.
 """
 
 from __future__ import annotations

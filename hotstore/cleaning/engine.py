@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 class CleanerLost(Retryable):
     """The engine's process died, or hung and was killed. The pass is over, and the next `begin` starts another process.
+
     The caller unlinks the output files and opens new ones for the next pass, because a killed process that waits for a
     disk may still finish a write to the old files.
     """
@@ -33,9 +34,10 @@ class CleanerLost(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
-    """A finished segment. Its three files are synced, but their names in the directory are not. `size` is in bytes.
-    `end_offset` is the end of the batches that were read, because fillers stand for removed ones. `max_timestamp` is in
-    ms; −1 if there is none. `max_timestamp_offset` is that of `SegmentIndexer`.
+    """A finished segment. Its three files are synced, but their names in the directory are not.
+
+    `size` is in bytes. `end_offset` is the end of the batches that were read, because fillers stand for removed ones.
+    `max_timestamp` is in ms; −1 if there is none. `max_timestamp_offset` is that of `SegmentIndexer`.
     """
 
     size: int
@@ -48,17 +50,20 @@ class CleanedSegment:
 class CleanerEngine(Protocol):
     """An engine for one pass at a time. A pass calls `begin`, then `map` until all keys are mapped or the map is full.
     For each segment it calls `begin_segment`, `clean` until all batches are read, and `finish_segment`. It always calls
-    `end`. Raises OSError of a file (full disk: `seams.files.disk.is_full`) or of memory (ENOMEM), and CleanerLost.
-    Raises DamagedLog with file, position and offset if the input is not complete, valid, contiguous batches. After an
-    error the pass is over: only `end` and `begin` are allowed."""
+    `end`.
+
+    Raises OSError of a file (full disk: `seams.files.disk.is_full`) or of memory (ENOMEM), and CleanerLost. Raises
+    DamagedLog with file, position and offset if the input is not complete, valid, contiguous batches. After an error
+    the pass is over: only `end` and `begin` are allowed."""
 
     def begin(self, buffer_bytes: int, rules: CleanRules) -> None:
         """Begin a pass with an empty map of at most `buffer_bytes`. Ends a pass that was not ended."""
         ...
 
     def map(self, file: File, position: int, length: int) -> Mapped:
-        """Map the keys of the complete batches in [`position`, `position` + `length`), but at least the first batch. If
-        the map has no room for all keys of a batch, none of them is mapped. `length` must not reach beyond the
+        """Map the keys of the complete batches in [`position`, `position` + `length`), but at least the first batch.
+
+        If the map has no room for all keys of a batch, none of them is mapped. `length` must not reach beyond the
         segment's end."""
         ...
 
@@ -70,8 +75,9 @@ class CleanerEngine(Protocol):
 
     def clean(self, file: File, position: int, length: int) -> int:
         """Clean the complete batches in [`position`, `position` + `length`), but at least the first batch. Returns
-        their size in bytes. They continue the batches of the last call. The retained records are written to the
-        segment."""
+        their size in bytes.
+
+        They continue the batches of the last call. The retained records are written to the segment."""
         ...
 
     def finish_segment(self) -> CleanedSegment:

@@ -1,6 +1,7 @@
-"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would make. Batches are
-contiguous from the segment's base. They are synced in parts. So the last sync is short, and the sync of a produce does
-not wait until a complete segment is synced.
+"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would make.
+
+Batches are contiguous from the segment's base. They are synced in parts. So the last sync is short, and the sync of a
+produce does not wait until a complete segment is synced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning. `flush_states` decides
-when a sync starts, `Durability` what it covers. At most one sync and one seal job of a log run at a time, off the loop.
-The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the log is offline
-and no sync is tried again (C10). If a request waits for a sync, the sync starts at once unless one is running; the next
-sync covers later appends. If nobody waits (acks=1, no reader at the log's end), the sync starts `LAZY_S` after the
-append, because a sync costs more than the append (ADR 8). Index and producer files of a sealed segment are written
-after the acknowledgements of its bytes.
+"""Background syncs of one log: one fdatasync at a time covers all appends before its beginning.
+
+`flush_states` decides when a sync starts, `Durability` what it covers. At most one sync and one seal job of a log run
+at a time, off the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed
+sync the log is offline and no sync is tried again (C10).
+
+If a request waits for a sync, the sync starts at once unless one is running; the next sync covers later appends. If
+nobody waits (acks=1, no reader at the log's end), the sync starts `LAZY_S` after the append, because a sync costs more
+than the append (ADR 8). Index and producer files of a sealed segment are written after the acknowledgements of its
+bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A file that reserves disk space, so that a full disk still has room for the small files without which no space can be
-freed. Checkpoints, indexes, producers or reservations are written before copied segments are deleted, before sealed
-segments are copied, when a log is opened, and at a clean stop. When space runs out, `thermocline-ballast` is deleted
-and appends stop, so its space is left for those files. When enough space is free again, the file is created again and
-appends resume. `check_space` blocks. A worker sets the flags, and the loop reads them.
+freed.
+
+Checkpoints, indexes, producers or reservations are written before copied segments are deleted, before sealed segments
+are copied, when a log is opened, and at a clean stop. When space runs out, `thermocline-ballast` is deleted and appends
+stop, so its space is left for those files. When enough space is free again, the file is created again and appends
+resume. `check_space` blocks. A worker sets the flags, and the loop reads them.
 """
 
 from __future__ import annotations

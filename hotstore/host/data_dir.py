@@ -1,6 +1,7 @@
-"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager). One
-process holds it at a time. Files with unknown names are not changed. While the clean-shutdown marker exists, no log is
-open. Opening the directory does not change the files that the marker covers. All methods block.
+"""The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager).
+
+One process holds it at a time. Files with unknown names are not changed. While the clean-shutdown marker exists, no log
+is open. Opening the directory does not change the files that the marker covers. All methods block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A lease: the right of one replica role (leader, follower, …) to change an open log. A log has at most one active
-lease. `end` takes effect at once: a later effect through the lease raises LeaseOver and is reported to
-`World.late_effect` as a defect. The next lease is granted after the blocking calls of the last one returned. When its
-lease is over, a log may be closed, so a role calls `check` before reads too. `append_as_leader` and
+"""A lease: the right of one replica role (leader, follower, …) to change an open log.
+
+A log has at most one active lease. `end` takes effect at once: a later effect through the lease raises LeaseOver and is
+reported to `World.late_effect` as a defect. The next lease is granted after the blocking calls of the last one
+returned. When its lease is over, a log may be closed, so a role calls `check` before reads too. `append_as_leader` and
 `append_as_follower` are the log's own methods until the end, so a lease does not make appends slower.
 """
 

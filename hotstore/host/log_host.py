@@ -395,8 +395,8 @@ class LogHost:
         return is_whole
 
     async def close_of(self, place: TopicPartition, topic_id: UUID) -> None:
-        """Close the log of this topic without a flush, if it is open or being opened. Also if this raises OSError, the
-        log is closed."""
+        """Close the log of this topic without a flush, if it is open or being opened. The log is
+        closed even if this raises OSError."""
         at = self.place(place)
 
         async def close_it() -> None:

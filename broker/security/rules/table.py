@@ -1,5 +1,7 @@
-"""`RULES`: the rule of every API. Only brokers may call an API without a rule, so a new API is closed to clients until
-it has a rule. A test compares `APIS` with the table.
+"""`RULES`: the rule of every API.
+
+Only brokers may call an API without a rule, so a new API is closed to clients until it has a rule. A test compares
+`APIS` with the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""SCRAM credentials from passwords, and the first credentials of a new cluster. A cluster whose listeners accept only
-SCRAM needs a first user; without one nobody could log in to add users. The broker that creates the cluster adds the
-user of each SCRAM `sasl.jaas.config` in the first commit. Later these users are changed like all others (Kafka's
-`kafka-storage format --add-scram`).
+"""SCRAM credentials from passwords, and the first credentials of a new cluster.
+
+A cluster whose listeners accept only SCRAM needs a first user; without one nobody could log in to add users. The broker
+that creates the cluster adds the user of each SCRAM `sasl.jaas.config` in the first commit. Later these users are
+changed like all others (Kafka's `kafka-storage format --add-scram`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""SASL of one broker: the logins of its listeners, with the mechanisms that its configuration enables. Listeners are
-bound before the cluster's image is known. `serve` sets the image before they accept connections. SCRAM credentials are
-looked up in the newest image at each login, so a deleted user cannot log in any more. The user's open connections last
-until their sessions end.
+"""SASL of one broker: the logins of its listeners, with the mechanisms that its configuration enables.
+
+Listeners are bound before the cluster's image is known. `serve` sets the image before they accept connections. SCRAM
+credentials are looked up in the newest image at each login, so a deleted user cannot log in any more. The user's open
+connections last until their sessions end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""OAUTHBEARER: a token of an identity provider in place of a password (RFC 7628, KIP-255, KIP-768). The mechanism
-parses the client's messages; its caller verifies the token. The answer to a refused token is the RFC's JSON. The login
-fails at the client's next message, which has to be one byte 0x01.
+"""OAUTHBEARER: a token of an identity provider in place of a password (RFC 7628, KIP-255, KIP-768).
+
+The mechanism parses the client's messages; its caller verifies the token. The answer to a refused token is the RFC's
+JSON. The login fails at the client's next message, which has to be one byte 0x01.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """PLAIN: user and password in one token (RFC 4616). The client sends both in the clear, so the listener should use TLS.
+
 The login of an unknown user takes the same time and gets the same response as one with a wrong password.
 """
 

@@ -1,6 +1,8 @@
 """Certificates of one broker's listeners, and the secrets of its HTTP port. They are read at the start and reloaded
-when they change. Files are read again every ten seconds, and at once after a reload request or a changed config.
-Contents are compared, not times.
+when they change.
+
+Files are read again every ten seconds, and at once after a reload request or a changed config. Contents are compared,
+not times.
 """
 
 from __future__ import annotations
