@@ -112,7 +112,7 @@ class BrokerStart:
         assert data_dir is not None
         bucket = self.open_bucket(self.config, world)
         self.components.store = store = MeteredStore(bucket, world.clock)
-        # Not metered: the probe loses races and sends wrong checksums on purpose.
+        # The probe is not metered, because it loses races and sends wrong checksums on purpose.
         probed = await probe_bucket(bucket, world, self.outage, self.health)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config

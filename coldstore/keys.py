@@ -33,7 +33,7 @@ class RootKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RootKey:
-    """A root. `topic_id` and `partition` are set for manifests only."""
+    """A root. `topic_id` and `partition` are set only for manifests."""
 
     kind: RootKind
     topic_id: UUID | None = None

@@ -1,7 +1,7 @@
 """Bucket URLs.
 
-A parsed URL has no credentials, because these come only from the usual chain, and no unknown parameter. No message
-repeats a text that may have a secret in it.
+A parsed URL has no unknown parameter and no credentials; credentials come only from the usual chain. No message repeats
+a text that may have a secret in it.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class ReplicaOwner:
             if self.role is not None and self.role.is_over:
                 await self._await_end(self.role)
                 continue
-            if self._was_dropped:  # also when the replica was assigned again meanwhile
+            if self._was_dropped:  # also if the replica was assigned again meanwhile
                 self._was_dropped = False
                 self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
             aim = self._aim

@@ -116,7 +116,7 @@ class PeerConnection:
     async def _log_in(self, login: LinkLogin, stream: PeerStream) -> None:
         try:
             self._replace_s = await login.log_in(stream)
-        except (ConnectionError, OSError) as failed:  # OSError: of a token's file
+        except (ConnectionError, OSError) as failed:  # OSError: a token file cannot be read
             stream.end("its login failed")
             raise ConnectionError(f"{self._who}: nothing was sent: {failed}") from failed
         except BaseException:

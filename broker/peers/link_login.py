@@ -47,8 +47,8 @@ class LinkLogin:
         self._salted = SaltedPasswords()
 
     async def log_in(self, stream: PeerStream) -> float | None:
-        """Log in on a new connection. Returns the loop's time at which to replace it (None: never). Raises LoginFailed
-        and the errors of `PeerStream.ask`."""
+        """Log in on a new connection. Returns the loop's time at which the connection has to be replaced; None if it
+        need not be. Raises LoginFailed and the errors of `PeerStream.ask`."""
         login = self._new_login()
         handshake = await stream.ask(SaslHandshakeRequest(login.mechanism), HANDSHAKE_VERSION)
         assert isinstance(handshake, SaslHandshakeResponse)

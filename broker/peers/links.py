@@ -27,8 +27,8 @@ class NoWayThere(ConnectionError):
 
 class Links:
     """The connections of broker `node_id`. `listener`: name of the brokers' listener (`inter.broker.listener.name`) on
-    all of them. `frame_bytes_max`: size limit of a response. `tls`: set if that listener speaks TLS. `login`: the login
-    to that listener; None: no login."""
+    all of them. `frame_bytes_max`: size limit of a response. `tls` is set if that listener speaks TLS. `login` is set
+    if that listener needs a login."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Links:
         if self._is_closed:
             raise NoWayThere(f"broker {node.node_id} gets no more requests: this broker is stopping")
         known = self._open.get((node.node_id, purpose))
-        if known is not None and known[0] is node:  # unchanged in the image
+        if known is not None and known[0] is node:  # the image has not changed the node
             return known[1]
         if known is not None and _is_same_way(known[0], node, self._listener):
             return known[1]
@@ -81,7 +81,7 @@ class Links:
             transport = await self._net.connect(*address, asyncio.Protocol(), _KNOCK_S)
         except ConnectionRefusedError:
             return True
-        except OSError:  # TimeoutError too
+        except OSError:  # TimeoutError is an OSError
             return False
         transport.abort()
         return False

@@ -1,4 +1,4 @@
-"""One open connection to another broker: requests out, their responses back in the same order.
+"""One open connection to another broker. Responses arrive in the order of the requests.
 
 A response belongs to the oldest request that has no response yet. When the connection ends, all waiting requests fail
 with the reason. Requests in flight are bounded in number and bytes. A response is copied once from the receive buffer,

@@ -150,8 +150,8 @@ class Mutations:
 
 class QuotaManagers:
     """All kinds of quotas, under Kafka's name. `is_set`: a quota of a user or client id is set. `monotonic_s`: the
-    clock. `is_free` says whether quotas do not apply to a peer. They do not apply to brokers and super users; Kafka's
-    do apply to super users.
+    clock. `is_free` says whether quotas do not apply to a peer. They do not apply to brokers and super users. In Kafka
+    they apply to super users.
     """
 
     def __init__(

@@ -15,7 +15,8 @@ from broker.quotas.sensors import Sensors
 
 
 class ConnectionRates:
-    """`default`: the limit of addresses that have no other limit (None: unlimited)."""
+    """The connection rates of one broker. `default`: the limit of addresses without a limit of their own; None if they
+    have no limit."""
 
     __slots__ = ("_by_address", "_default", "_sensors", "_windows")
 
@@ -32,8 +33,8 @@ class ConnectionRates:
             self._sensors.clear()
 
     def arrived(self, address: str, now_s: float) -> float:
-        """Count a connection from `address` ("": unknown, which is not limited). Returns the seconds after which the
-        connection is to be closed; 0 if it may be served."""
+        """Count a connection from `address`. An unknown address ("") is not limited. Returns the seconds after which
+        the connection is to be closed; 0 if it may be served."""
         bound = self._by_address.get(address, self._default)
         if bound is None or not address:
             return 0.0

@@ -53,7 +53,7 @@ class Rate:
         self._windows = windows
         self._samples: list[_Sample] = []  # at most `windows.count + 1`
         self._current = 0
-        self._total = 0.0  # of all samples
+        self._total = 0.0  # sum of all samples
         self._purge_ms = 0  # no sample is obsolete before this time
 
     def record(self, value: float, now_ms: int) -> None:

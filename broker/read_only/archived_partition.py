@@ -76,7 +76,7 @@ class ArchivedPartition:
         self.is_deleted = False
         self.used_s = float("-inf")
         self._roots = roots
-        self._waiters: DelayedOperations | None = None  # 1 KB that most partitions never need
+        self._waiters: DelayedOperations | None = None  # takes 1 KB; most partitions never need it
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"

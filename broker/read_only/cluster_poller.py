@@ -47,7 +47,7 @@ class ClusterPoller:
         """Start of the last answered poll, by the monotonic clock."""
 
     async def begin(self, health: Health) -> Loaded:
-        """Wait until the bucket answers. Raises Refused when it has no cluster; Corrupt, AccessRefused."""
+        """Wait until the bucket answers. Raises Refused if the bucket has no cluster, Corrupt, AccessRefused."""
         health.starting("reading cluster.json")
         wait_s = 0.2
         while True:

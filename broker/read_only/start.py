@@ -220,7 +220,7 @@ async def _opened(_: str) -> None:
 
 
 class MemoryPartition:
-    """`ShardLog` of the only shard. Its batches exist only in the shard's state."""
+    """The `ShardLog` of the only shard. Its batches exist only in the shard's state."""
 
     name = "groups in memory"
     index = GROUPS_PARTITION
@@ -235,7 +235,7 @@ class MemoryPartition:
         return self._end - 1
 
     async def committed(self, end_offset: int) -> None:
-        """There is no other replica."""
+        """Returns at once: there is no other replica."""
 
     def resign(self) -> None:
         """Does nothing, because no append waits."""
@@ -244,7 +244,7 @@ class MemoryPartition:
         yield Replayed(0, b"")
 
     async def start_at(self, offset: int) -> bool:
-        """Nothing is stored that could be deleted."""
+        """Does nothing: there are no stored batches that could be deleted."""
         return True
 
     async def snapshot_end(self) -> int:
@@ -255,7 +255,7 @@ class MemoryPartition:
 
 
 class MemoryOffsetsTopic:
-    """`broker.groups.coordinator.OffsetsTopic` of broker `node_id`, which coordinates every group."""
+    """The `broker.groups.coordinator.OffsetsTopic` of broker `node_id`, which coordinates every group."""
 
     partitions = GROUPS_PARTITION + 1
 
@@ -272,4 +272,4 @@ class MemoryOffsetsTopic:
         return [self._node_id]
 
     async def ensure_created(self) -> None:
-        """Nothing to create."""
+        """Does nothing: there is no topic to create."""

@@ -9,8 +9,8 @@ How a record reaches a follower:
    the response (`broker/partition/following/follower_replica.py`). `follower.py` says whether to truncate first.
 4. Its next fetch names its new flushed end: the acknowledgement. `leader.py` moves the high watermark to the least
    end of the in-sync set, including proposed members (`in_sync.py`).
-5. Twice a second `isr_policy.py` says which replicas caught up and which lag. The controller decides, and the
-   committed row counts.
+5. Twice a second `isr_policy.py` says which replicas caught up and which lag. The controller decides. Only the
+   committed row takes effect.
 
 A broker has two connections to a leader: one for its replicas in sync, one for those that catch up (`fetch_lane.py`,
 ADR 28).

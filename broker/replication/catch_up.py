@@ -3,8 +3,8 @@ D79). Pure.
 
 - The start uses the verified end, not the remote end, so a damaged object loses no record.
 - A member of the in-sync set, committed or proposed, is never sent to the bucket. It holds every committed record and
-  the bucket holds only committed ones, so its end is at or above the verified end. If its end is lower, its report may
-  still be part of an acknowledgement, so it continues from its own end.
+  the bucket holds only committed ones, so its end is at or above the verified end. If its end is lower nevertheless,
+  its report may be part of an acknowledgement, so it continues from its own end.
 - A replica outside the set may skip to the bucket, because no acknowledgement used its reports. All records that it
   drops are below the verified end. It cannot become a member before its end reaches the high watermark. An unclean
   election may choose it before that, but an unclean start reads the bucket in any case.

@@ -50,9 +50,9 @@ class Limits(NamedTuple):
 
 class FetchSessionHandler:
     def __init__(self) -> None:
-        self.sent: dict[Key, FetchPosition] = {}  # of the last request
+        self.sent: dict[Key, FetchPosition] = {}  # positions in the last request
         self._wanted: dict[Key, FetchPosition] = {}
-        self._changed: dict[Key, None] = {}  # `sent` may differ
+        self._changed: dict[Key, None] = {}  # keys whose wanted and sent positions may differ
         self._resend: set[Key] = set()
         self._session_id = _NO_SESSION
         self._epoch = 0

@@ -23,7 +23,7 @@ _LAG_GROWTH_MAX: Final = 2  # above 1, because the lag of a copying replica vari
 
 
 class Phase(Enum):
-    RECONCILING = "reconciling"  # no response without divergence yet
+    RECONCILING = "reconciling"  # until the first response without divergence
     CUTTING = "cutting"  # its log is being truncated or restarted
     FOLLOWING = "following"
     OFFLINE = "offline"  # it would have to truncate committed records; it waits for an operator or an unclean start

@@ -42,8 +42,8 @@ class LagSamples:
         self._samples: deque[tuple[int, LogExtent]] = deque()  # monotonic ms
 
     def sample(self, now_ms: int, held: LogExtent, lag_ms_max: int) -> LogExtent:
-        """Note `held`. Returns the extent of `lag_ms_max` ago, or of up to a quarter longer ago; NOT_LED if this leader
-        epoch is younger."""
+        """Note `held`. Returns the extent at a time between 1 and 1.25 × `lag_ms_max` ago; NOT_LED if this leader epoch
+        is younger."""
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= lag_ms_max / _SAMPLES:
             samples.append((now_ms, held))

@@ -135,7 +135,7 @@ class Leader:
         return self._reports.get(node_id)
 
     def reported_end(self, node_id: int) -> int:
-        """The replica's flushed end by its last report of this epoch and session; −1: no report."""
+        """The replica's flushed end by its last report of this epoch and session; −1 if there is no report."""
         report = self._reports.get(node_id)
         return -1 if report is None else report.end_offset
 

@@ -78,7 +78,7 @@ def is_throttled(configs: Mapping[str, str], index: int, node_id: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _named(text: str) -> frozenset[tuple[int, int]] | None:
-    """Pairs of `partition:broker,…`, validated earlier; None: `*`, all."""
+    """The pairs in `partition:broker,…`, which was validated earlier. None for `*`, which names all replicas."""
     if text.strip() == "*":
         return None
     pairs = (entry.partition(":") for entry in text.split(","))

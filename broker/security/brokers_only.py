@@ -1,4 +1,4 @@
-"""Refuses requests that only brokers may send on all listeners except the brokers' own (CVE-2018-1288).
+"""Refuses requests that only brokers may send, except on the brokers' own listener (CVE-2018-1288).
 
 These requests are: broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions.
 A refused request changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are

@@ -2,7 +2,7 @@
 
 A new file that cannot be used is refused, and the old content stays in use. Each file reports its outcome. One reload
 runs at a time. Certificates are also compared every ten seconds (`Certificates.keep`); keys of the bucket and PLAIN
-users are read by a reload only.
+users are read only by a reload.
 """
 
 from __future__ import annotations

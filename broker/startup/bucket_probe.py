@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 async def probe_bucket(store: ObjectStore, world: World, outage: OutageLog, health: Health) -> ProbeReport:
-    """Probe the store's conditional writes, and wait until it answers. Raises StoreRefused.
+    """Wait until the store answers, and probe its conditional writes. Raises StoreRefused.
 
     A store with wrong conditional writes, or with more than one winner of a race, is refused before any log depends on
     it (C23). The wait for a store that does not answer has no limit, and is logged as an outage from the first failure

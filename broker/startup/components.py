@@ -44,7 +44,7 @@ class Components:
     residency: Residency | None = None
     cleaner: LogCleaner | None = None
     tiers: TierService | None = None
-    cold: ColdReader | None = None  # of a broker that only reads
+    cold: ColdReader | None = None  # only in a read-only broker
     replicas: ReplicaManager | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None

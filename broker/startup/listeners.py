@@ -74,7 +74,7 @@ class Listeners:
         )
 
     async def bind(self) -> None:
-        """Raises Refused."""
+        """Bind the addresses. Raises Refused."""
         config = self._config
         if self.http is not None:
             assert config.http_host is not None

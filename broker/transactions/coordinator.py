@@ -153,7 +153,7 @@ class TransactionCoordinator:
     # ---- lookup ----------------------------------------------------------------------------------------------------
 
     async def find(self, transactional_id: str) -> ErrorCode:
-        """Make sure that the id has a coordinator (FindCoordinator). Also the empty id has a coordinator, which refuses
+        """Make sure that the id has a coordinator (FindCoordinator). The empty id also has a coordinator, which refuses
         its requests."""
         if is_too_long(transactional_id):
             return ErrorCode.INVALID_REQUEST
@@ -321,8 +321,8 @@ class TransactionCoordinator:
         return ErrorCode.NONE, entry.transaction
 
     async def listed(self, is_wanted: Callable[[Transaction], bool]) -> Listing:
-        """The ids of all shards here. COORDINATOR_LOAD_IN_PROGRESS while a shard loads, because an incomplete list
-        would look complete."""
+        """The ids of all shards here. While a shard loads, the error is COORDINATOR_LOAD_IN_PROGRESS, because an
+        incomplete list would look complete."""
         if self.log.is_loading:
             return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         now_ms, turns = self._clock.wall_ms(), Turns()

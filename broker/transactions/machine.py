@@ -111,7 +111,7 @@ def _next_epoch(transaction: Transaction, expected: Expected | None, timeout_ms:
         if expected.producer_epoch == epoch:
             last = epoch
         elif expected.producer_epoch == transaction.last_producer_epoch:
-            # A retry: another producer's InitProducerId would have cleared the last epoch.
+            # This is a retry, because another producer's InitProducerId would have cleared the last epoch.
             again = _begun(
                 transaction, transaction.producer_id, epoch, transaction.last_producer_epoch, timeout_ms, now_ms
             )

@@ -38,9 +38,9 @@ _PAUSE_S: Final = (5.0, 60.0)  # first and longest pause of a partition after a 
 
 class OpenEnded:
     """The service of one broker. `partitions`: the partitions that it leads. `timeout_max_ms`:
-    transaction.max.timeout.ms. `restored` returns, for a partition (topic, index), the epochs by producer of
-    transactions that are in a snapshot but perhaps not in the log; None while the partition loads. A producer is
-    removed when its marker is appended.
+    transaction.max.timeout.ms. `restored` returns the restored transactions of a partition (topic, index): they are in
+    a snapshot but perhaps not in the log. The result has the epochs by producer id; it is None while the partition
+    loads. A producer is removed when its marker is appended.
     """
 
     def __init__(

@@ -115,7 +115,8 @@ class PendingMarkers:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[tuple[int, bool]]:
-        """The brokers for which markers can be sent now, each with whether their earlier attempts failed."""
+        """The brokers to which markers can be sent now. The flag says whether earlier attempts of these markers
+        failed."""
         for is_slow, waiting in ((False, self._waiting), (True, self._slow)):
             for node, pairs in waiting.items():
                 if node >= 0 and pairs:

@@ -130,7 +130,7 @@ class TransactionShard:
         return Live(len(held), (transaction_record(*one) for one in held))
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        yield transaction_record("", None)  # a harmless tombstone: no producer may have the empty id
+        yield transaction_record("", None)  # a tombstone without effect: no producer may have the empty id
         for entry in list(self.entries.values()):
             if self.entries.get(entry.transactional_id) is entry and entry.transaction is not None:
                 yield transaction_record(entry.transactional_id, entry.transaction)

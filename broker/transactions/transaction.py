@@ -40,12 +40,12 @@ class TransactionState(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """The outcome is decided and some markers may be missing."""
+        """Whether the outcome is decided and some markers may be missing."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """No transaction is open: the id may expire, or begin a transaction."""
+        """Whether no transaction is open. The id may then expire, or begin a transaction."""
         return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 

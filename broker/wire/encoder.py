@@ -60,7 +60,7 @@ class _EncoderSource:
                 self._structure("message", self.schema.fields)
                 self._flush()
                 if self.steps:
-                    line("if not left: yield")  # never executed: it makes the function a generator
+                    line("if not left: yield")  # never executed; it makes the function a generator
                 line('return [b"".join(chunks)]')
             else:
                 line("parts = []")

@@ -114,7 +114,7 @@ class EncryptedStore:
         raise StoreUnavailable(f"HEAD {key}: the object was replaced while its trailer was read; try again")
 
     def _proven(self, key: str, info: ObjectInfo, known: _Known) -> ObjectInfo:
-        """The plaintext's `info`. Raises Corrupt if the stored bytes do not belong to the trailer."""
+        """The `ObjectInfo` of the plaintext. Raises Corrupt if the stored bytes do not belong to the trailer."""
         if known.sealed is None:
             return info
         if info.crc32c is None:

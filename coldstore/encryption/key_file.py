@@ -58,7 +58,7 @@ def encode(file: KeyFile) -> bytes:
 
 
 def decode(data: bytes, path: str) -> KeyFile:
-    """Raises KeyFileRefused."""
+    """Parse the content of a key file. Raises KeyFileRefused."""
     try:
         file = _DECODER.decode(data)
     except msgspec.MsgspecError:

@@ -35,7 +35,7 @@ class KeyService(Protocol):
 
     def wrap(self, secret: bytes, context: str) -> bytes: ...
     def unwrap(self, wrapped: bytes, context: str) -> bytes:
-        """Raises AccessRefused, StoreUnavailable."""
+        """The unwrapped bytes. Raises AccessRefused, StoreUnavailable."""
         ...
 
 

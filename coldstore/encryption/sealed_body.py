@@ -57,7 +57,7 @@ class SealedBody:
 
     @property
     def sealed(self) -> Sealed:
-        """The trailer's content, after the last byte was read from the upload."""
+        """The object's trailer. It is known after the last byte of the upload was read."""
         assert self._sealed is not None, "asked before the last byte"
         return self._sealed
 

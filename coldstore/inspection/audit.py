@@ -128,7 +128,7 @@ def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Itera
 
 
 def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
-    """Sort the objects under one partition's prefix. `listing` was read first, `named` after it (C2).
+    """Sort the objects under one partition's prefix into a plan. `listing` was read first, `named` after it (C2).
 
     Without a root (None) all objects are pending. Roots are never garbage."""
     deletable: list[ObjectInfo] = []
@@ -200,9 +200,9 @@ def audit_listing(
 ) -> list[Finding]:
     """Compare the named objects with the listing. `page_sizes`: length of every named page, by key.
 
-    While a broker is running a finding may be caused by a commit meanwhile. The caller then reads the root again and
-    repeats this. A missing object below the log start is not a finding: objects are deleted before the cursor moves,
-    and the broker may have stopped in between.
+    A commit of a running broker may cause a finding. The caller then reads the root again and repeats this. A missing
+    object below the log start is not a finding: objects are deleted before the cursor moves, and the broker may have
+    stopped in between.
     """
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}

@@ -1,4 +1,4 @@
-"""Protects orphans that may be the only copies of records from deletion.
+"""Protects an orphan from deletion if it may be the only copy of some records.
 
 It reads the footers of orphans and writes nothing. The caller's `Holds` tells whether a log (or, without a log, the
 manifest) holds records. An object is kept if this is not proved, or if the object cannot be read.

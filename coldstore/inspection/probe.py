@@ -307,8 +307,8 @@ class _Probe:
         return (await self._store.get(self._segment, start, length)).data
 
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
-        """Do a write that must succeed. Returns its ETag and the fault, if there is one. Raises StoreAway if no attempt
-        got an answer."""
+        """Do a write that must succeed. Returns its ETag, and the fault or None. Raises StoreAway if no attempt got an
+        answer."""
         problem: StoreError | InvalidRequest | None = None
         async for _ in tries():
             try:

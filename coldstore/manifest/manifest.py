@@ -216,9 +216,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Remove all segments: tiering was switched off, and the local log holds all records from the log start on.
 
         `live` has all live segments, as the caller read them. Their objects may be deleted after the grace for readers
-        of older roots. The remote end falls to the base of the segment that holds the log start. If tiering is switched
-        on again, a copy can begin there, but perhaps not at the log start, which may be inside a batch. A repetition
-        changes nothing. Raises EditRefused if `live` does not match the totals, e.g. after a copy."""
+        of older roots. The remote end falls to the base of the segment that holds the log start. A copy can begin there
+        if tiering is switched on again. It may not be able to begin at the log start, which may be inside a batch. A
+        repetition changes nothing. Raises EditRefused if `live` does not match the totals, e.g. after a copy."""
         if self.live.segments == 0:
             return self
         if totals_of(live) != self.live or hash_of(live) != self.live_hash:

@@ -52,7 +52,8 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
 
     def identity_hash(self) -> int:
-        """A 128-bit hash that differs from that of any other object, even of the same size and range."""
+        """A 128-bit hash of the object's identity. Two objects have different hashes, even if they have the same size
+        and range."""
         text = f"{self.uuid} {self.base_offset} {self.end_offset} {self.leader_epoch} {self.object_bytes} {self.crc32c}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
@@ -115,7 +116,7 @@ class ReplacedObject(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over segments: one side of the double entry."""
+    """Sums over segments. A manifest has three of them: added, removed and live."""
 
     log_bytes: int = 0
     object_bytes: int = 0

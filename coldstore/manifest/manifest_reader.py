@@ -1,8 +1,8 @@
 """Read-only access to one partition's manifest: its root, and its segments by offset and time.
 
-A returned manifest passed its checks and belongs to the partition. Every offset of a range that `segments` reads is in
-a returned segment, or in a page that was skipped because of its times. The reader needs only a `ReadStore`, because
-Spark executors may not write.
+A returned manifest passed its checks and belongs to the partition. `segments` accounts for every offset of its range:
+the offset is in a returned segment, or in a page that was skipped because of its times. The reader needs only a
+`ReadStore`, because Spark executors may not write.
 """
 
 from __future__ import annotations

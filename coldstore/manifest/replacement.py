@@ -1,8 +1,8 @@
 """The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range. Pure.
 
 After `replace_segments` the sums and the live hash are right, and every offset is in exactly one segment. Each replaced
-object is in `replaced` until `forget_replaced`, so gc keeps it for the grace. The caller has already written the new
-page for the page that lists a replaced segment. If the edit is refused, new objects stay unnamed.
+object is in `replaced` until `forget_replaced`, so gc keeps it for the grace. If a page lists a replaced segment, the
+caller has already written the new page. If the edit is refused, new objects stay unnamed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A root that cannot be decoded is read again, to distinguish a damaged object from a damaged response. A root counts as
 damaged after three undecodable reads of one version (one ETag). A bit that was flipped in transit thus does no harm. A
-mix of two versions does no harm either. `ArrowStore` on S3 may read one if a writer commits between its request for the
-size and its read.
+mix of two versions does no harm either. `ArrowStore` on S3 may read such a mix if a writer commits between its request
+for the size and its read.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from logformat.producer_snapshot import ProducerState, decode_producer_state, en
 CHUNK_BYTES_MIN: Final = 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
 _TAIL_REST_BYTES: Final = 8 * 1024  # sections beside the indexes: statistics, lineage, 100 producers
-_INDEXED_BYTES: Final = 5  # of both packed indexes for each index interval
+_INDEXED_BYTES: Final = 5  # bytes of both packed indexes for each index interval
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32

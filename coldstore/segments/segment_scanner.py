@@ -216,7 +216,7 @@ class SegmentScanner:
         begins."""
         unpack, crc = HEADER.unpack_from, crc32c
         end, at, expected = len(view), start, self._next_offset
-        shift = self._position - start  # position in the log = index in view + shift
+        shift = self._position - start  # a position in the log is the index in `view` plus `shift`
         batches = records = 0
         since, interval = self._since_entry, self._interval
         min_timestamp, max_timestamp = self._min_timestamp, self._max_timestamp

@@ -132,8 +132,8 @@ class DirectoryFiles:
                 yield ObjectInfo(key, found.size, size_etag(found.size))
 
     def _check_bucket(self) -> None:
-        """Raise StoreUnavailable if the bucket's directory was moved away or is not mounted. Its objects are then not
-        missing."""
+        """Raise StoreUnavailable if the bucket's directory was moved away or is not mounted. Without this check its
+        objects would seem to be missing."""
         if self._formatted and self._disk.stat(self._system) is None:
             raise StoreUnavailable(f"file://{self.root}: the bucket's directory is gone; mount it or move it back")
 

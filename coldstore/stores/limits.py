@@ -12,7 +12,7 @@ SYSTEM_DIRECTORY = ".thermocline"  # locks and temporary files of a directory bu
 KEY_BYTES_MAX = 1024  # S3
 NAME_BYTES_MAX = 255  # a file system's limit for one part of a key (directory bucket, versitygw)
 GET_BYTES_MAX = 256 << 20  # one answer in memory; sizes of objects are not trusted
-PART_BYTES = 64 << 20  # of one part of a multipart upload
+PART_BYTES = 64 << 20  # size of one part of a multipart upload
 SINGLE_PARTS = 4  # an object of up to this many parts (256 MiB) is one PUT, because every part is a billed request
 
 

@@ -38,7 +38,7 @@ from seams.loop.workers import Lane, Workers
 T = TypeVar("T")
 
 RANGED_GETS_MAX = 4  # at once; more would queue in the NIC and delay the loop (measured)
-SEGMENT_PUTS_MAX = 2  # of the store lane's four threads
+SEGMENT_PUTS_MAX = 2  # the store lane has four threads
 DELETE_KEYS_MAX = 1000  # S3's limit for one request
 _BODY_CHUNK = 1 << 20
 _CONNECT_S = 5.0

@@ -119,7 +119,7 @@ def _files_of(request: messages.Request, descriptors: Sequence[int]) -> list[Fil
         case messages.BeginSegment(paths=three):
             paths = three
     if len(descriptors) != len(paths):
-        raise OSError(EMFILE, f"{len(descriptors)} of {len(paths)} descriptors arrived")  # ends the pass
+        raise OSError(EMFILE, f"{len(descriptors)} of {len(paths)} descriptors arrived")  # the pass is then over
     return [PosixFile(fd, messages.path_text(path)) for fd, path in zip(descriptors, paths, strict=True)]
 
 

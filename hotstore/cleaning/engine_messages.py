@@ -13,7 +13,7 @@ import msgspec
 
 from hotstore.errors import DamagedLog
 
-_TEXT_CHARACTERS_MAX: Final = 2_000  # of an error's text, which must fit `seams.child_process.MESSAGE_BYTES_MAX`
+_TEXT_CHARACTERS_MAX: Final = 2_000  # characters of an error's text, to fit `seams.child_process.MESSAGE_BYTES_MAX`
 
 
 ABORTED_MAX: Final = 1_500  # entries in one message

@@ -37,7 +37,7 @@ class FlushState(IntEnum):
 
 
 class FlushEvent(IntEnum):
-    APPENDED = 0  # batches were appended while a sync runs
+    APPENDED = 0  # batches were appended while a sync was running
     NEEDED = 1  # a sync is due, and a request waits for it
     NEEDED_SOON = 2  # a sync is due, no request waits for it
     NOT_NEEDED = 3

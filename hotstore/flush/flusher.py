@@ -90,8 +90,8 @@ class Flusher:
     async def drain(self, budget_bytes: int) -> None:
         """Wait until the dirty bytes are within the budget. This syncs in every mode. Raises LogFailed.
 
-        So pwrite on the loop does not get into the kernel's dirty throttling (C27). The caller sets the deadline.
-        Appends that wait here have no offsets yet."""
+        Without this wait the kernel could throttle pwrite on the loop, because too many pages are dirty (C27). The
+        caller sets the deadline. Appends that wait here have no offsets yet."""
         while self._log.dirty_bytes > budget_bytes:
             if self._log.state is LogState.FAILED or self._states.is_over:
                 raise LogFailed(f"{self._log.topic}-{self._log.partition} is offline or closing")
@@ -198,7 +198,7 @@ class Flusher:
                         self.fail(error)
                         return
                     log.ballast.met_full = True
-                    # These files can be written later. Until then the segment may not be deleted.
+                    # These files can be written later. Until then the segment must not be deleted.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), SEAL_AGAIN_S)
                     continue

@@ -200,12 +200,12 @@ class SyncRounds:
             self._report("sync rounds", bug)
 
     def _report_cut_off(self, failures: Sequence[OSError | None]) -> None:
-        """Report to the operator, once in a round, that the disk does not answer."""
+        """Report the interruption of syncs, once in a round, for the operator."""
         cut_off = next((failure for failure in failures if isinstance(failure, CutOff)), None)
         if cut_off is not None and isinstance(cut_off.__cause__, Exception):
             self._report("sync rounds", cut_off.__cause__)
 
 
 def _sync_names_of(jobs: Sequence[SyncJob]) -> list[OSError | None]:
-    """Blocking."""
+    """Sync the directories. Blocking. Returns the failure of each, or None."""
     return [failure_of(job.sync_names) for job in jobs]

@@ -73,7 +73,7 @@ class Lease:
         self.append_as_leader = self.append_as_follower = self._late_append
         self.log.owner = UNOWNED
         self._reserved_end = self.log.reserved_end
-        self.log.reserved_end = self.log.log_end_offset  # no offset is assigned until the next leader reserves some
+        self.log.reserved_end = self.log.log_end_offset  # no offset is assigned until the next leader reserves offsets
 
     async def returned(self) -> None:
         """Wait until all blocking calls under this lease ended. The log is then free for the next role."""

@@ -146,7 +146,7 @@ class Place:
         self._is_quiet = False
 
     def vacate(self) -> None:
-        """The log of this place was closed. The caller holds the turn."""
+        """Note that the log of this place was closed. The caller holds the turn."""
         self.occupant = None
         self._is_quiet = False
         if self._vacated is not None:

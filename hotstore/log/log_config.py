@@ -11,8 +11,8 @@ from typing import Final
 from logformat.record_batch import INT32_MAX
 
 UNLIMITED: Final = -1
-AS_TOTAL: Final = -2  # local.retention.*: use retention.*
-NEVER: Final = 2**63 - 1  # Kafka's Long.MAX_VALUE of flush.ms and flush.messages
+AS_TOTAL: Final = -2  # value of local.retention.* that stands for retention.*
+NEVER: Final = 2**63 - 1  # Kafka's default of flush.ms and flush.messages (Long.MAX_VALUE)
 
 
 @dataclass(frozen=True, slots=True)

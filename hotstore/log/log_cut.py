@@ -5,7 +5,7 @@ A truncation removes all epochs that begin at or above the new end, even if it r
 that never wrote may have left one). Kept data is made durable before other data is removed. After a crash at any point
 the log can be opened, truncated or not. A connection may still send a `LogSlice` after a truncation, and its client
 must not get other records in that response (D26). A truncated file is therefore never written again: the log continues
-in a new segment. The slice then has its original bytes, or the file ends before them. In the second case the connection
+in a new segment. The slice then has its original bytes, or the file ends within them. In the second case the connection
 is closed in the middle of its response (`broker.net.transport_writer`). Removed files stay readable for their readers,
 so slices need no check.
 """

@@ -2,8 +2,8 @@
 
 This module opens and reads the log and deletes its oldest segments. `log_append` appends, `log_cut` truncates,
 `log_swap` inserts cleaned segments. All methods are synchronous. Methods marked *blocking* run in workers, the others
-on the loop. A method marked "beside the loop" may run at the same time as methods on the loop; one marked "alone" needs
-exclusive use of the log. `log_start ≤ local_log_start ≤ log_end`. Offsets are contiguous. Records below
+on the loop. A method marked "beside the loop" may run at the same time as methods on the loop; a method marked "alone"
+needs exclusive use of the log. `log_start ≤ local_log_start ≤ log_end`. Offsets are contiguous. Records below
 `flushed_end_offset` survive a power cut.
 
 Hot path: `read` at the tail costs 0.9 µs (CPython 3.11).

@@ -187,7 +187,7 @@ class Segment:
         self._checked = _Checked(begin.start, max(begin.end, end), offset)
 
     def _indexed_start(self, position: int, cache: IndexCache) -> _Checked:
-        """The place of a batch at or before `position` whose base offset is certain."""
+        """The start of a batch at or before `position` whose base offset is certain."""
         entry = self.indexes(cache).offsets.lookup_position(position)
         if 0 < entry.position < self.size:
             first = read_header(self.file.read_at(entry.position, HEADER_SIZE))

@@ -40,7 +40,7 @@ class Transactions:
         known = sorted(opened, key=lambda of: of[1])
         self.first_offsets: OrderedDict[int, int] = OrderedDict((of[0], of[1]) for of in known)
         self._begun_ms = {of[0]: of[2] for of in known}
-        self._ended: list[EndedTransaction] = []  # a heap
+        self._ended: list[EndedTransaction] = []  # a heap by first offset
         self.remember_ended(ended)
 
     def __bool__(self) -> bool:

@@ -102,7 +102,7 @@ OPERATIONS_OF: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 
 
 def shown(name: str) -> str:
-    """`CLUSTER_ACTION` as Kafka's tools write it: `ClusterAction`."""
+    """The name as Kafka's tools write it, for example `ClusterAction` for `CLUSTER_ACTION`."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 

@@ -33,7 +33,7 @@ _COORDINATORS_SINCE: Final = 4  # first version of FindCoordinator with several 
 _GROUPS_SINCE: Final = 8  # first version of OffsetFetch with several groups
 _GROUP_ERROR_SINCE: Final = 2  # first version of OffsetFetch with an error of the whole group
 _NULL_PROTOCOL_SINCE: Final = 7  # first version of JoinGroup whose protocol name may be null
-_OPERATIONS_SINCE: Final = 3  # DescribeGroups
+_OPERATIONS_SINCE: Final = 3  # first version of DescribeGroups with authorized operations
 _OF_TRANSACTION: Final = 1  # key type in FindCoordinator
 
 

@@ -57,7 +57,7 @@ class TokenVerifier:
             self._waiting -= 1
 
     async def keep(self) -> None:
-        """Read the key set now and again, until cancelled."""
+        """Read the key set periodically, until cancelled."""
         rules = self._rules
         if rules.jwks_url is None:
             return

@@ -74,8 +74,8 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
 
 
 def _same_key(algorithm: str) -> tuple[str, ...]:
-    """Whether the key fits the algorithm. An RSA key fits all RSA algorithms: if the key has no `alg`, PyJWT assigns it
-    one of them.
+    """Whether the key fits the algorithm. An RSA key fits all RSA algorithms, although PyJWT assigns one of them to a
+    key without `alg`.
     """
     family = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
     return family if algorithm in family else ()

@@ -1,6 +1,6 @@
-"""SCRAM: keys and messages of both sides (RFC 5802, RFC 7677), without a channel binding, as in Kafka.
+"""SCRAM: keys and messages of both sides (RFC 5802, RFC 7677).
 
-As in Kafka, a password is its UTF-8 text without SASLprep.
+As in Kafka there is no channel binding, and a password is its UTF-8 text without SASLprep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ user exists."""
 ITERATIONS_MAX: Final = 16_384
 _CLIENT_ITERATIONS_MAX: Final = 1_000_000  # limit on a server that this broker logs in to
 SALT_BYTES: Final = 20
-SECRET_BYTES: Final = 32  # of a cluster, for the salts of unknown users
+SECRET_BYTES: Final = 32  # size of a cluster's secret for the salts of unknown users
 """Length of salts, as Kafka's tools make them. Salts of unknown users have it too."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
@@ -136,7 +136,7 @@ def client_first(user: str, nonce: str) -> bytes:
 
 
 def read_client_final(message: bytes) -> ClientFinal:
-    """Raises ScramSyntax."""
+    """Parse a client's final message. Raises ScramSyntax."""
     text = _text(message)
     without_proof, comma, proof = text.rpartition(",p=")
     attributes = without_proof.split(",")
@@ -171,7 +171,7 @@ def read_server_final(message: bytes) -> bytes:
 
 
 def escaped(name: str) -> str:
-    """A saslname."""
+    """The name in the form of the RFC's saslname."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 

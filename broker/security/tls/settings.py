@@ -33,8 +33,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The settings of one listener. `where`: the listener's name, for messages. `keys` is None without an own
-    certificate, which only a client may lack."""
+    """The settings of one listener. `where`: the listener's name, for messages. `keys` is None if there is no own
+    certificate; only a client may have none."""
 
     where: str
     keys: Store | None

@@ -51,7 +51,7 @@ class KeyPair:
 
 
 def read_keys(store: Store, key_password: str, where: str, read: ReadFile) -> KeyPair:
-    """Raises BadStore."""
+    """The key pair of a key store. Raises BadStore."""
     if store.location:
         data = _file(store, where, read)
         name = store.location
@@ -176,7 +176,7 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _in_order(own: x509.Certificate, others: list[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-    """The chain from `own` upwards. Its other certificates are taken from `others`."""
+    """The certificate chain that begins with `own`. Its other certificates are taken from `others`."""
     chain, left = [own], list(others)
     while left and chain[-1].issuer != chain[-1].subject:
         above = next((one for one in left if one.subject == chain[-1].issuer), None)
