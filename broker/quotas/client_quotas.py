@@ -26,7 +26,7 @@ from broker.quotas.limits import Limits
 from broker.quotas.rates import Rate, TokenBucket, Windows
 from broker.quotas.sensors import Sensors
 
-PERCENT: Final = 100.0  # the unit of request time: seconds of the event loop per second
+PERCENT: Final = 100.0  # of request time: one second of the event loop per second
 
 _REFUSED: Final = "The throttling quota has been exceeded."
 
