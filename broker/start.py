@@ -80,7 +80,7 @@ StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
     """One start. `config` is the initial configuration, `live` the current one. `components` collects the created
-    objects, for the stop. `keep_session` runs once the session is committed."""
+    objects, for the stop. `keep_session` runs as a service after the session is committed."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -106,12 +106,13 @@ class BrokerStart:
         self.components.data_dir = await self.world.workers.run(DataDir.open, self.world.disk, self.config.data_dir)
 
     async def serve(self) -> Sources:
-        """The rest of the start, until clients are accepted. May be cancelled: `components` has the objects to stop."""
+        """Do the rest of the start, until clients are accepted. The start may be cancelled; `components` then has the
+        objects to stop."""
         data_dir, world = self.components.data_dir, self.world
         assert data_dir is not None
         bucket = self.open_bucket(self.config, world)
         self.components.store = store = MeteredStore(bucket, world.clock)
-        # Not metered: the probe loses races and sends wrong checksums on purpose.
+        # The probe is not metered, because it loses races and sends wrong checksums on purpose.
         probed = await probe_bucket(bucket, world, self.outage, self.health)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
         config = self.config
@@ -234,7 +235,7 @@ class BrokerStart:
         joined: StartedSession,
         fitness: BrokerFitness,
     ) -> None:
-        """Apply the image of the claim, and wait until its logs are open."""
+        """Apply the image in which the session was committed, and wait until its logs are open."""
         replicas, topics = following.replicas, joined.at.image.topics
         await replicas.stray_logs.move_all(joined.at.image)
         led = self.config.node_id
@@ -270,8 +271,8 @@ class BrokerStart:
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
         replicas.watch(offsets)
         replicas.watch(groups)
-        # Only after an image is applied, because offsets of a topic that is not in the image count as those of a
-        # deleted one.
+        # This runs after an image is applied, because offsets of a topic that is not in the image count as offsets of a
+        # deleted topic.
         for partition in registry.partitions.values():
             offsets.led(partition)
         groups.start()

@@ -1,6 +1,6 @@
-"""Ranged GETs of bytes that must exist: an answer has exactly the requested length.
+"""Ranged GETs of bytes that must exist. An answer has exactly the requested length.
 
-A shorter object is Corrupt, even if the store has another error for a range beyond its end.
+A shorter object raises Corrupt, even if the store has another error for a range beyond the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keys of objects in the bucket, made and parsed (docs/formats/manifest.md).
 
-A key names topics by id (C9). An immutable object's key has its offsets or sequence, the epoch of its root and a fresh
-UUID, so no name is used twice. `parse_key` accepts exactly the keys that are made here, and never raises.
+A key has the topic's id, not its name (C9). An immutable object's key has its offsets or sequence, the epoch of its
+root and a fresh UUID, so no key is used twice. `parse_key` accepts exactly the keys that this module makes, and never
+raises.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LEASE_KEY: Final = "lease.json"
 TOPICS_PREFIX: Final = "topics/"
 METADATA_PREFIX: Final = "metadata/"
 
-_KEY_CHARS_MAX: Final = 300  # the longest of ours has 176
+_KEY_CHARS_MAX: Final = 300  # the longest valid key has 176
 
 
 class RootKind(Enum):
@@ -32,7 +33,7 @@ class RootKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RootKey:
-    """A root. `topic_id` and `partition` are set for manifests only."""
+    """A root. `topic_id` and `partition` are set only for manifests."""
 
     kind: RootKind
     topic_id: UUID | None = None
@@ -113,7 +114,7 @@ Key = ImmutableKey | RootKey
 
 
 def partition_prefix(topic_id: UUID, partition: int) -> str:
-    """The prefix of one partition's keys, with its final slash."""
+    """The prefix of one partition's keys, with a slash at its end."""
     return f"{TOPICS_PREFIX}{topic_id}/{partition}/"
 
 
@@ -150,7 +151,7 @@ _METADATA: Final = re.compile(
 
 
 def parse_key(key: str) -> Key | None:
-    """Parse `key` (relative to the prefix). None: a foreign object, which is never touched."""
+    """Parse `key` (relative to the prefix). None for a foreign object, which is never changed."""
     if key == CLUSTER_KEY:
         return RootKey(RootKind.CLUSTER)
     if key == LEASE_KEY:

@@ -1,7 +1,8 @@
 """The `ObjectStore` protocol, its read-only part `ReadStore`, and their errors.
 
-`put_segment` objects are immutable and never reuse a name. `put_root` is the only replacing write and always
-conditional. A failed conditional write has an unknown outcome, so `roots.root` reads the root back.
+Objects stored by `put_segment` are immutable, and a name is never used again. `put_root` is the only write that
+replaces an object, and it is always conditional. A failed conditional write has an unknown outcome, so `roots.root`
+reads the root back.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from seams.files.disk import Buffer, File
 
 
 class StoreError(Retryable):
-    """The call failed; the same call may succeed later."""
+    """The call failed. The same call may succeed later."""
 
 
 class StoreUnavailable(StoreError):
-    """5xx, SlowDown, time-out, reset, truncated or empty answer: whether a write took effect is unknown."""
+    """5xx, SlowDown, time-out, reset, truncated or empty answer. A write may have taken effect."""
 
 
 class StoreAway(StoreUnavailable):
     """The store did not answer, answered before it processed the request (429, 502, 503, 504, 507), or its directory is
-    on a slow, full or failing disk. The error does not show what the store supports.
+    on a slow, full or failing disk. The error does not show whether the store supports the request.
     """
 
 
 class StoreThrottled(StoreAway):
-    """429 or 503: too many requests, perhaps for one key (Cloudflare R2 and GCS take one write of a key a second)."""
+    """429 or 503: too many requests, perhaps for one key (Cloudflare R2 and GCS accept one write of a key a second)."""
 
 
 class PreconditionFailed(StoreError):
-    """412, or 404 to If-Match. After a resent write the outcome of the first attempt is unknown."""
+    """412, or 404 to If-Match. If the write was sent again, its first attempt may have succeeded."""
 
 
 class ConditionalConflict(StoreError):
-    """409: another conditional write on the key is in flight; the outcome is open."""
+    """409: another conditional write on the key is in flight, so the outcome is unknown."""
 
 
 class ObjectMissing(ThermoclineError):
@@ -45,7 +46,7 @@ class ObjectMissing(ThermoclineError):
 
 
 class AccessRefused(ThermoclineError):
-    """401/403: credentials or policy; an operator has to act. The message names key, operation and bucket."""
+    """401 or 403: an operator has to correct credentials or policy. The message names key, operation and bucket."""
 
 
 class ChecksumRefused(StoreError):
@@ -54,7 +55,7 @@ class ChecksumRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Result of a HEAD or a listing. `crc32c`: checksum of the whole object, if the store keeps one."""
+    """Result of a HEAD or a listing. `crc32c`: checksum of the complete object, if the store has one."""
 
     key: str
     size: int
@@ -64,7 +65,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """Result of a GET: the bytes asked for, the ETag, and the size of the whole object."""
+    """Result of a GET: the requested bytes, the ETag, and the size of the complete object."""
 
     data: bytes
     etag: str
@@ -73,10 +74,11 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A body to store: size, CRC32C, and a way to read it in order and in bounded pieces, again for every attempt.
+    """A body to store: size, CRC32C, and a function that opens it. Every attempt opens and reads it in order and in
+    bounded pieces.
 
     A piece is valid until the next one is requested. If `crc32c` is None, the checksum is known after the last piece
-    (`sealed` returns it). The checksum is then sent after the bytes, not before them, so the bytes are read once."""
+    (`sealed` returns it). The checksum is then sent after the bytes, so the bytes are read only once."""
 
     size: int
     crc32c: int | None
@@ -84,7 +86,7 @@ class Upload:
     sealed: Callable[[], int] | None = None
 
     def checksum(self) -> int:
-        """CRC32C of the complete body; a trailing checksum covers the bytes since the last `open`."""
+        """CRC32C of the complete body. A checksum that follows the bytes is that of the last read."""
         if self.crc32c is not None:
             return self.crc32c
         assert self.sealed is not None, "a body without a checksum"
@@ -92,7 +94,7 @@ class Upload:
 
 
 class ReadStore(Protocol):
-    """A flat map from keys to immutable byte strings, read only: jobs may not write.
+    """Read-only access to objects by key, for jobs that may not write.
 
     Keys are relative to the bucket URL's prefix. Every call has its own deadline and raises one of the errors above."""
 
@@ -102,21 +104,21 @@ class ReadStore(Protocol):
         ...
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
-        """Bytes `[start, start+length)`; negative `start` counts from the end (one tail GET). Raises ObjectMissing on
+        """Bytes `[start, start+length)`. A negative `start` counts from the end (one tail GET). Raises ObjectMissing on
         404.
 
-        Raises StoreUnavailable for a body shorter than the available range; a result is never short.
+        Raises StoreUnavailable if the body is shorter than the available range.
         """
         ...
 
     async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
-        """The whole (small) object, or None if its ETag is still `etag` (304)."""
+        """The complete (small) object; None if its ETag is still `etag` (304)."""
         ...
 
     async def head(self, key: str) -> ObjectInfo: ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in key order, all pages."""
+        """Every object whose key starts with `prefix`, in key order, from all pages of the listing."""
         ...
 
     async def close(self) -> None: ...
@@ -127,7 +129,7 @@ class ObjectStore(ReadStore, Protocol):
     write."""
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
-        """Store an immutable object under a new name; the checksum is sent with it."""
+        """Store an immutable object under a new name. The checksum is sent with it."""
         ...
 
     async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
@@ -135,20 +137,22 @@ class ObjectStore(ReadStore, Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete; a missing key is fine. A store may report success falsely; only a listing proves absence."""
+        """Delete the objects that exist. A store may falsely report success; only a listing proves that an object is
+        gone."""
         ...
 
     def open_local(self, key: str) -> File | None:
-        """The object as a local file for sendfile (directory bucket), else None. Raises ObjectMissing."""
+        """The object as a local file for sendfile in a directory bucket; None for other stores. Raises
+        ObjectMissing."""
         ...
 
 
 class ReplacingStore(ObjectStore, Protocol):
-    """An `ObjectStore` whose immutable objects can be stored in another form with the same content; only an operator's
+    """An `ObjectStore` whose immutable objects can be stored in another form with the same content. Only an operator's
     command does this."""
 
     async def replace_object(self, key: str, body: Upload, if_match: str) -> None:
         """Store `body` in place of the object whose ETag is `if_match`. Readers get the old bytes or the new ones.
 
-        Raises PreconditionFailed, ObjectMissing (a deleted object is never recreated)."""
+        Raises PreconditionFailed, ObjectMissing (a deleted object is not created again)."""
         ...

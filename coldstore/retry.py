@@ -1,8 +1,8 @@
 """Retries with backoff and jitter, a deadline, and a budget.
 
-Only `Retryable` failures are retried. Waits grow from 0.5 s to 30 s, ± 20 %. A retry costs a token and successes earn
-them back slowly, so a store that refuses every call gets little more than its normal load (as in the AWS SDKs). A
-repeated write must use a new object's name; a root's outcome is read back, never retried here.
+Only `Retryable` failures are retried. Waits grow from 0.5 s to 30 s, ± 20 %. As in the AWS SDKs, a retry costs tokens,
+and a success returns one. So a store that refuses every call gets little more than its normal load. A repeated write
+must use a new object's name. Writes of a root are not retried here: their outcome is read back.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ class RetryPolicy:
     jitter: float = 0.2
 
     def wait_s(self, failures: int, draw: float) -> float:
-        """The wait after `failures` consecutive failures (from 1); `draw` in [-1, 1] places it within the jitter."""
+        """The wait after `failures` consecutive failures (1 or more). `draw` in [-1, 1] selects its place within the
+        jitter."""
         doubled = self.first_s * 2.0 ** min(failures - 1, 32)
         return min(doubled, self.longest_s) * (1 + self.jitter * draw)
 
 
 class RetryBudget:
-    """Tokens shared by the callers of one store: a retry takes `cost`, a success returns one, up to `capacity`."""
+    """Tokens that the callers of one store share. A retry takes `cost` tokens. A success returns one, up to
+    `capacity`."""
 
     def __init__(self, capacity: float = 500.0, cost: float = 5.0) -> None:
         self._capacity = self._tokens = capacity
         self._cost = cost
 
     def take(self) -> bool:
-        """Pay for one retry; False if the budget is spent."""
+        """Take the tokens of one retry. Returns False if there are not enough."""
         if self._tokens < self._cost:
             return False
         self._tokens -= self._cost
@@ -61,10 +63,10 @@ async def with_retry(
     budget: RetryBudget | None = None,
     failed: Callable[[Retryable], None] | None = None,
 ) -> T:
-    """Run `attempt()` until it succeeds, `deadline_s` passed, or the budget is spent.
+    """Run `attempt()` until it succeeds, `deadline_s` has passed, or the budget is used up.
 
-    Raises the last failure, or at once any that is not Retryable. `failed` gets each failure that is retried. The
-    deadline bounds waiting, not a running attempt, which has its own."""
+    Raises the last failure. A failure that is not Retryable is raised at once. `failed` gets each failure that is
+    retried. The deadline bounds only the waits; an attempt has a deadline of its own."""
     end_s = clock.monotonic_s() + deadline_s
     failures = 0
     while True:

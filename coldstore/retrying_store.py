@@ -1,9 +1,9 @@
 """`RetryingStore`: retries calls that fail within 2 s, up to 5 tries.
 
 It serves a start, which makes many calls in a row. Only repeatable calls are retried: reads, deletions, and writes of
-immutable objects (after a check whether the first try succeeded). Conditional writes are not, because their outcome
-matters. Slow failures are not retried, so a store that hangs costs one time-out. Without retries, a store that fails
-every fourth request would rarely pass the probe, which makes 25 requests.
+immutable objects (after a check whether the first try succeeded). Conditional writes are not retried, because the
+caller needs their outcome. Slow failures are not retried, so a store that hangs costs one time-out. Without retries, a
+store that fails every fourth request would rarely pass the probe of 25 requests.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from seams.files.disk import File
 T = TypeVar("T")
 
 TRIES: Final = 5
-_WAIT_S: Final = 0.2  # after the first try, doubled each time: 3 s in all
-_AT_ONCE_S: Final = 2.0  # a slower failure means an absent store, not a busy one
+_WAIT_S: Final = 0.2  # wait after the first try; doubled each time, 3 s in all
+_AT_ONCE_S: Final = 2.0  # a slower failure is that of an absent store, not of a busy one
 
 
 async def tries() -> AsyncIterator[int]:
-    """Up to `TRIES` turns with growing waits; yields the number of remaining turns."""
+    """Up to `TRIES` tries with growing waits. Yields the number of remaining tries."""
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(_WAIT_S * 2 ** (attempt - 1))
@@ -32,8 +32,8 @@ async def tries() -> AsyncIterator[int]:
 
 
 class RetryingStore:
-    """`ObjectStore` over `store`, for a start only: copies are retried by `tiering.work_queue`. `refused` gets each
-    failure that is retried; the caller gets the last one."""
+    """An `ObjectStore` over `store` that is used only during a start; `tiering.work_queue` retries copies. `refused`
+    gets each failure that is retried. The caller gets the last one."""
 
     def __init__(self, store: ObjectStore, refused: Callable[[StoreUnavailable], None] = lambda _: None) -> None:
         self._store = store
@@ -85,7 +85,8 @@ class RetryingStore:
         await self._store.close()
 
     async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Raises the last StoreUnavailable of `ask`, or at once any other error or a slow one."""
+        """Call `ask` until it succeeds. Raises its last StoreUnavailable. A slow failure and any other error are raised
+        at once."""
         loop = asyncio.get_running_loop()
         failure: StoreUnavailable | None = None
         async for left in tries():

@@ -1,7 +1,7 @@
 """Bucket URLs.
 
-A parsed URL has no credentials (they come by the usual chain only) and no unknown parameter. No message repeats a text
-that may hold a secret.
+A parsed URL has no unknown parameter and no credentials; credentials come only from the usual chain. No message repeats
+a text that may have a secret in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUrl:
-    """A directory as the bucket; `path` is absolute and normal. `key_file`: its objects are encrypted."""
+    """A directory as the bucket. `path` is absolute and normalised. If `key_file` is set, the objects are encrypted."""
 
     path: str
     key_file: str | None = None
@@ -42,11 +42,11 @@ class DirectoryUrl:
 
 @dataclass(frozen=True, slots=True)
 class S3Url:
-    """A bucket of an S3-compatible store, or its part below `prefix` (without slashes at its ends)."""
+    """A bucket of an S3-compatible store, or its part below `prefix` (without slashes at the beginning and end)."""
 
     bucket: str
     prefix: str = ""
-    endpoint: str | None = None  # None: Amazon's for the region
+    endpoint: str | None = None  # None: Amazon's endpoint for the region
     region: str | None = None  # None: the usual chain
     path_style: bool | None = None  # None: true with an endpoint, because few of them have a host name for each bucket
     storage_class: str | None = None
@@ -75,7 +75,7 @@ BucketUrl = DirectoryUrl | S3Url
 
 
 def with_key_file(url: BucketUrl, path: str | None) -> BucketUrl:
-    """The URL with `path` as its key file, unless it names one."""
+    """The URL with `path` as its key file, unless it has a key file already."""
     return url if url.key_file is not None or not path else replace(url, key_file=_key_file(path))
 
 

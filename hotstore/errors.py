@@ -1,7 +1,7 @@
 """Errors of a local log.
 
-An append that raised one of them wrote nothing to the log. broker.errors maps them to Kafka's error codes, which the
-docstrings name.
+An append that raises one of them has written nothing to the log. `broker.errors` maps them to Kafka's error codes,
+which the docstrings name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ class OffsetOutOfRange(InvalidRequest):
 
 
 class RecordListTooLarge(InvalidRequest):
-    """One append is larger than a segment may be. RECORD_LIST_TOO_LARGE."""
+    """One append is larger than a segment. RECORD_LIST_TOO_LARGE."""
 
 
 class RunCrossesSegments(InvalidRequest):
-    """A segment ends before or within the run. Nothing was written: append each batch alone. Clients never see it."""
+    """A segment ends before or within the run. Nothing was written. The caller then appends each batch alone, so
+    clients never get this error."""
 
 
 class OutOfOrderSequence(InvalidRequest):
@@ -30,8 +31,8 @@ class OutOfOrderSequence(InvalidRequest):
 
 
 class DuplicateSequence(InvalidRequest):
-    """The batch was appended before the producer's five remembered ones, so its offset is unknown.
-    DUPLICATE_SEQUENCE_NUMBER, which clients take for success without an offset."""
+    """The batch was appended before the producer's five remembered batches, so its offset is unknown.
+    DUPLICATE_SEQUENCE_NUMBER, which clients treat as success without an offset."""
 
 
 class InvalidProducerEpoch(Fenced):
@@ -44,11 +45,11 @@ class CoordinatorFenced(Fenced):
 
 
 class InvalidTransactionState(InvalidRequest):
-    """A batch outside of its producer's open transaction. INVALID_TXN_STATE."""
+    """A batch that does not belong to its producer's open transaction. INVALID_TXN_STATE."""
 
 
 class TransactionNotVerified(InvalidRequest):
-    """A first batch of a transaction was not verified: its coordinator did not confirm it, or a marker was written
+    """The first batch of a transaction was not verified: the coordinator did not confirm it, or a marker was written
     after the confirmation (TX4). INVALID_TXN_STATE; TRANSACTION_ABORTABLE from Produce 11 on.
     """
 
@@ -58,7 +59,7 @@ class TooManyTransactions(Retryable):
 
 
 class TransactionUndecided(Retryable):
-    """The producer's transaction contains a declared gap, and its outcome is not known yet (TX34).
+    """The producer's transaction has a declared gap, and its outcome is not known yet (TX34).
     CONCURRENT_TRANSACTIONS."""
 
 
@@ -72,15 +73,15 @@ class DivergingAppend(InvalidRequest):
 
 
 class LogFull(StorageFailed):
-    """No space left: nothing was written, and the next append tries again. KAFKA_STORAGE_ERROR."""
+    """The disk is full. Nothing was written, and the next append tries again. KAFKA_STORAGE_ERROR."""
 
 
 class LogFailed(StorageFailed):
-    """The disk failed a write or a sync: the log is offline until recovery opens it again (C10, fsyncgate)."""
+    """A write or a sync failed. The log is offline until recovery opens it again (C10, fsyncgate)."""
 
 
 class ReservationExhausted(StorageFailed):
-    """The append would cross the reserved end offset: nothing was written (design 6, `blocked_by=reservation`).
+    """The append would exceed the reserved end offset. Nothing was written (design 6, `blocked_by=reservation`).
     `end_offset`: the end offset of the refused append."""
 
     def __init__(self, message: str, end_offset: int) -> None:
@@ -93,14 +94,15 @@ class DataDirLocked(StorageFailed):
 
 
 class ForeignLog(Corrupt):
-    """The directory holds the log of an earlier topic with this name. That topic's deletion moves it away."""
+    """The directory has the log of an earlier topic of the same name. The deletion of that topic moves it away."""
 
 
 class DamagedLog(Corrupt):
-    """A log that must not be opened in its present state: file, byte position and offset of the damage, and the remedy.
+    """A log that must not be opened in its present state. The error has the file, byte position and offset of the
+    damage, and the remedy.
 
-    Raised for damage below the recovery point or in a sealed segment. These bytes were durable, so truncating there
-    would lose acknowledged records: an operator must decide."""
+    It is raised for damage below the recovery point or in a sealed segment. These bytes were durable, so a truncation
+    would lose acknowledged records, and an operator has to decide."""
 
     def __init__(self, file: str, position: int, offset: int, what: str, hint: str) -> None:
         super().__init__(f"{file}: position {position}, offset {offset}: {what}; {hint}")
@@ -112,8 +114,8 @@ class DamagedLog(Corrupt):
 
 
 class MissingSegments(DamagedLog):
-    """The log's first segments are missing; `first` is the base offset of the oldest one left, above the log start. The
-    bucket may hold them if tiering of the topic was switched off (tiering.opening.attach)."""
+    """The log's first segments are missing. `first`: base offset of the oldest remaining segment, above the log start.
+    The bucket may have the missing segments if tiering of the topic was switched off (`tiering.opening.attach`)."""
 
     def __init__(self, directory: str, log_start: int, first: int, hint: str) -> None:
         super().__init__(directory, 0, log_start, f"segments below offset {first} are missing", hint)
@@ -124,7 +126,8 @@ _PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def may_pass(refused: BaseException) -> bool:
-    """Whether an error is a temporary lack of descriptors, memory or space. The disk is sound; try again later."""
+    """Whether an error is a temporary lack of descriptors, memory or space. The disk is then sound, and the call may be
+    repeated later."""
     if isinstance(refused, OSError):
         return is_full(refused) or refused.errno in _PASSING
     return isinstance(refused, LogFull)

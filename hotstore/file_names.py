@@ -43,12 +43,12 @@ _STRAY_DIR: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-stray")
 
 
 def offset_file(offset: int, suffix: str) -> str:
-    """`00000000000000000042.log` and its siblings."""
+    """The name of a file for an offset, for example `00000000000000000042.log`."""
     return f"{offset:020d}{suffix}"
 
 
 def parse_offset_file(name: str) -> tuple[int, str] | None:
-    """(offset, suffix) of a file that is named by an offset; None for any other name."""
+    """Offset and suffix of a file that is named by an offset. None for any other name."""
     match = _OFFSET_NAME.fullmatch(name)
     if match is None or match[2] not in OFFSET_SUFFIXES or int(match[1]) > INT64_MAX:
         return None
@@ -56,7 +56,7 @@ def parse_offset_file(name: str) -> tuple[int, str] | None:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether `name` is an interrupted write or delete, ours or Kafka's, that a start may remove."""
+    """Whether a start may remove `name`: the rest of an interrupted write or deletion, by this program or Kafka."""
     for suffix in (DELETED, TEMPORARY, CLEANED):
         if name.endswith(suffix):
             inner = name.removesuffix(suffix)
@@ -69,7 +69,7 @@ def _is_ours(name: str) -> bool:
 
 
 def swap_base(name: str) -> int | None:
-    """Base offset of a cleaned segment that replaces others (`.log.swap`); None for any other name."""
+    """Base offset of a cleaned segment that replaces others (`.log.swap`). None for any other name."""
     place = parse_offset_file(name.removesuffix(SWAP)) if name.endswith(SWAP) else None
     return place[0] if place is not None and place[1] == LOG else None
 
@@ -79,7 +79,7 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """The topic-partition of a log directory; None for any other name, and for deleted logs."""
+    """The topic-partition of a log directory. None for any other name, and for deleted logs."""
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or not is_topic_name(match[1]) or int(match[2]) > INT32_MAX or is_deleted_dir(name):
         return None
@@ -87,7 +87,7 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def deleted_dir(topic: str, partition: int, unique: str) -> str:
-    """Directory name of a deleted log until it is removed. `unique`: 32 hex digits. Long topic names are cut."""
+    """Directory name of a deleted log until it is removed. `unique`: 32 hex digits. Long topic names are shortened."""
     tail = f"-{partition}.{unique}-delete"
     return topic[: NAME_CHARS_MAX - len(tail)] + tail
 

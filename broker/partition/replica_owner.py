@@ -39,8 +39,8 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
-    """One order of the publisher. `publication`: set for a partition to be led. `is_sure`: there is proof that the log
-    is not wanted here (R8, R24); without proof it is kept as a stray.
+    """One order of the publisher. `publication` is set if the partition is to be led. `is_sure` returns whether there
+    is proof that the log is not wanted here (R8, R24). A log without this proof is kept as a stray.
     """
 
     goal: Goal
@@ -52,7 +52,7 @@ _REST: Final = Aim(Goal.REST)
 
 
 class ReplicaOwner:
-    """`gone` is called when the replica is completely removed here."""
+    """The owner of one replica. `gone` is called when this broker has removed the replica completely."""
 
     __slots__ = ("_aim", "_before", "_gone", "_roles", "_task", "_was_dropped", "index", "place", "role", "topic")
 
@@ -65,8 +65,8 @@ class ReplicaOwner:
         self._roles = roles
         self._gone = gone
         self._aim = _REST
-        self._before: LeaderReplica | None = None  # the last leadership, if its log has stayed open after it
-        self._was_dropped = False  # the tier must still drop the end that a leader reported
+        self._before: LeaderReplica | None = None  # the last leadership, if its log is still open
+        self._was_dropped = False  # the tier still has to drop the end that a leader reported
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -75,7 +75,7 @@ class ReplicaOwner:
 
     @property
     def damaged(self) -> str:
-        """The reason why it cannot be opened to lead; empty if it can."""
+        """The reason why the log cannot be opened to lead; empty if it can be opened."""
         return self.role.damaged if isinstance(self.role, LeaderRole) else ""
 
     @property
@@ -86,7 +86,7 @@ class ReplicaOwner:
 
     # ── aims ─────────────────────────────────────────────────────────────────────────────────────────────────────
     def rest(self) -> None:
-        """End its role; the log stays open."""
+        """End the current role. The log stays open."""
         epoch = self.role.leader_epoch if isinstance(self.role, LeaderRole) else ""
         self._end_role(Fenced(f"{self.place}: leader epoch {epoch} is over; refresh metadata"))
         self._set_aim(_REST)
@@ -100,7 +100,8 @@ class ReplicaOwner:
         self._set_aim(Aim(Goal.FOLLOW))
 
     def drop(self, *, is_seen: bool) -> None:
-        """Other brokers hold the partition. `is_seen`: rows of one session of this process show that."""
+        """Remove the replica, because other brokers hold the partition. `is_seen`: rows of one session of this process
+        show this."""
 
         def is_sure() -> bool:
             return is_seen and not is_rebuilt(self._roles.metadata.image)
@@ -109,9 +110,9 @@ class ReplicaOwner:
         self._set_aim(Aim(Goal.DROP, is_sure=is_sure))
 
     def delete(self, is_remembered: Callable[[], bool]) -> None:
-        """Its topic was deleted. `is_remembered`: the image still names the deletion, or the removal of its files is
-        under way. Otherwise the cluster forgot the topic while this broker had no session, and that does not prove a
-        deletion."""
+        """Close the log, because the topic was deleted. `is_remembered` returns whether the image still names the
+        deletion, or the files are being removed. Otherwise the cluster forgot the topic while this broker had no
+        session. That does not prove a deletion."""
         if isinstance(self.role, LeaderRole):
             self.role.is_visible = False  # the tables dropped the topic already, and watchers were called
         self._end_role(Fenced(f"topic {self.topic.name} was deleted"))
@@ -136,7 +137,7 @@ class ReplicaOwner:
             self._set_aim(_REST)
 
     async def aim_reached(self) -> None:
-        """Wait until the newest aim is reached. The role it began may still be opening."""
+        """Wait until the newest aim is reached. The role that the aim began may still be opening."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -149,7 +150,7 @@ class ReplicaOwner:
 
     def _set_aim(self, aim: Aim) -> None:
         if self._aim.publication is not None and self._aim is not aim:
-            self._aim.publication.drop(self.index)  # if the role never began, the publication must not wait for it
+            self._aim.publication.drop(self.index)  # the publication must not wait for a role that never begins
         self._aim = aim
         if self._task is None:
             name = f"replica {self.place}"
@@ -161,7 +162,7 @@ class ReplicaOwner:
             if self.role is not None and self.role.is_over:
                 await self._await_end(self.role)
                 continue
-            if self._was_dropped:  # also if the replica is assigned again before its log is removed
+            if self._was_dropped:  # also if the replica was assigned again meanwhile
                 self._was_dropped = False
                 self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
             aim = self._aim
@@ -179,7 +180,7 @@ class ReplicaOwner:
                 await self._remove(aim)
             if self._aim is aim and (self.role is None or not self.role.is_over):
                 break
-        self._task = None  # in the same turn of the loop: the next aim begins another one
+        self._task = None  # no await follows: the next aim starts another task
         if aim.goal in (Goal.DROP, Goal.DELETE):
             self._gone(self)
 
@@ -207,7 +208,7 @@ class ReplicaOwner:
         roles, place, topic_id = self._roles, self.place, UUID(self.topic.topic_id)
         try:
             await roles.logs.close_of(place, topic_id)
-        except OSError as failure:  # the file is not needed any more, but must be closed
+        except OSError as failure:  # the log is not needed any more, but its files must be closed
             roles.report(f"close {place}", failure)
         roles.tiers.forget(topic_id, self.index)
         if self._aim is not aim:
@@ -221,8 +222,8 @@ class ReplicaOwner:
             await self._move_aside(topic_id, aim)
 
     def _forget_failures(self) -> None:
-        """Called after the removal, not before: if the replica is assigned again before the removal, a damaged log is
-        still damaged (R18).
+        """Forget the log's failures. This runs after the removal: if the replica is assigned again before the removal,
+        its damaged log is still damaged (R18).
         """
         self._roles.registry.log_failures.over(self.key)
 
@@ -230,7 +231,7 @@ class ReplicaOwner:
         """Move a log without an owner to the strays, so that it is not opened."""
         try:
             await self._roles.logs.move_stray(self.place, topic_id, lambda: self._aim is aim, self._forget_failures)
-        except (Corrupt, OSError) as failure:  # it stays; opening another log in its place fails with the reason
+        except (Corrupt, OSError) as failure:  # the log stays; opening another log in its place fails with the reason
             self._roles.report(f"move {self.place} aside", failure)
 
     async def _remove_files(self, topic_id: UUID, aim: Aim) -> None:
@@ -241,7 +242,7 @@ class ReplicaOwner:
             roles.report(f"remove {place}", failure)
             return
         if self._aim is not aim:
-            return  # assigned again while it waited for its turn
+            return  # assigned again while this task waited
         log.info("%s of topic id %s is now on other brokers: its log here is removed", place, topic_id)
         try:
             await roles.logs.directories.delete_set_aside()

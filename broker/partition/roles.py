@@ -24,22 +24,22 @@ OPENING_MAX: Final = 16  # concurrent openings per kind of role: bounds files an
 
 
 class LeadershipWatcher(Protocol):
-    """Notified when this broker gains or loses the leadership of a partition, on the loop, after the tables changed. A
-    call must neither wait nor raise."""
+    """Notified on the loop when this broker gains or loses the leadership of a partition. The tables have changed
+    before the call. A call must not wait or raise."""
 
     def led(self, partition: LeaderReplica) -> None:
-        """The partition serves: it was opened, or is led again in a higher epoch."""
+        """The partition serves now: it was opened, or this broker leads it again in a higher epoch."""
 
     def resigned(self, topic: str, index: int) -> None:
-        """Another broker leads the partition, or none. Its waiters have already failed."""
+        """Another broker leads the partition, or no broker does. The partition's waiters have already failed."""
 
     def withdrawn(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Shared by all roles of one broker. `on_opened` is called with partitions just before they serve or follow.
-    `move_if_stray` moves a closed stray log out of a place."""
+    """The resources that all roles of one broker share. `on_opened` is called with replicas just before they serve or
+    follow. `move_if_stray` moves a closed stray log away from its place."""
 
     config: LiveConfig
     world: World

@@ -1,5 +1,5 @@
-"""A topic's configs resolved for its partitions here (log, tier, leader), and applied when they change. Topic configs
-override the broker's."""
+"""A topic's configs, resolved for the log, tier and leader of its partitions, and applied when they change. Topic
+configs override the broker's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TopicConfigs:
         self._resolved: tuple[BrokerConfig, Topic, TopicConfig] | None = None
 
     def of(self, topic: Topic) -> TopicConfig:
-        """The topic's configs with the broker's as defaults: 80 µs unless it is the last resolved topic."""
+        """The topic's configs, with the broker's as defaults. Takes 80 µs unless the topic is the last resolved one."""
         broker, last = self._live.now, self._resolved
         if last is None or last[0] is not broker or last[1] is not topic:
             config = resolve_topic(broker, topic.configs, internal=topic.internal)
@@ -60,8 +60,8 @@ _TOPICS_PER_TURN: Final = 50
 
 class ConfigUpdates:
     """Applies changed broker configs to every partition, 50 topics a turn of the loop. `topics`: the current topic ids.
-    `configure` applies the configs to one topic, if it still exists. A change meanwhile starts over, so that in the end
-    each topic has the newest configs."""
+    `configure` applies the configs to one topic, if it still exists. A change during an update starts it again, so that
+    each topic gets the newest configs."""
 
     def __init__(self, topics: Collection[str], configure: Callable[[str], None], tasks: Tasks) -> None:
         self._topics = topics
@@ -70,7 +70,8 @@ class ConfigUpdates:
         self._behind: deque[str] = deque()
 
     def all(self) -> None:
-        """Begin to update all partitions; 5 000 take 0.1 s. The first topics are done when this returns."""
+        """Begin to update all partitions. 5 000 partitions take 0.1 s. The first 50 topics are updated when this
+        returns."""
         is_running = bool(self._behind)
         self._behind = deque(self._topics)
         self._some()

@@ -5,8 +5,8 @@ A request is sent at most once. It ends within its time by one of these:
 * its response;
 * ConnectionRefusedError: no process listens, nothing was sent;
 * another ConnectionError: the broker may have received it, unless the message says that nothing was sent;
-* TimeoutError. This closes the connection: responses arrive in order, so all later ones would be as late. No other
-  event detects a network that drops all bytes.
+* TimeoutError. A time-out closes the connection: responses arrive in order, so all later ones would be as late. Only a
+  time-out detects a network that drops all bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Address = tuple[str, int]
 
 
 class PeerConnection:
-    """`tls` None: the other broker's listener does not speak TLS; `login` None: the listener needs no login."""
+    """A connection that reconnects. `tls` is None if the other broker's listener does not speak TLS. `login` is None if
+    the listener needs no login."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class PeerConnection:
         return 0 if self._stream is None else self._stream.in_flight
 
     async def ask(self, request: Message, version: int, timeout_s: float) -> Message:
-        """The response, within `timeout_s`, connecting included. Raises ConnectionError and TimeoutError as the module
-        says; PeerBusy and UnsupportedByPeer are ConnectionErrors."""
+        """The response to `request`. `timeout_s` includes the time to connect. Raises ConnectionError and TimeoutError
+        as the module says. PeerBusy and UnsupportedByPeer are ConnectionErrors."""
         stream: PeerStream | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -68,7 +69,7 @@ class PeerConnection:
             raise TimeoutError(f"{self._who}: no answer within {timeout_s:g} s") from None
 
     def close(self) -> None:
-        """Close the connection and open no other. Waiting requests get ConnectionError."""
+        """Close the connection, and never reconnect. Waiting requests get ConnectionError."""
         self._is_closed = True
         if self._stream is not None:
             self._stream.end("closed on this side")
@@ -115,7 +116,7 @@ class PeerConnection:
     async def _log_in(self, login: LinkLogin, stream: PeerStream) -> None:
         try:
             self._replace_s = await login.log_in(stream)
-        except (ConnectionError, OSError) as failed:  # OSError: of a token's file
+        except (ConnectionError, OSError) as failed:  # OSError: a token file cannot be read
             stream.end("its login failed")
             raise ConnectionError(f"{self._who}: nothing was sent: {failed}") from failed
         except BaseException:

@@ -1,8 +1,8 @@
 """Forwards clients' requests that only the controller may answer, in an Envelope with the client's identity (KIP-590).
 
-A request is sent again once, to another controller, and only when the first broker certainly did not execute it
-(NOT_CONTROLLER, or no process listens). The response is returned after this broker applied the image of the change, so
-that the client can read the result here.
+A request is sent again once, to another controller, if the first broker certainly did not execute it (NOT_CONTROLLER,
+or no process listens). The response is returned after this broker applied the image of the change, so that the client
+can read the result here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORWARDED_BYTES_MAX: Final = 8 << 20
 APPLY_WAIT_S: Final = 10.0
 """How long a response waits for this broker's image: two polls of `cluster.json`. The change is committed already."""
 _LOOK_AGAIN_S: Final = 5.0
-_LANES: Final = 4  # connections; a slow response delays the ones behind it, because responses are in order
+_LANES: Final = 4  # connections: responses are in order, so a slow one delays those behind it
 _GRACE_S: Final = 5.0
 _TIMEOUT_S: Final = 30.0  # for requests that have no timeout
 _TIMEOUT_MAX_S: Final = 120.0
@@ -71,8 +71,8 @@ class Forward:
         return not self._metadata.is_decided_by(self._node_id)
 
     async def pass_on(self, peer: Peer, header: RequestHeader, request: Message) -> bytes | None:
-        """The controller's response to `request`, framed without length prefix. None when no controller is known to
-        have received it: the caller answers NOT_CONTROLLER, which clients retry."""
+        """The controller's response to `request`: a frame without length prefix. None if there is no response. The
+        caller then answers NOT_CONTROLLER, which clients retry."""
         key, version = header.api_key, header.api_version
         body = encode_request(key, version, request)
         parts = request_frame(key, version, header.correlation_id, header.client_id, body)
@@ -82,7 +82,7 @@ class Forward:
         return await self.to_controller(peer, frame, wait_s + _GRACE_S)
 
     async def ask(self, api_key: int, version: int, request: Message) -> Message | None:
-        """As `pass_on`, for a request of this broker itself."""
+        """The controller's response to a request of this broker itself. None as in `pass_on`."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = RequestHeader(api_key, version, self._correlation_id, f"broker-{self._node_id}")
         frame = await self.pass_on(self._own, header, request)
@@ -93,7 +93,8 @@ class Forward:
         return decode_response(api_key, version, view[at:])
 
     async def to_controller(self, peer: Peer, frame: bytes, timeout_s: float) -> bytes | None:
-        """Forwards a frame and returns the response's, both without length prefix; None as `pass_on`."""
+        """Forward a request's frame and return the response's frame. Neither has a length prefix. None as in
+        `pass_on`."""
         if len(frame) > FORWARDED_BYTES_MAX:
             log.warning(
                 "a request of %d bytes is not forwarded to the controller, which accepts at most %d",
@@ -122,8 +123,8 @@ class Forward:
         return None
 
     async def _ask(self, at: ControllerAt, request: EnvelopeRequest, timeout_s: float) -> EnvelopeResponse | None:
-        """None: the controller may have received it, or it cannot be sent. NOT_CONTROLLER when no process listens
-        there."""
+        """The controller's response. NOT_CONTROLLER if no process listens there. None if the request could not be sent,
+        or was sent and got no response."""
         node = self._metadata.image.nodes.get(at.node_id)
         if node is None:
             return None
@@ -154,7 +155,7 @@ class Forward:
 
 
 def _address(peer: Peer) -> bytes:
-    """4 or 16 bytes; empty where the network has no addresses."""
+    """The peer's IP address in 4 or 16 bytes; empty if the peer has none."""
     try:
         return ip_address(peer.host).packed
     except ValueError:

@@ -1,7 +1,7 @@
-"""Logs a broker in on each new connection to another one, if their listener uses SASL (S7).
+"""Logs a broker in on each new connection to another broker, if the brokers' listener uses SASL (S7).
 
-A connection whose session is about to end is replaced by a new one; the old one gets no more requests and ends with its
-last response. SCRAM's hashes run in a worker, once: salt and iterations rarely change.
+A new connection replaces one whose session is about to end. The old connection gets no more requests and is closed
+after its last response. SCRAM's hashes run once, in a worker: salt and iterations rarely change.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LinkLogin:
         self._salted = SaltedPasswords()
 
     async def log_in(self, stream: PeerStream) -> float | None:
-        """Log in on a new connection. Returns the loop's time at which to replace it (None: never). Raises LoginFailed
-        and the errors of `PeerStream.ask`."""
+        """Log in on a new connection. Returns the loop's time at which the connection has to be replaced; None if it
+        need not be. Raises LoginFailed and the errors of `PeerStream.ask`."""
         login = self._new_login()
         handshake = await stream.ask(SaslHandshakeRequest(login.mechanism), HANDSHAKE_VERSION)
         assert isinstance(handshake, SaslHandshakeResponse)
@@ -76,6 +76,6 @@ class LinkLogin:
 
 
 def link_login(config: BrokerConfig, world: World) -> LinkLogin | None:
-    """None: the brokers' listener does not speak SASL."""
+    """The login of this broker; None if the brokers' listener does not speak SASL."""
     login = config.brokers_login
     return None if login is None else LinkLogin(login, world.workers, world.rng, world.disk)

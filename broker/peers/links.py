@@ -1,7 +1,7 @@
 """Connections to the other brokers, one for each node and purpose.
 
 A connection belongs to one session of a node. A node with a new session or address gets a new connection; requests on
-the old one fail. Separate purposes are for requests that must not wait for each other.
+the old one fail. Requests that must not wait for each other have separate purposes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class NoWayThere(ConnectionError):
 
 class Links:
     """The connections of broker `node_id`. `listener`: name of the brokers' listener (`inter.broker.listener.name`) on
-    all of them. `frame_bytes_max`: size limit of a response. `tls`: set if that listener speaks TLS. `login`: the login
-    to that listener; None: no login."""
+    all of them. `frame_bytes_max`: size limit of a response. `tls` is set if that listener speaks TLS. `login` is set
+    if that listener needs a login."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Links:
         if self._is_closed:
             raise NoWayThere(f"broker {node.node_id} gets no more requests: this broker is stopping")
         known = self._open.get((node.node_id, purpose))
-        if known is not None and known[0] is node:  # unchanged in the image
+        if known is not None and known[0] is node:  # the image has not changed the node
             return known[1]
         if known is not None and _is_same_way(known[0], node, self._listener):
             return known[1]
@@ -81,13 +81,13 @@ class Links:
             transport = await self._net.connect(*address, asyncio.Protocol(), _KNOCK_S)
         except ConnectionRefusedError:
             return True
-        except OSError:  # TimeoutError too
+        except OSError:  # TimeoutError is an OSError
             return False
         transport.abort()
         return False
 
     def close_ended(self, nodes: Mapping[int, Node]) -> None:
-        """Close connections to sessions that ended in a newer image's `nodes`."""
+        """Close the connections to sessions that are not in `nodes`, the nodes of a newer image."""
         for place, (node, connection) in tuple(self._open.items()):
             now = nodes.get(node.node_id)
             if now is None or now.broker_epoch > node.broker_epoch:
@@ -95,7 +95,7 @@ class Links:
                 connection.close()
 
     def close(self) -> None:
-        """Close all connections and open no others."""
+        """Close all connections, and never open one again."""
         self._is_closed = True
         for _, connection in self._open.values():
             connection.close()

@@ -1,8 +1,8 @@
-"""One open connection to another broker: requests out, their responses back in the same order.
+"""One open connection to another broker. Responses arrive in the order of the requests.
 
-A response belongs to the oldest request without one. When the connection ends, all waiting requests fail with the
-reason. Requests in flight are bounded in number and bytes. A response is copied once from the receive buffer, so that
-its records remain valid.
+A response belongs to the oldest request that has no response yet. When the connection ends, all waiting requests fail
+with the reason. Requests in flight are bounded in number and bytes. A response is copied once from the receive buffer,
+so that its records remain valid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PeerBusy(ConnectionError):
 
 
 class UnsupportedByPeer(ConnectionError):
-    """The other broker does not serve this version of a request: it runs another release."""
+    """The other broker does not serve this version of a request, because it runs another release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class _PendingRequest:
 
 
 class PeerStream(asyncio.BufferedProtocol):
-    """The protocol of one connection. `who` is named in errors. A frame above `frame_bytes_max` ends it."""
+    """The protocol of one connection. Errors name the other broker as `who`. A frame above `frame_bytes_max` ends the
+    connection."""
 
     def __init__(self, who: str, client_id: str, pool: BufferPool, frame_bytes_max: int) -> None:
         self._who = who
@@ -56,7 +57,7 @@ class PeerStream(asyncio.BufferedProtocol):
         self._in_flight: deque[_PendingRequest] = deque()
         self._in_flight_bytes = 0
         self._correlation_id = 0
-        self._failure: str | None = None  # the reason why it ended, or is about to end
+        self._failure: str | None = None  # why the connection ended or is about to end
         self._is_retired = False
 
     @property
@@ -69,8 +70,8 @@ class PeerStream(asyncio.BufferedProtocol):
         return self._transport is not None and self._failure is None
 
     def ask(self, request: Message, version: int) -> asyncio.Future[Message]:
-        """Send `request` behind earlier ones. The future gives its response, or ConnectionError; after cancellation the
-        response is dropped. Raises PeerBusy, ConnectionError."""
+        """Send `request` behind earlier ones. The future gives the response or ConnectionError. If the future is
+        cancelled, the response is dropped. Raises PeerBusy, ConnectionError."""
         if not self.is_open:
             raise self._broken()
         key = _KEYS[type(request).__name__]
@@ -90,11 +91,11 @@ class PeerStream(asyncio.BufferedProtocol):
         return asked.answer
 
     def end(self, why: str) -> None:
-        """Close now; waiting requests fail with `why`."""
+        """Close the connection now. Waiting requests fail with `why`."""
         self._fail(why)
 
     def retire(self) -> None:
-        """Close after the last response; no more requests are sent."""
+        """Close the connection after the last response. The caller sends no more requests."""
         self._is_retired = True
         if not self._in_flight:
             self._fail("another connection took its place")
@@ -123,7 +124,7 @@ class PeerStream(asyncio.BufferedProtocol):
                 self._fail("another connection took its place")
 
     def eof_received(self) -> None:
-        """The other broker closes; the transport closes itself."""
+        """The other broker closes the connection. The transport then closes itself."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -139,7 +140,7 @@ class PeerStream(asyncio.BufferedProtocol):
         try:
             answer = _decoded(asked, memoryview(bytes(frame)))
         except MalformedFrame:
-            self._in_flight.appendleft(asked)  # it fails with all others
+            self._in_flight.appendleft(asked)  # this request fails together with all others
             self._in_flight_bytes += asked.size
             raise
         if asked.answer.done():

@@ -16,12 +16,12 @@ class ClientTls(Protocol):
     """The TLS context for connections to other brokers."""
 
     def client_context(self) -> ssl.SSLContext:
-        """The present one."""
+        """The current context."""
         ...
 
 
 class ClientSession:
-    """One session to the broker at `host`. `who`: its name in errors."""
+    """One TLS session to the broker at `host`. `who`: the broker's name in errors."""
 
     def __init__(self, stream: PeerStream, tls: ClientTls, host: str, who: str) -> None:
         self._stream = stream
@@ -30,7 +30,7 @@ class ClientSession:
         self.protocol = TlsLayer(stream, self, tls.client_context, is_server=False, server_name=host)
 
     async def established(self) -> None:
-        """Wait for the end of the handshake. Raises ConnectionError. The connection is aborted if this is cancelled."""
+        """Wait for the end of the handshake. Raises ConnectionError. A cancelled wait aborts the connection."""
         try:
             await self._established
         except asyncio.CancelledError:
@@ -40,7 +40,7 @@ class ClientSession:
     def began(self) -> None: ...
 
     def ask_step(self) -> None:
-        """On the loop: brokers make few connections."""
+        """Run a step of the handshake on the loop, because brokers make few connections."""
         self.protocol.step_now()
 
     def complete(self, machine: TlsMachine) -> None:
@@ -59,4 +59,4 @@ class ClientSession:
 
     def _fail(self, why: str) -> None:
         self._established.set_exception(ConnectionError(f"{self._who}: no TLS session; nothing was sent: {why}"))
-        self._established.exception()  # the waiting caller gets the failure; there may be none
+        self._established.exception()  # retrieved here, because no caller may wait for it

@@ -1,7 +1,7 @@
 """The quotas of clients' requests on one broker: produced and fetched bytes, request time, controller mutations.
 
-Use is measured only while some quota of its kind is set, so without quotas a request costs one attribute read. The
-quotas change exactly when `image.quotas` is another object. Source: Kafka's ClientQuotaManager,
+Use of a kind is measured only while a quota of that kind is set, so without quotas a request costs one attribute read.
+The quotas have changed if `image.quotas` is another object. Source: Kafka's ClientQuotaManager,
 ClientRequestQuotaManager, ControllerMutationQuotaManager.
 """
 
@@ -26,7 +26,7 @@ from broker.quotas.limits import Limits
 from broker.quotas.rates import Rate, TokenBucket, Windows
 from broker.quotas.sensors import Sensors
 
-PERCENT: Final = 100.0  # request time: one second of the event loop per second
+PERCENT: Final = 100.0  # of request time: one second of the event loop per second
 
 _REFUSED: Final = "The throttling quota has been exceeded."
 
@@ -70,10 +70,10 @@ class RateQuota:
     def reserve(
         self, user: str, client_id: str, value: float, now_ms: int, *, is_wanted: bool = True
     ) -> tuple[int, bool]:
-        """As `record`, but for a read that may be refused. The second result says whether it is allowed. A refused read
-        is not counted. A client without use in the windows may read above its quota and is throttled afterwards;
-        otherwise a batch larger than its quota could never be read. If not `is_wanted`, the caller refuses the read for
-        another reason."""
+        """Count a read that may be refused. Returns for how long the client is throttled, in ms, and whether the read
+        is allowed. A refused read is not counted. A client without use in the windows may read above its quota, and is
+        throttled afterwards; otherwise a batch larger than the quota could never be read. If `is_wanted` is False, the
+        caller refuses the read for another reason."""
         if (found := self._limits.of(user, client_id)) is None:
             return 0, True
         key, bound = found
@@ -87,7 +87,7 @@ class RateQuota:
         return throttle_ms, is_served
 
     def most_at_once(self, user: str, client_id: str) -> int | None:
-        """The most that an idle client may take at once; None: there is no quota."""
+        """The most that an idle client may use at once; None if there is no quota."""
         found = self._limits.of(user, client_id)
         if found is None:
             return None
@@ -101,8 +101,8 @@ class RateQuota:
 
 
 class Mutations:
-    """The controller mutations of one request (KIP-599). Strict: changes are refused while the bucket has no tokens.
-    Permissive, for clients that do not know the error: changes are made and the client is throttled."""
+    """The controller mutations of one request (KIP-599). In strict mode changes are refused while the bucket has no
+    tokens. In permissive mode, for clients that do not know the error, changes are made and the client is throttled."""
 
     __slots__ = ("_bound", "_bucket", "_is_strict", "_now_ms", "_throttled_until_ms")
 
@@ -114,8 +114,8 @@ class Mutations:
         self._throttled_until_ms = 0
 
     def charge(self) -> Callable[[int], None]:
-        """A function that counts the partitions of one change. It counts once, even if the change is decided several
-        times. It raises ApiError THROTTLING_QUOTA_EXCEEDED.
+        """A function that counts the partitions of one change. It counts once, even if it is called for several
+        attempts of the change. It raises ApiError THROTTLING_QUOTA_EXCEEDED.
         """
         charged = False
 
@@ -129,7 +129,7 @@ class Mutations:
 
     @property
     def throttle_ms(self) -> int:
-        """How long the client is throttled from now on."""
+        """For how long the client is throttled from now on."""
         return max(self._throttled_until_ms - self._now_ms(), 0) if self._throttled_until_ms else 0
 
     def _count(self, partitions: int) -> None:
@@ -149,8 +149,9 @@ class Mutations:
 
 
 class QuotaManagers:
-    """All kinds of quotas (Kafka's name for them). `is_set`: any quota of users or client ids is set. `monotonic_s`:
-    the clock. `is_free` says whether a peer has no quotas. Brokers and super users have none; Kafka limits super users.
+    """All kinds of quotas, under Kafka's name. `is_set`: a quota of a user or client id is set. `monotonic_s`: the
+    clock. `is_free` says whether quotas do not apply to a peer. They do not apply to brokers and super users. In Kafka
+    they apply to super users.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class QuotaManagers:
         return int(self._monotonic_s() * 1000)
 
     def mutations(self, peer: Peer, client_id: str, *, is_strict: bool) -> Mutations:
-        """The mutations of one client's request; the client may be connected to another broker."""
+        """The mutations of one client's request. The client may be connected to another broker."""
         found = None
         if self._mutation_limits and not self.is_free(peer):
             found = self._mutation_limits.of(user_of(peer.principal), client_id)
@@ -205,7 +206,7 @@ class QuotaManagers:
         return Mutations(bucket, bound, self.now_ms, is_strict=is_strict)
 
     def throttle(self, peer: Peer, kind: QuotaKind, throttle_ms: int) -> int:
-        """Mute the peer's connection for that long, if it is above 0."""
+        """Mute the peer's connection for the throttle time, if that is above 0."""
         if throttle_ms:
             self.throttled[kind] += 1
             self.throttled_ms[kind] += throttle_ms

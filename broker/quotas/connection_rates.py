@@ -1,4 +1,4 @@
-"""Connections that each address may open a second (KIP-612).
+"""Quotas on the connections that one address may open a second (KIP-612).
 
 A connection above the quota is not served and not counted. It is closed after the throttle time, at most one window.
 Addresses without a quota are not measured.
@@ -15,7 +15,8 @@ from broker.quotas.sensors import Sensors
 
 
 class ConnectionRates:
-    """`default`: the limit of addresses that have no other limit (None: unlimited)."""
+    """The connection rates of one broker. `default`: the limit of addresses without a limit of their own; None if they
+    have no limit."""
 
     __slots__ = ("_by_address", "_default", "_sensors", "_windows")
 
@@ -26,14 +27,14 @@ class ConnectionRates:
         self._sensors: Sensors[Rate] = Sensors()
 
     def set(self, default: float | None, by_address: Mapping[str, float]) -> None:
-        """Replace the quotas. Connections that were counted before still count."""
+        """Replace the quotas. Connections counted before still count."""
         self._default, self._by_address = default, dict(by_address)
         if default is None and not by_address:
             self._sensors.clear()
 
     def arrived(self, address: str, now_s: float) -> float:
-        """Count a connection from `address` ("": unknown, which is not limited). Returns the seconds after which it is
-        to be closed; 0: it may be served."""
+        """Count a connection from `address`. An unknown address ("") is not limited. Returns the seconds after which
+        the connection is to be closed; 0 if it may be served."""
         bound = self._by_address.get(address, self._default)
         if bound is None or not address:
             return 0.0

@@ -9,10 +9,9 @@
 7. client id
 8. default client id
 
-Clients that share a level without a client id or user in it share one rate: all clients of a user under 3 and 6, all
-users of a client id under 7 and 8. Source: Kafka's ClientQuotaManager.DefaultQuotaCallback, which has two steps: select
-the rate to measure, then the quota for it. A client without an id, to which level 2 or 5 applies, thus has the quota of
-its user.
+Levels 3 and 6 have one rate for all clients of a user. Levels 7 and 8 have one rate for all users of a client id.
+Source: Kafka's ClientQuotaManager.DefaultQuotaCallback. It first selects the rate to measure, then the quota of that
+rate. If level 2 or 5 applies to a client without an id, the client thus has the quota of its user.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class Limits:
         return bool(self._by_entity)
 
     def of(self, user: str, client_id: str) -> tuple[SensorKey, float] | None:
-        """The clients that share a rate with this one, and their common quota; None: there is no quota."""
+        """The key of the rate that this client shares with others, and the quota of that rate. None if there is no
+        quota."""
         client = user, client_id
         if client in self._found:
             return self._found[client]
@@ -67,7 +67,7 @@ class Limits:
 
     def _measured(self, user: str, client_id: str) -> SensorKey:
         known = self._by_entity
-        # A client without a user or an id is no default client: only names of entities are looked up.
+        # An empty user or id does not stand for the default entity, so it is not looked up.
         if (user and client_id and (user, client_id) in known) or (user and (user, _DEFAULT) in known):
             return user, client_id
         if user and (user, None) in known:

@@ -1,4 +1,4 @@
-"""Event loop time of one request, in seconds: its dispatch, and each step of the task that continues it. Waits do not
+"""Event loop time of one request, in seconds: the time of its dispatch and of each step of its task. Waits do not
 count.
 """
 
@@ -26,7 +26,7 @@ class LoopTime:
         return self._total_s if self._began_s is None else self._total_s + self._now_s() - self._began_s
 
     def start(self) -> bool:
-        """Start the clock. Returns False if it is running already; the caller that started it stops it."""
+        """Start the clock. Returns False if the clock is running already. Then the caller that started it stops it."""
         if self._began_s is not None:
             return False
         self._began_s = self._now_s()
@@ -37,7 +37,7 @@ class LoopTime:
         self._began_s = None
 
     def timed(self, work: Coroutine[Any, Any, Answer]) -> Coroutine[Any, Any, Answer]:
-        """`work`, with every step measured."""
+        """A coroutine that runs `work` and measures every step."""
         return _Timed(self, work)
 
 

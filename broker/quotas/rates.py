@@ -1,8 +1,8 @@
 """Rates over sampled windows, and token buckets, as Kafka's `Rate` and `TokenBucket` compute them.
 
-A rate is the sum of its samples divided by the time since the first of them began. That time is at least the length of
+A rate is the sum of its samples divided by the time since the first sample began. That time is at least the length of
 all windows but one, so a short burst does not look like a high rate. A sample that ended within the span counts in
-full. One more sample than `windows.count` is kept, because the oldest overlaps the span.
+full. One sample more than there are windows is kept, because the oldest sample overlaps the span.
 
 Source: Kafka's SampledStat, Rate, WindowedSum, TokenBucket and QuotaUtils. Times are milliseconds that never go back.
 """
@@ -44,20 +44,20 @@ class _Sample:
 class Rate:
     """One client's use per second.
 
-    Hot path while a quota is set: below the quota `record` and `throttle_ms` read only the current sample.
+    Hot path while a quota is set. Below the quota, `record` and `throttle_ms` read only the current sample.
     """
 
     __slots__ = ("_current", "_purge_ms", "_samples", "_total", "_windows")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._samples: list[_Sample] = []  # at most one more than there are windows
+        self._samples: list[_Sample] = []  # at most `windows.count + 1`
         self._current = 0
-        self._total = 0.0  # of all samples
+        self._total = 0.0  # sum of all samples
         self._purge_ms = 0  # no sample is obsolete before this time
 
     def record(self, value: float, now_ms: int) -> None:
-        """Count `value`; a negative one reverses a count in the same window."""
+        """Count `value`. A negative value reverses a count in the same window."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
             self._purge_ms = now_ms + self._windows.span_ms
@@ -78,7 +78,7 @@ class Rate:
         return self.total(now_ms) * 1000 / self.span_ms(now_ms)
 
     def span_ms(self, now_ms: int) -> int:
-        """The time that the rate is measured over."""
+        """The time by which the sum is divided."""
         self.total(now_ms)
         windows = self._windows
         elapsed_ms = now_ms - min((sample.began_ms for sample in self._samples), default=now_ms)
@@ -104,7 +104,7 @@ class Rate:
         return self._samples[self._current]
 
     def _purge(self, now_ms: int) -> None:
-        """Clear samples older than the span; they start again now."""
+        """Clear the samples that are older than the span. They start again now."""
         span_ms, samples = self._windows.span_ms, self._samples
         for sample in samples:
             if now_ms - sample.last_ms >= span_ms:
@@ -114,8 +114,8 @@ class Rate:
 
 
 class TokenBucket:
-    """Tokens that one client has left; below 0 it has to wait. It starts with as many tokens as the quota allows in all
-    windows together."""
+    """The tokens that one client has left. Below 0 the client has to wait. The bucket starts with as many tokens as the
+    quota allows in all windows together."""
 
     __slots__ = ("_filled_ms", "_tokens", "_windows")
 
@@ -134,7 +134,7 @@ class TokenBucket:
         self._tokens = min(self._burst(bound), self.tokens(bound, now_ms) - count)
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """How long it takes until no token is owed; 0 when none is."""
+        """Time until the count of tokens is 0 again; 0 if it is not below 0."""
         tokens = self.tokens(bound, now_ms)
         return 0 if tokens >= 0 else min(round(-tokens / bound * 1000), THROTTLE_MS_MAX)
 

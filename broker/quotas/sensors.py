@@ -1,6 +1,6 @@
-"""Sensors: the measured use of each client, at most `SENSORS_MAX` of one kind.
+"""Sensors, which measure the use of each client. A kind of quota has at most `SENSORS_MAX` of them.
 
-A sensor expires after an hour without use, as in Kafka. Above the bound the least recently used sensor is dropped, so
+A sensor expires after an hour without use, as in Kafka. Above the bound the least recently used sensor is dropped, and
 its client starts with an unused quota. Clients that always send new ids thus cost time, not memory.
 """
 
@@ -43,8 +43,8 @@ class Sensors(Generic[T]):
         self._found.clear()
 
     def _forget(self, now_ms: int) -> None:
-        """Called for each new sensor. It drops at most two, so idle sensors disappear twice as fast as new ones
-        appear."""
+        """Drop at most two idle or surplus sensors. This runs once for each new sensor, so idle sensors disappear
+        faster than new ones appear."""
         found = self._found
         for _ in range(2):
             oldest = next(iter(found))

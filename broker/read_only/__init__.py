@@ -1,4 +1,4 @@
-"""`serve --read-only`: a broker on another cluster's bucket, which it never writes.
+"""`serve --read-only`: a broker that serves another cluster's bucket and never writes to it.
 
 `cluster_poller.py` polls `cluster.json`. `archive.py` makes an image in which this broker leads every partition.
 `root_cache.py` reads manifests on demand. Groups live in memory. Requests that write are refused (`handlers.py`).

@@ -1,7 +1,7 @@
 """The partitions and the image of a read-only broker, made from the images of the cluster that owns the bucket.
 
-A partition is readable while its topic is in the image; a topic created again under its name is another one. An unread
-partition costs only its name.
+A partition is readable while its topic is in the image. A topic that was deleted and created again is another topic. A
+partition without requests costs little memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TOPIC_DEFAULTS: Final = frozenset(synonym.name for of in TOPIC_SYNONYMS.values(
 
 
 class Archive:
-    """`broker.following.publisher.Effects` of a read-only broker, for images that `ArchiveImages` made. `groups` learn
-    of deleted topics once set."""
+    """The `broker.following.publisher.Effects` of a read-only broker, for images that `ArchiveImages` made. If `groups`
+    is set, it is told about deleted topics."""
 
     def __init__(self, registry: Registry, roots: RootCache) -> None:
         self._registry = registry
@@ -62,37 +62,37 @@ class Archive:
             self.groups.withdrawn(topic.name)
 
     def drop(self, topic: Topic, indexes: Collection[int], *, is_seen: bool) -> None:
-        """Nothing to delete."""
+        """Does nothing: there is no log to delete."""
 
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
-        """`lead` follows with another epoch."""
+        """Does nothing: a call of `lead` with another epoch follows."""
 
     def follow_config(self) -> None:
-        """Partitions have no config here."""
+        """Does nothing: partitions have no configs here."""
 
     def reconfigure(self, topic: Topic) -> None:
-        """Partitions have no config here."""
+        """Does nothing: partitions have no configs here."""
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Replicas belong to the owner of the bucket."""
+        """Does nothing: the cluster that owns the bucket owns the replicas."""
 
     def follow(self, topic: Topic, indexes: Collection[int]) -> None:
-        """Nothing is copied here."""
+        """Does nothing: no partition follows a leader here."""
 
     def purge(self, topic: Topic) -> None:
-        """The owner deletes its objects."""
+        """Does nothing: the owner of the bucket deletes the objects."""
 
     async def opened(self, topic_id: str) -> None:
-        """Returns at once: there is nothing to open."""
+        """Returns at once: there is no log to open."""
 
 
 class ArchiveImages:
-    """The image that broker `node` shows: its owner's topics, ids, configs and leader epochs, with itself as leader and
-    only replica.
+    """The images that broker `node` shows: the owner's topics, ids, configs and leader epochs, with `node` as leader
+    and only replica.
 
-    Internal topics are left out, because no object holds their records. Of configs for all brokers only topic defaults
-    remain; others apply to the owner's processes. An unchanged topic is the same object in successive images, so the
-    cost depends only on the changes. Pure.
+    Internal topics are left out, because no object holds their records. Among the cluster-wide configs only the topic
+    defaults are kept; the others apply to the owner's processes. An unchanged topic is the same object in successive
+    images, so the cost depends only on the changes. Pure.
     """
 
     def __init__(self, node: Node) -> None:
@@ -112,11 +112,11 @@ class ArchiveImages:
             deleted={topic_id: topic for topic_id, topic in image.deleted.items() if not topic.internal},
             nodes={self._node.node_id: self._node},
             cluster_configs={name: text for name, text in image.cluster_configs.items() if name in _TOPIC_DEFAULTS},
-            acls=image.acls,  # they apply to the same principals, if this broker authenticates them in the same way
+            acls=image.acls,  # valid if this broker authenticates principals as the owner does
         )
 
     def _shown(self, topic: Topic) -> Topic:
-        rows: dict[int, Row] = {}  # by leader epoch: most partitions share one
+        rows: dict[int, Row] = {}  # by leader epoch; most partitions share one row
         return Topic(
             topic.topic_id,
             topic.name,

@@ -1,7 +1,8 @@
-"""A partition served only from the bucket, and its manifest once it was read.
+"""A partition that is served only from the bucket, and its loaded manifest. The high watermark is the end in the
+bucket, or the log start if that is higher.
 
-High watermark (the end in the bucket, or the log start if that is higher) and log start never decrease in one process,
-even if a root has lower values. Waiters are woken after they moved. 10 000 partitions without requests take 3 MB.
+High watermark and log start never decrease in one process, even if a root has lower values. When one of them moves,
+waiters are woken. 10 000 partitions without requests take 3 MB.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NothingLocal:
-    """`broker.partition.local_reads.LocalReads` without local data."""
+    """A `broker.partition.local_reads.LocalReads` without local data."""
 
     def read(self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool) -> None:
         return None
@@ -46,7 +47,8 @@ _NOTHING_LOCAL: Final = NothingLocal()
 
 
 class ArchivedPartition:
-    """`broker.partition.readable.Readable`. `used_s`: time of the last request for it, by the monotonic clock."""
+    """A `broker.partition.readable.Readable` in the bucket. `used_s`: time of the last request, by the monotonic
+    clock."""
 
     __slots__ = (
         "_roots",
@@ -74,7 +76,7 @@ class ArchivedPartition:
         self.is_deleted = False
         self.used_s = float("-inf")
         self._roots = roots
-        self._waiters: DelayedOperations | None = None  # 1 KB that most partitions never need
+        self._waiters: DelayedOperations | None = None  # takes 1 KB; most partitions never need it
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -92,18 +94,18 @@ class ArchivedPartition:
             self._waiters.wake()
 
     def is_waited_for(self) -> bool:
-        """Whether a client waits now; a client that returns later calls `wanted`."""
+        """Whether a client waits now."""
         return self._waiters is not None and self._waiters.awaits_flush()
 
     # ── what is read ─────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def last_stable_offset(self) -> int:
-        """The end of the bucket's part, because undecided transactions are not copied."""
+        """The end in the bucket, because undecided transactions are not uploaded."""
         return self.high_watermark
 
     @property
     def is_end_known(self) -> bool:
-        """Always true: the bucket holds only committed records, and clients see only those."""
+        """Always true: the bucket holds only committed records."""
         return True
 
     @property
@@ -122,7 +124,7 @@ class ArchivedPartition:
         return self._roots.epochs_of(self).end_offset_for(epoch, self.high_watermark)
 
     def end_visible(self, wait_s: float) -> asyncio.Future[None] | None:
-        """Nothing is being flushed here."""
+        """Always None: nothing is being flushed here."""
         return None
 
     # ── waiters ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +142,7 @@ class ArchivedPartition:
         self._waiting().forget(reader)
 
     def hurry(self) -> None:
-        """A client returned to a session without a waiter."""
+        """Poll the partition: a client returned to its fetch session, which has no waiter."""
         self._roots.keep_polled(self)
 
     def _waiting(self) -> DelayedOperations:
@@ -153,8 +155,8 @@ class KnownRoot:
     """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: time of the last
     read, by the monotonic clock.
 
-    After a manifest was read again (by a poll, or after an object was missing), the partition is updated before the
-    next read.
+    After each new read of the manifest (by a poll, or because an object was missing) the partition's offsets are
+    updated.
     """
 
     __slots__ = ("_cold", "_partition", "lineage", "lineage_end", "log", "manifests", "read_s", "tier")
@@ -177,7 +179,7 @@ class KnownRoot:
 
     @property
     def weight(self) -> int:
-        """Approximate number of its entries."""
+        """Approximate number of the manifest's entries."""
         manifest = self.manifest
         return 1 + len(manifest.tail) + len(manifest.pages)
 
@@ -190,7 +192,8 @@ class KnownRoot:
         self._partition.read(self.manifest)
 
     def _update_named(self) -> None:
-        """`update_partition`, unless its leader epoch is not in the image yet: the next poll reads that first."""
+        """Update the partition, unless the manifest's leader epoch is not in the image yet. Then the next poll reads a
+        newer image first."""
         if self.manifest.leader_epoch <= self._partition.leader_epoch:
             self.update_partition()
 
@@ -201,7 +204,7 @@ class KnownRoot:
     # ── `ManifestView`, for cold reads ───────────────────────────────────────────────────────────────────────────
     async def find(self, offset: int) -> RemoteSegment | None:
         found = await self.manifests.find(offset)
-        self._update_named()  # a missing page made it read the root again
+        self._update_named()  # if a page was missing, `find` has read the root again
         return found
 
     async def find_by_timestamp(self, timestamp_ms: int, from_offset: int) -> RemoteSegment | None:
@@ -214,7 +217,7 @@ class KnownRoot:
 
 
 class ArchivedLog:
-    """`ReadableLog`: an empty local log at the end of the bucket's part."""
+    """A `ReadableLog`: an empty local log that starts at the end in the bucket."""
 
     __slots__ = ("_partition", "_root")
 
@@ -224,8 +227,8 @@ class ArchivedLog:
 
     @property
     def local_log_start_offset(self) -> int:
-        """Reads below it are served from the bucket. Between it and the end a root dropped objects (tiering was
-        switched off), and readers wait."""
+        """The end in the bucket by the current root. Reads below it are served from the bucket. If tiering was switched
+        off, a root drops objects, and this end is below the log end. Reads between the two wait."""
         manifest = self._root.manifest
         return min(max(manifest.remote_end_offset, manifest.log_start_offset), self._partition.high_watermark)
 
@@ -239,7 +242,7 @@ class ArchivedLog:
 
 
 class ArchivedTier:
-    """`ReadableTier` of the manifest."""
+    """A `ReadableTier` by the manifest."""
 
     __slots__ = ("_root",)
 

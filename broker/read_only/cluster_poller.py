@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 5.0
 _ANSWER_S: Final = 30.0
-_WAIT_MAX_S: Final = 10.0  # between two tries of a start
+_WAIT_MAX_S: Final = 10.0  # between two attempts at the start
 
 
 class ClusterPoller:
-    """`taken` is called with every newer image."""
+    """The poller of one bucket. `taken` is called with every newer image."""
 
     def __init__(self, cluster: ClusterRoot, world: World, outage: OutageLog, taken: Callable[[ImageAt], None]) -> None:
         self._cluster = cluster
@@ -47,7 +47,7 @@ class ClusterPoller:
         """Start of the last answered poll, by the monotonic clock."""
 
     async def begin(self, health: Health) -> Loaded:
-        """Wait until the bucket answers. Raises Refused when it has no cluster; Corrupt, AccessRefused."""
+        """Wait until the bucket answers. Raises Refused if the bucket has no cluster, Corrupt, AccessRefused."""
         health.starting("reading cluster.json")
         wait_s = 0.2
         while True:
@@ -70,7 +70,7 @@ class ClusterPoller:
             wait_s = min(wait_s * 2, _WAIT_MAX_S)
 
     async def keep(self) -> None:
-        """Poll until cancelled. Raises NewerFormat or Refused when it cannot continue."""
+        """Poll until cancelled. Raises NewerFormat or Refused when polling cannot continue."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -79,8 +79,8 @@ class ClusterPoller:
             await self._poll()
 
     async def newer(self) -> None:
-        """Wait for a poll that begins now or later. Raises Retryable or TimeoutError when the bucket did not answer
-        it."""
+        """Wait for a poll that begins now or later. Raises Retryable or TimeoutError if the bucket did not answer that
+        poll."""
         wanted = self._began + 1
         self._asked.set()
         async with asyncio.timeout(2 * _ANSWER_S):  # a poll may be in progress

@@ -43,7 +43,7 @@ _CODES: Final = {
 
 
 class RefusesWrites(BrokersOnly):
-    """Also refuses requests that write."""
+    """A dispatcher that also refuses requests that write."""
 
     def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
         code = _CODES.get(api_key)
@@ -99,7 +99,8 @@ async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode
 
 
 async def _add_partitions(request: wire.AddPartitionsToTxnRequest, code: ErrorCode) -> wire.AddPartitionsToTxnResponse:
-    """Versions for brokers have one error for the response, versions for clients one per partition."""
+    """The response has one error in the versions for brokers, and an error per partition in the versions for
+    clients."""
     return wire.AddPartitionsToTxnResponse(
         error_code=code,
         results_by_topic_v3_and_below=[
@@ -175,8 +176,8 @@ Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 
 
 def own_handlers(roots: RootCache) -> dict[int, Handler]:
-    """Handlers in place of the dispatcher's: they read the manifests of the named partitions first, so that log ends
-    are as new as the bucket's answer, or as the known ones when it does not answer in time."""
+    """Handlers that replace those of the dispatcher. They first read the manifests of the named partitions, so that log
+    ends are current. If the bucket does not answer in time, they use the known manifests."""
 
     async def list_offsets(context: Context, request: wire.ListOffsetsRequest, call: Call) -> Message:
         named = ((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
@@ -196,6 +197,6 @@ def _wait_s(context: Context) -> float:
 
 
 def _archived(registry: Registry, named: Iterable[tuple[str, int]]) -> list[ArchivedPartition]:
-    """The partitions that exist, each once."""
+    """The named partitions that exist, without duplicates."""
     found = {key: registry.readable.get(key) for key in named}
     return [partition for partition in found.values() if isinstance(partition, ArchivedPartition)]

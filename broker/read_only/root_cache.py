@@ -1,10 +1,12 @@
-"""Manifests of partitions that clients read: loaded at the first request, polled while requests continue.
+"""Cache of the manifests of partitions that clients read. A manifest is loaded at the first request and polled while
+requests continue.
 
-* Requests that wait for the same root share one read; at most `READS_AT_ONCE` reads run at a time.
-* At most `ENTRIES_MAX` entries are cached; the least recently used are dropped, but partitions keep their offsets.
+* Requests that wait for the same root share one read. At most `READS_AT_ONCE` reads run at a time.
+* At most `ENTRIES_MAX` entries are cached. The least recently read roots are dropped, but their partitions keep the
+  offsets.
 * Partitions without requests are not polled, and no timer walks over all partitions.
 * If a root cannot be read, only requests for its own partition are refused.
-* A root with a later leader epoch than the image is used only after a newer image was read.
+* If a root has a later leader epoch than the image, a newer image is read before the root is used.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ log = logging.getLogger(__name__)
 READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
 """Most entries of all cached manifests, about 1 KB each."""
-AGAIN_S: Final = 1.0  # between two reads of a root that was never read, while the store does not answer
+AGAIN_S: Final = 1.0  # while the store does not answer: between two reads of a root that is not cached
 DAMAGED_S: Final = 30.0  # between two reads of a damaged root
 FRESH_S: Final = 1.0
 """Maximal age of a log end in an answer, when the bucket answers."""
@@ -51,7 +53,7 @@ _FOOTER_S: Final = 30.0
 
 
 class ReadFailure(NamedTuple):
-    """A refusal: requests before `until_s` (monotonic clock) get `failure`."""
+    """A failed read of a root. Until `until_s` (monotonic clock) requests get `failure`."""
 
     failure: ThermoclineError
     until_s: float
@@ -59,7 +61,7 @@ class ReadFailure(NamedTuple):
 
 
 class RootCache:
-    """The roots of the bucket `store`. `newer_image`: returns when `cluster.json` was read after the call; raises
+    """The roots of the bucket `store`. `newer_image` reads `cluster.json` and returns when that read ended; it raises
     Retryable."""
 
     def __init__(
@@ -93,8 +95,8 @@ class RootCache:
 
     # ── what readers ask ─────────────────────────────────────────────────────────────────────────────────────────
     def of(self, partition: ArchivedPartition) -> KnownRoot:
-        """The root of the last read. Raises NotKnownYet; for a while also the error of the last read: StorageFailed for
-        damage, Retryable."""
+        """The cached root. Raises NotKnownYet if it is not cached. After a failed read this raises the error of that
+        read for a while: StorageFailed for damage, otherwise Retryable."""
         now_s = partition.used_s = self._now_s()
         root = self._known.get(partition)
         if root is not None:
@@ -105,7 +107,7 @@ class RootCache:
         raise NotKnownYet(f"{partition}: its manifest is being read; ask again", self.read(partition))
 
     def epochs_of(self, partition: ArchivedPartition) -> LeaderEpochs:
-        """The lineage up to the known end. Raises as `of`."""
+        """The lineage up to the known end. Raises the same errors as `of`."""
         root = self.of(partition)
         if not root.is_traced:
             raise NotKnownYet(f"{partition}: its lineage is being read; ask again", self._trace(partition, root))
@@ -118,7 +120,7 @@ class RootCache:
             self.read(partition)
 
     async def refresh(self, partitions: Collection[ArchivedPartition], wait_s: float, *, lineage: bool = False) -> None:
-        """Read roots that are not known or were read more than `FRESH_S` ago, and wait up to `wait_s`. A root that
+        """Read the roots that are not cached or were read more than `FRESH_S` ago. Wait up to `wait_s`. A root that
         cannot be read does not change.
         """
         now_s = self._now_s()
@@ -164,7 +166,7 @@ class RootCache:
             done.set_result(None)
 
     async def _is_deleted(self, partition: ArchivedPartition) -> bool:
-        """Whether the newest image has deleted its topic, and so its objects."""
+        """Whether the partition's topic is deleted in the newest image. Then its objects are deleted too."""
         with suppress(Retryable, AccessRefused, OSError):
             await self._newer_image()
         return partition.is_deleted
@@ -179,8 +181,9 @@ class RootCache:
             root = KnownRoot(partition, manifests, self._cold)
         else:
             await root.manifests.reload_if_changed()
-        # Clients would take an epoch unknown from Metadata for that of another log. A cold read may read a later root
-        # meanwhile. An image that was read after the root counts even without the epoch, as in a copy of a bucket.
+        # A client that gets an epoch above that of Metadata assumes another log, so a newer image is read first. During
+        # that read a cold read may load a later root. An image that was read after the root suffices even if it lacks
+        # the epoch, as in a copy of a bucket.
         awaited = partition.leader_epoch
         while root.manifest.leader_epoch > max(awaited, partition.leader_epoch):
             awaited = root.manifest.leader_epoch
@@ -248,7 +251,7 @@ class RootCache:
         self._entries += root.weight
         self._schedule(partition)
         while self._entries > ENTRIES_MAX and len(self._known) > 1:
-            self._drop(next(iter(self._known)))  # idle roots are polled less often, so they are first
+            self._drop(next(iter(self._known)))  # idle roots are first, because they are polled less often
 
     def _drop(self, partition: ArchivedPartition) -> None:
         if self._known.pop(partition, None) is not None:
@@ -295,11 +298,11 @@ class RootCache:
 
 
 def next_poll_s(idle_s: float, count: int, *, is_waited_for: bool) -> float | None:
-    """Seconds until the next poll; None: no more. `idle_s`: seconds since the last request; `count`: roots that are
-    polled.
+    """Seconds until the next poll; None if polling ends. `idle_s`: seconds since the last request. `count`: number of
+    polled roots.
 
-    The interval grows with the number of roots, to keep the bucket at `POLLS_PER_S` requests a second. It never exceeds
-    `SELDOM_S`, the interval of an idle root. Pure.
+    The interval grows with the number of roots, so that all polls together stay near `POLLS_PER_S` a second. It never
+    exceeds `SELDOM_S`, the interval of an idle root. Pure.
     """
     if not is_waited_for and idle_s >= KEPT_S:
         return None

@@ -1,7 +1,7 @@
 """The start of a read-only broker.
 
 Its store refuses writes, so that no request can write to the bucket. Its data directory holds a lock and a chunk cache,
-never a log, and cannot be that of another broker.
+but never a log. It cannot share the data directory of another broker.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class _NoPressure:
 
 
 def read_only_config(config: BrokerConfig) -> BrokerConfig:
-    """Without a listener for brokers and without automatic creation of topics."""
+    """The configuration without a listener for brokers and without automatic creation of topics."""
     return replace(config, internal=None, auto_create_topics_enable=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyStart:
     """One start. `config`: a result of `read_only_config`. `components` collects the created objects, for the stop.
-    `ended` is called once with the reason when the bucket cannot be followed any more."""
+    `ended` is called once, with the reason, when polling the bucket has to end."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -106,7 +106,8 @@ class ReadOnlyStart:
             )
 
     async def serve(self) -> ReadOnlySources:
-        """The rest of the start, until clients are accepted. May be cancelled: `components` has the objects to stop."""
+        """Do the rest of the start, until clients are accepted. The start may be cancelled; `components` then has the
+        objects to stop."""
         config, world = self.config, self.world
         self.components.store = store = MeteredStore(ReadOnlyStore(self.open_bucket(config, world)), world.clock)
         cluster = ClusterRoot(store, world.rng, world.clock, world.workers)
@@ -156,7 +157,7 @@ class ReadOnlyStart:
         return Node(config.node_id, 0, "", "", "", listeners, config.rack)
 
     async def _poll(self, poller: ClusterPoller) -> None:
-        """Poll until that is impossible; a restart of the process then reads the current state."""
+        """Poll until polling is impossible. A restart of the process then reads the current state."""
         try:
             await poller.keep()
         except (Refused, NewerFormat) as over:
@@ -215,11 +216,11 @@ class ReadOnlyStart:
 
 
 async def _opened(_: str) -> None:
-    """No topic is created here."""
+    """Does nothing: no topic is created here."""
 
 
 class MemoryPartition:
-    """`ShardLog` of the only shard. Its batches exist only in the shard's state."""
+    """The `ShardLog` of the only shard. Its batches exist only in the shard's state."""
 
     name = "groups in memory"
     index = GROUPS_PARTITION
@@ -234,7 +235,7 @@ class MemoryPartition:
         return self._end - 1
 
     async def committed(self, end_offset: int) -> None:
-        """There is no other replica."""
+        """Returns at once: there is no other replica."""
 
     def resign(self) -> None:
         """Does nothing, because no append waits."""
@@ -243,7 +244,7 @@ class MemoryPartition:
         yield Replayed(0, b"")
 
     async def start_at(self, offset: int) -> bool:
-        """Nothing is stored that could be deleted."""
+        """Does nothing: there are no stored batches that could be deleted."""
         return True
 
     async def snapshot_end(self) -> int:
@@ -254,7 +255,7 @@ class MemoryPartition:
 
 
 class MemoryOffsetsTopic:
-    """`broker.groups.coordinator.OffsetsTopic` of broker `node_id`, which coordinates every group."""
+    """The `broker.groups.coordinator.OffsetsTopic` of broker `node_id`, which coordinates every group."""
 
     partitions = GROUPS_PARTITION + 1
 
@@ -271,4 +272,4 @@ class MemoryOffsetsTopic:
         return [self._node_id]
 
     async def ensure_created(self) -> None:
-        """Nothing to create."""
+        """Does nothing: there is no topic to create."""

@@ -56,7 +56,7 @@ class ReadOnlySources:
 def read_only_views(
     startup: StartupSources, serving: Callable[[], ReadOnlySources | None], reload: Callable[[], Awaitable[bytes]]
 ) -> Views:
-    """`serving`: None while nothing is served yet."""
+    """The contents of the routes. `serving` returns None until the broker serves."""
 
     async def broker() -> bytes:
         sources = serving()

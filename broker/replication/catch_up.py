@@ -1,14 +1,13 @@
 """Start offset of a lagging follower: its own log's end, or the end of the bucket's verified objects (R3, R26, D34,
 D79). Pure.
 
-- The verified end counts, never the remote end, so a damaged object loses no record.
+- The start uses the verified end, not the remote end, so a damaged object loses no record.
 - A member of the in-sync set, committed or proposed, is never sent to the bucket. It holds every committed record and
-  the bucket holds only committed ones, so its end is at or above the verified end. If it is not, its report may still
-  be part of an acknowledgement: it continues from its own end.
+  the bucket holds only committed ones, so its end is at or above the verified end. If its end is lower nevertheless,
+  its report may be part of an acknowledgement, so it continues from its own end.
 - A replica outside the set may skip to the bucket, because no acknowledgement used its reports. All records that it
-  drops are below the verified end. Until its end reaches the high watermark it cannot become a member, because its
-  report is below the verified end. An unclean election may choose it meanwhile; an unclean start reads the bucket
-  anyway.
+  drops are below the verified end. It cannot become a member before its end reaches the high watermark. An unclean
+  election may choose it before that, but an unclean start reads the bucket in any case.
 - No replica starts below the log start or below its own end.
 """
 
@@ -21,8 +20,8 @@ from hotstore.log.segment import SegmentInfo
 
 
 class LaggingReplica(NamedTuple):
-    """A fetching replica outside the set. `end`: its next offset. `is_empty`: it has no record below that. `copies_on`:
-    it copies from the leader, because it could not use the bucket's data."""
+    """A fetching replica outside the set. `end`: its next offset. `is_empty`: it has no record below `end`.
+    `copies_on`: it copies from the leader, because it could not use the bucket's data."""
 
     end: int
     is_empty: bool
@@ -30,9 +29,9 @@ class LaggingReplica(NamedTuple):
 
 
 def skips_to_bucket(replica: LaggingReplica, verified_end: int, lacks: Callable[[int], int], skip_bytes: int) -> bool:
-    """Whether the leader sends the replica to the bucket's `verified_end`, although it has the bytes. `lacks`:
-    approximate bytes between its end and an offset. `skip_bytes`: a shorter distance is copied from the leader, which
-    needs no request to the bucket."""
+    """Whether the leader sends the replica to the bucket's `verified_end` although the leader's log has the bytes.
+    `lacks`: approximate bytes between the replica's end and an offset. `skip_bytes`: a shorter distance is copied from
+    the leader, which needs no request to the bucket."""
     if replica.end >= verified_end or replica.copies_on:
         return False
     return replica.is_empty or lacks(verified_end) > skip_bytes
@@ -46,16 +45,16 @@ class Start(NamedTuple):
 
 
 def start_of(end: int, verified_end: int, log_start: int) -> Start | None:
-    """Offset at which a replica restarts if the leader has no bytes at its `end`; None: the replica is there already,
-    and fetches again. It is the log start if all objects in the bucket expired. `verified_end` −1: the topic is not
-    tiered.
+    """Offset at which a replica restarts if the leader has no bytes at the replica's `end`. None if the replica is at
+    that offset already; it then fetches again. The offset is the log start if all objects in the bucket expired.
+    `verified_end` −1: the topic is not tiered.
     """
     offset = max(verified_end, log_start)
     return Start(offset, is_bare=verified_end < 0) if offset > end else None
 
 
 def bytes_between(segments: Iterable[SegmentInfo], start: int, end: int) -> int:
-    """Approximate bytes of these segments in [start, end); a partly contained segment counts in proportion to its
+    """Approximate bytes of these segments in [start, end). A partly contained segment counts in proportion to its
     offsets."""
     total = 0
     for segment in segments:
@@ -68,8 +67,8 @@ def bytes_between(segments: Iterable[SegmentInfo], start: int, end: int) -> int:
 
 class ReplicationCounters:
     """Totals of one broker since its start. `bytes_in`: record bytes in leaders' responses, taken or not (Kafka's
-    ReplicationBytesInPerSec). `begun`: how often a log restarted at the bucket's end. `bytes_skipped`: about how many
-    bytes were not copied for that."""
+    ReplicationBytesInPerSec). `begun`: number of restarts of a log at the bucket's end. `bytes_skipped`: approximate
+    bytes that these restarts saved from copying."""
 
     __slots__ = ("begun", "bytes_in", "bytes_skipped")
 

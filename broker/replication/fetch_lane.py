@@ -1,9 +1,9 @@
 """The two lanes to one leader, in-sync and catch-up, and the pace of the catch-up lane. Pure.
 
-- After its next response an in-sync replica is in the in-sync lane, and a replica that is not in sync and lacks
-  committed records is in the catch-up lane. In-sync fetches thus never queue behind catch-up bytes.
-- Catch-up starts at 256 KiB a response and doubles every 10 s, so it leaves CPU to producers. After 50 s, or while no
-  producer is active on any leader, it has full speed.
+- The in-sync lane has the replicas in sync. The catch-up lane has the replicas that are not in sync and lack committed
+  records. A replica changes its lane after its next response. In-sync fetches thus never queue behind catch-up bytes.
+- Responses of the catch-up lane start at 256 KiB and double every 10 s, so they leave CPU to producers. After 50 s, or
+  while no producer is active on any leader, catch-up has full speed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 from broker.replication.fetch_session_handler import Key, Limits
 from broker.replication.follower import FetchPosition
 
-EASY_BYTES: Final = 256 << 10  # of the first responses: under a millisecond of work for both brokers
+EASY_BYTES: Final = 256 << 10  # size of the first responses: under 1 ms of work for both brokers
 _PAUSE_S_MAX: Final = 0.005
 _EASY_S: Final = 10.0  # until responses double and pauses halve
 _STEPS: Final = 5  # until full speed without pauses; at a slower pace a replica might never be in sync
 _QUIET_MS: Final = 1_000  # time without any produce request after which catch-up has full speed
-_JOINING_MS: Final = 20  # how long an in-sync fetch is parked while replicas may join from the other lane
+_JOINING_MS: Final = 20  # how long an in-sync fetch is parked while the other lane has replicas
 
 
 class FetchLane:
     """One lane to one leader. `is_in_sync`: whether the image has the replica in sync. `quiet_ms`: time without a
-    produce request at the leader, by lane; negative while unknown. All lanes of a broker share it, because producers of
-    one leader may wait for replicas on others. `now_s` never goes back between calls.
+    produce request at the leader, by lane; negative while unknown. All lanes of a broker share `quiet_ms`, because a
+    producer of one leader may wait for replicas on other brokers. `now_s` never goes back between calls.
     """
 
     def __init__(self, is_in_sync: Callable[[Key], bool], quiet_ms: dict[FetchLane, int], *, is_behind: bool) -> None:
@@ -41,12 +41,12 @@ class FetchLane:
         return at.offset >= high_watermark or self._is_in_sync(key)
 
     def rest(self) -> None:
-        """Reset the pace, because no replica is left in the lane: the next one starts slowly again."""
+        """Reset the pace, because no replica is left in the lane. The next replica starts slowly again."""
         self._began_s = None
         self._quiet_ms.pop(self, None)
 
     def heard(self, quiet_ms: int) -> None:
-        """Note the time since the leader's last produce request. Negative: unknown."""
+        """Note the time since the leader's last produce request; a negative time is unknown."""
         self._quiet_ms[self] = quiet_ms
 
     def limits(self, of: Limits, now_s: float, *, is_only: bool) -> Limits:
@@ -60,8 +60,8 @@ class FetchLane:
         return of._replace(bytes_max=bytes_max, partition_bytes_max=min(of.partition_bytes_max, bytes_max))
 
     def pause_s(self, came: int, asked_s: float, now_s: float) -> float:
-        """Pause after a response of `came` bytes to a fetch of `asked_s`, at most as long as that fetch took. None
-        after a short response, so that a replica that nearly keeps up is in sync soon."""
+        """Pause after a response of `came` bytes to a fetch sent at `asked_s`, at most as long as that fetch took. It
+        is 0 after a short response, so that a replica that nearly keeps up is in sync soon."""
         if not self.is_behind or 2 * came < EASY_BYTES:
             return 0.0
         step = self._step(now_s)

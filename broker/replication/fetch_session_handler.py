@@ -2,7 +2,7 @@
 
 Each response belongs to the last request. After an error, and in a new session of this broker, the next request starts
 a new fetch session with all positions, because a leader discards reports of an ended broker session (R16). The cost of
-any other request depends only on the number of changes. Source: Kafka's FetchSessionHandler.
+all other requests depends only on the number of changes. Source: Kafka's FetchSessionHandler.
 """
 
 from __future__ import annotations
@@ -50,21 +50,22 @@ class Limits(NamedTuple):
 
 class FetchSessionHandler:
     def __init__(self) -> None:
-        self.sent: dict[Key, FetchPosition] = {}  # of the last request
+        self.sent: dict[Key, FetchPosition] = {}  # positions in the last request
         self._wanted: dict[Key, FetchPosition] = {}
-        self._changed: dict[Key, None] = {}  # `sent` may differ
+        self._changed: dict[Key, None] = {}  # keys whose wanted and sent positions may differ
         self._resend: set[Key] = set()
         self._session_id = _NO_SESSION
         self._epoch = 0
         self._broker_epoch = -1
-        self._was_refused = False  # the leader has no room for another session
+        self._was_refused = False  # the leader had no room for another session
 
     @property
     def wants_any(self) -> bool:
         return bool(self._wanted)
 
     def want(self, key: Key, at: FetchPosition | None) -> None:
-        """Fetch `key` from the next request on; None: no longer, and the leader forgets it."""
+        """Fetch `key` at this position from the next request on. With None `key` is not fetched any more, and the
+        leader forgets it."""
         if at is None:
             self._wanted.pop(key, None)
         else:
@@ -87,7 +88,7 @@ class FetchSessionHandler:
         return FetchRequest(
             replica_state=FetchRequestReplicaState(node_id, broker_epoch, incarnation),
             max_wait_ms=of.wait_ms,
-            min_bytes=0 if is_full and not self._was_refused else 1,  # the first one makes the session: at once
+            min_bytes=0 if is_full and not self._was_refused else 1,  # a new session is answered at once
             max_bytes=of.bytes_max,
             session_id=self._session_id,
             session_epoch=self._epoch,
@@ -96,7 +97,8 @@ class FetchSessionHandler:
         )
 
     def _news(self, forgotten: list[Key]) -> dict[Key, FetchPosition]:
-        """The wanted positions that the leader does not know. They count as sent."""
+        """The wanted positions that the leader does not know. They count as sent. `forgotten` gets the keys that the
+        leader has to forget."""
         sent, named = self.sent, {}
         for key in self._changed:
             at = self._wanted.get(key)
@@ -108,7 +110,7 @@ class FetchSessionHandler:
         return named
 
     def answered(self, answer: FetchResponse) -> bool:
-        """Whether the response is about partitions."""
+        """Apply the response to the session. Returns whether it has partitions to read."""
         if answer.error_code != ErrorCode.NONE:
             self.reset()
             return False
@@ -120,13 +122,13 @@ class FetchSessionHandler:
         return True
 
     def resend(self, key: Key) -> None:
-        """Name the key in the next request even if its position is the same: the response was not applied, and the
+        """Name the key in the next request even if its position is unchanged: the response was not applied, and the
         leader does not repeat it."""
         self._resend.add(key)
         self._changed[key] = None
 
     def reset(self) -> None:
-        """No usable response arrived: start a new fetch session."""
+        """Start a new fetch session, because no usable response arrived."""
         self._session_id, self._epoch = _NO_SESSION, 0
         self.sent = {}
 

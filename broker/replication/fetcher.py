@@ -1,10 +1,10 @@
 """Fetches from one leader for all replicas of one lane: one request at a time.
 
-- A fetch is sent when the previous response is flushed (`os`: written), so each replica's offset in it is its flushed
-  end (R3).
-- A replica that was refused or failed delays no other. Every wait has an end. A response of an ended session is
-  dropped.
-- A request visits only replicas that changed: `follow`, `leave`, `wake`, a response, or the end of a delay.
+- A fetch is sent when the records of the previous response are flushed (in `os` mode: written). So the fetch offset of
+  each replica is its flushed end (R3).
+- A replica that was refused or failed does not delay the others. Every wait has an end. A response of an ended session
+  is dropped.
+- A request visits only replicas that changed: by `follow`, `leave`, `wake`, a response, or the end of a delay.
 - A throttled replica is left out while the quota is exceeded (`ThrottledReplicas`). A replica of the other lane moves
   between two requests.
 """
@@ -29,37 +29,38 @@ from seams.loop.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 
-_REFUSED_S: Final = 0.1  # until a replica that its leader refused is fetched again: images differ for a moment
-_FAILED_S: Final = 1.0  # until a replica that could not take a response is fetched again
-_NOBODY_THERE_S: Final = (0.1, 1.0)  # between requests to a broker that does not answer: first, and at most
+_REFUSED_S: Final = 0.1  # until a refused replica is fetched again: images differ for a moment
+_FAILED_S: Final = 1.0  # until a replica that could not apply a response is fetched again
+_NOBODY_THERE_S: Final = (0.1, 1.0)  # first and longest wait between requests to a broker that does not answer
 
 
 class FetchTarget(Protocol):
-    """One replica that is fetched into. Only `wait_flushed` waits."""
+    """One replica that the fetcher fills. Only `wait_flushed` waits."""
 
     @property
     def is_flushed(self) -> bool:
         """Whether `wait_flushed` returns at once, as in `os` mode."""
 
     def next_fetch(self) -> FetchPosition | None:
-        """The next fetch position; None while the log is truncated, restarted or offline, and after its role. After any
-        change outside `answered` and `refused` the replica calls `Fetcher.wake`."""
+        """The next fetch position. None while the log is truncated, restarted or offline, and after the end of the
+        role. The replica calls `Fetcher.wake` after every change outside `answered` and `refused`."""
 
     def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
         """Apply the response to `asked`, which was sent in the session of `broker_epoch`. Returns whether
-        `wait_flushed` has to wait. Raises ThermoclineError if nothing was applied: fetch again later."""
+        `wait_flushed` has to wait. Raises ThermoclineError if nothing was applied; then the fetcher repeats the fetch
+        later."""
 
     def refused(self, asked: FetchPosition, answer: FetchResponsePartition) -> bool:
-        """The leader answered `asked` with an error. Returns whether the replica handles it."""
+        """The leader answered `asked` with an error. Returns whether the replica handles the error."""
 
     async def wait_flushed(self) -> None:
-        """Wait until all applied records are flushed, or never will be."""
+        """Wait until all applied records are flushed, or cannot be flushed any more."""
 
 
 @dataclass(eq=False, repr=False)
 class Fetcher:
-    """The fetcher from one broker. `ask` sends a request and raises ConnectionError, TimeoutError. `session`: this
-    broker's id, broker epoch and process by the image. `other`: the fetcher of the other lane, if any."""
+    """The fetcher from one broker. `ask` sends a request and raises ConnectionError, TimeoutError. `session` returns
+    this broker's id, broker epoch and process by the image. `other`: the fetcher of the other lane, if there is one."""
 
     leader_id: int
     _ask: Callable[[FetchRequest], Awaitable[FetchResponse]]
@@ -73,7 +74,7 @@ class Fetcher:
         self._fetch_session = FetchSessionHandler()
         self._copies: dict[Key, FetchTarget] = {}
         self._not_before_s: dict[Key, float] = {}
-        self._later: list[tuple[float, Key]] = []  # a heap of `_not_before_s`; an outdated entry stays until its time
+        self._later: list[tuple[float, Key]] = []  # a heap of the delays; an outdated entry stays until its time
         self._changed: dict[Key, None] = {}  # visited before the next request
         self._moved = asyncio.Event()
         self._is_asking = False
@@ -95,7 +96,7 @@ class Fetcher:
         self.throttle(key, is_throttled=is_throttled)
 
     def leave(self, key: Key, copy: FetchTarget) -> None:
-        """The replica's role ended: later responses are dropped."""
+        """Stop fetching into `copy`, whose role ended. Later responses are dropped."""
         if self._copies.get(key) is copy:
             del self._copies[key]
             self._not_before_s.pop(key, None)
@@ -142,11 +143,11 @@ class Fetcher:
             pause_s = _NOBODY_THERE_S[0]
             self._lane.heard(answer.quiet_ms)
             if session != self._session():
-                self._fetch_session.reset()  # its log starts and reserved ends belong to the previous session
+                self._fetch_session.reset()  # the response belongs to the previous session of this broker
                 continue
             asked = self._fetch_session.sent
             if not self._fetch_session.answered(answer):
-                await asyncio.sleep(_REFUSED_S)  # the session is over, or the broker is about to stop
+                await asyncio.sleep(_REFUSED_S)  # the fetch session is over, or the leader is about to stop
                 continue
             came = await self._take(answer, asked, session)
             if rest_s := self._lane.pause_s(came, asked_s, _now_s()):
@@ -168,7 +169,7 @@ class Fetcher:
         self._changed.clear()
 
     def _wait_s(self) -> float | None:
-        """Seconds until a replica left out may be fetched again; None: only after `wake`."""
+        """Seconds until a replica that was left out may be fetched again; None if only a `wake` can change that."""
         held_s = self._throttled.wait_s(_now_s())
         later_s = max(self._later[0][0] - _now_s(), 0.0) if self._later else None
         return held_s if later_s is None else later_s if held_s is None else min(held_s, later_s)
@@ -188,7 +189,7 @@ class Fetcher:
                     unsettled.append(copy)
             if turns.over():
                 await next_turn()
-                if session != self._session():  # the others were sent in the previous session
+                if session != self._session():  # the fetches of the other partitions belong to the previous session
                     self._fetch_session.reset()
                     break
         for copy in unsettled:  # their syncs already run concurrently
@@ -198,11 +199,11 @@ class Fetcher:
         return came
 
     def _move_lane(self, key: Key, copy: FetchTarget, high_watermark: int) -> None:
-        """Move it to the other lane if it belongs there, after a response with this high watermark."""
+        """Move the replica to the other lane if it belongs there after a response with this high watermark."""
         at = copy.next_fetch()
         if self.other is None or at is None or self._lane.keeps(key, at, high_watermark):
             return
-        if self._copies.get(key) is copy:  # its role may be over meanwhile
+        if self._copies.get(key) is copy:  # its role may have ended meanwhile
             is_throttled = self.is_throttled(key)
             self.leave(key, copy)
             self.other.follow(key, copy, is_throttled=is_throttled)
@@ -217,7 +218,7 @@ class Fetcher:
             try:
                 is_taken = copy.answered(at, part, broker_epoch)
                 if not is_taken and copy.next_fetch() is None:
-                    # The log is truncated or restarted, and may need the same position again.
+                    # The log is being truncated or restarted, and may need the same position again.
                     self._fetch_session.resend(key)
                 return is_taken
             except ThermoclineError as failure:

@@ -1,13 +1,14 @@
 """The follower's state machine of one partition: fetch, truncate where the logs diverge, or append (R3, KIP-101, 279,
 595). Pure.
 
-- Every leader epoch begins with a fetch that may show divergence, also under the same leader (KAFKA-7164). Before the
-  first response without divergence the follower does not append, and the high watermark does not move (KAFKA-14704).
+- Every leader epoch begins with a fetch that may show divergence, also if the leader stays the same (KAFKA-7164).
+  Before the first response without divergence the follower does not append, and its high watermark does not move
+  (KAFKA-14704).
 - It fetches only from its flushed end, so a fetch is its durable acknowledgement.
-- The high watermark is min(leader's, own end) and never falls within an epoch. Nothing below it is truncated, unless
-  the row names an unclean start that this replica has not seen.
-- The bucket's end moves while a log restarts there. So after a restart the replica copies from its leader until it has
-  every committed record. If producers are faster, it falls behind, and is sent to the bucket again.
+- The high watermark is min(leader's, own end) and never falls within an epoch. No record below the high watermark is
+  truncated, unless the row names an unclean start that this replica has not seen.
+- The bucket's end moves while a log restarts there, so after a restart the replica copies from its leader until it has
+  every committed record. If producers are faster than the copy, the leader sends the replica to the bucket again.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Final, NamedTuple
 
 from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 
-_LAG_GROWTH_MAX: Final = 2  # above 1, because the lag of a replica that catches up varies
+_LAG_GROWTH_MAX: Final = 2  # above 1, because the lag of a copying replica varies
 
 
 class Phase(Enum):
-    RECONCILING = "reconciling"  # no response without divergence yet
-    CUTTING = "cutting"  # its log diverges and is being truncated
+    RECONCILING = "reconciling"  # until the first response without divergence
+    CUTTING = "cutting"  # its log is being truncated or restarted
     FOLLOWING = "following"
-    OFFLINE = "offline"  # it would have to truncate committed records: an operator or an unclean start decides
+    OFFLINE = "offline"  # it would have to truncate committed records; it waits for an operator or an unclean start
 
 
 class FetchPosition(NamedTuple):
-    """A follower's position for a fetch. `last_fetched_epoch`: the epoch of the last record before `offset`; −1: there
-    is none. `log_start_offset`: this replica's durable log start, for the leader's DeleteRecords (R7). `copies_on`: the
-    leader sends all its records, because the bucket's data is unusable there or the replica catches up after a
-    restart."""
+    """A follower's position for a fetch. `last_fetched_epoch`: the epoch of the last record before `offset`, or −1
+    without such a record. `log_start_offset`: this replica's durable log start, for the leader's DeleteRecords (R7).
+    `copies_on`: the leader has to send records from its log, because the replica could not use the bucket's data or
+    catches up after a restart."""
 
     offset: int
     last_fetched_epoch: int
@@ -43,20 +44,20 @@ class FetchPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Truncate to `offset`, including epochs that begin there, then call `cut`."""
+    """The caller truncates the log to `offset`, drops the epochs that begin there or later, and calls `cut`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Append and flush the records, then call `flushed`."""
+    """The caller appends and flushes the records, and calls `flushed`."""
 
 
 class Follower:
-    """State of one follower replica. `end`: its flushed end. `seen_epoch`: the last leader epoch with a clean response;
-    the caller makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: the bucket's
-    data is unusable."""
+    """State of one follower replica. `end`: its flushed end. `seen_epoch`: the last leader epoch with a response
+    without divergence; the caller makes it durable. `log_start_offset`: the durable log start (R26). `copies_on`: the
+    replica could not use the bucket's data."""
 
     def __init__(self, lineage: LeaderEpochs, end: int, high_watermark: int, seen_epoch: int = UNDEFINED_EPOCH) -> None:
         self.lineage = lineage
@@ -65,8 +66,8 @@ class Follower:
         self.seen_epoch = seen_epoch
         self.log_start_offset = 0
         self.copies_on = False
-        self._catches_up = False  # since it restarted at the bucket's end
-        self._lag_max: int | None = None  # in offsets, while it catches up; None before its first record
+        self._catches_up = False  # from a restart at the bucket's end until it has all committed records
+        self._lag_max: int | None = None  # in offsets; None before the first record after a restart
         self.phase = Phase.RECONCILING
         self._leader_epoch = UNDEFINED_EPOCH
         self._unclean_epoch = UNDEFINED_EPOCH
@@ -82,7 +83,7 @@ class Follower:
             self.phase = Phase.RECONCILING
 
     def next_fetch(self) -> FetchPosition | None:
-        """The next fetch; None while the log has to be truncated, or is offline."""
+        """The next fetch; None while the log is being truncated or restarted, or is offline."""
         if self._asks_nothing:
             return None
         copies_on = self.copies_on or (self._catches_up and not self._falls_behind)
@@ -94,7 +95,8 @@ class Follower:
 
     @property
     def _falls_behind(self) -> bool:
-        """Whether it lacks twice what it lacked after its restart, so copying is slower than producers are."""
+        """Whether the replica lacks more than twice what it lacked after its restart. Then copying is slower than the
+        producers."""
         return self._lag_max is not None and self._lag > self._lag_max
 
     def is_at(self, asked: FetchPosition) -> bool:
@@ -118,8 +120,9 @@ class Follower:
     def answered(
         self, asked: FetchPosition, diverging: EpochEnd | None, leader_high_watermark: int
     ) -> Cut | Take | None:
-        """The leader's response to `asked`. None: the response is outdated, or no action is allowed. `diverging`: the
-        leader's last epoch that is not above the epoch in `asked`, and the end of that epoch in the leader's log."""
+        """Handle the leader's response to `asked`. Returns the next step; None if the response is outdated, or no step
+        is allowed. `diverging`: the leader's last epoch that is not above the epoch in `asked`, and the end of that
+        epoch in the leader's log."""
         if not self.is_at(asked):
             return None
         if diverging is not None:
@@ -140,8 +143,9 @@ class Follower:
 
     @property
     def _led_without_a_record(self) -> bool:
-        """Whether an epoch begins at the log's end, because this replica led it without appending a record. The
-        leader's next record there may be of an older epoch, which must not follow a newer one in the log (KAFKA-10706).
+        """Whether an epoch begins at the log's end, because this replica led in that epoch without appending a record.
+        The leader's record at that offset may have an older epoch, and the epochs of a log must not decrease
+        (KAFKA-10706).
         """
         latest = self.lineage.latest
         return latest is not None and latest.start_offset >= self.end
@@ -150,7 +154,7 @@ class Follower:
         """Truncate where the two lineages part."""
         mine = self.lineage.end_offset_for(leaders.epoch, self.end)
         at = min(self.end, leaders.end_offset)
-        if mine.end_offset >= 0:  # if this log lacks that epoch, its previous one ends here and is fetched next
+        if mine.end_offset >= 0:  # the end of that epoch in this log, or of the one before it
             at = min(at, mine.end_offset)
         if at < self.high_watermark:
             if self._unclean_epoch <= self.seen_epoch:
@@ -161,31 +165,32 @@ class Follower:
         return Cut(at)
 
     def cut(self, lineage: LeaderEpochs, end: int) -> None:
-        """The log ends at `end` now. Fetch again: the previous epoch may diverge even earlier."""
+        """The log ends at `end` now. The next fetch may show that the previous epoch diverges even earlier."""
         assert self.phase is Phase.CUTTING, self.phase
         self.lineage, self.end, self.phase = lineage, end, Phase.RECONCILING
 
     def leave(self) -> None:
-        """The leader's log no longer has the records at this log's end: restart the log at another offset, then call
-        `began_at`."""
+        """The leader's log no longer has the records at this log's end. The caller restarts the log at another offset,
+        and calls `began_at`."""
         assert self.phase is not Phase.OFFLINE
         self.phase = Phase.CUTTING
 
     def began_at(self, lineage: LeaderEpochs, end: int) -> None:
-        """The log restarted at `end`. Everything below is committed, and verified in the bucket or expired."""
+        """The log restarted at `end`. All records below `end` are committed, and are verified in the bucket or
+        expired."""
         self.high_watermark = max(self.high_watermark, end)
         self._catches_up, self._lag_max = True, None
         self.cut(lineage, end)
 
     def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
-        """The log restarted with the records of a clean response of this epoch and ends with them, durably. The
-        response's high watermark counts, because a leader sends it once.
+        """The log restarted with the records of a response without divergence of this epoch. They are durable, and
+        `end` is their end. The response's high watermark is applied, because a leader sends it once.
         """
         self.cut(lineage, end)
         self._agrees(leader_high_watermark)
 
     def flushed(self, lineage: LeaderEpochs, end: int) -> None:
-        """The records are durable: the next fetch reports them."""
+        """The records below `end` are durable. The next fetch reports them."""
         assert self.phase is Phase.FOLLOWING and end >= self.end, (self.phase, end, self.end)
         if self._catches_up and self._lag_max is None:
             self._lag_max = _LAG_GROWTH_MAX * self._lag
@@ -193,8 +198,8 @@ class Follower:
         self._advance()
 
     def starts_at(self, offset: int) -> None:
-        """The log start moved to this offset. Only committed records are deleted, so the high watermark is at least
-        there."""
+        """The log start moved to `offset`. Only committed records are deleted, so the high watermark rises to `offset`,
+        or to the log end if that is lower."""
         self.high_watermark = max(self.high_watermark, min(offset, self.end))
 
     def knows_committed(self, offset: int) -> bool:

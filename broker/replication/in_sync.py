@@ -1,7 +1,8 @@
-"""In-sync sets of a leader: it waits for the committed set united with every proposed one (R4, R16, R17). Pure.
+"""In-sync sets of a leader. The leader waits for the union of the committed set and every proposed set (R4, R16, R17).
+Pure.
 
-Only an applied row with a higher partition epoch drops a proposal. A response or a time-out does not, because the
-commit may have succeeded although its response was lost. Set and minimum come from the applied row only.
+Only an applied row with a higher partition epoch drops a proposal. A response or a time-out does not drop it, because
+the commit may have succeeded although its response was lost. The set and the minimum come only from the applied row.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class InSync:
     def __init__(self, row: AppliedRow) -> None:
         self.row = row
         self.union = row.in_sync
-        self._proposals: list[tuple[int, frozenset[int]]] = []  # partition epoch it was sent at, whole new set
+        self._proposals: list[tuple[int, frozenset[int]]] = []  # pairs of partition epoch and complete new set
 
     def apply(self, row: AppliedRow) -> None:
         """Another row of the same leader epoch. A lower partition epoch is ignored."""
@@ -48,7 +49,7 @@ class InSync:
         self._unite()
 
     def propose(self, target: frozenset[int]) -> int:
-        """Count `target` from now on, before the proposal is sent. Returns the partition epoch to send it at."""
+        """Add `target` to the union, before the proposal is sent. Returns the partition epoch for the proposal."""
         self._proposals.append((self.row.partition_epoch, target))
         self._unite()
         return self.row.partition_epoch
@@ -58,7 +59,7 @@ class InSync:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the outcome of every proposal is applied."""
+        """Whether this leader has applied the outcome of every proposal."""
         return not self._proposals
 
     @property
@@ -69,8 +70,9 @@ class InSync:
 
 
 def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
-    """The row of a partition of `topic`, with the minimum and the sessions of `image` (R2, R16). The proof of `leader`
-    needs all three from one image, so only this function makes an `AppliedRow`. `topic` is from `image` or newer.
+    """The row of a partition of `topic`, with the minimum and the sessions of `image` (R2, R16). `topic` is from
+    `image` or a newer one. Only this function makes an `AppliedRow`, because the proof of `leader` needs all three
+    parts from one source.
     """
     row = topic.rows[index]
     nodes = image.nodes

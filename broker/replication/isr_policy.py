@@ -2,9 +2,10 @@
 Pure.
 
 - The set never shrinks below the minimum. Members without a session leave first.
-- Lag is measured against an earlier log end, so a replica need not reach an end that keeps growing. The log start of
-  that time counts too, because DeleteRecords waits for members that do not know it.
-- While the outcome of a proposal is not applied, only the committed set is proposed, which decides the outcome (R17).
+- Lag is measured against an earlier log end, so a replica need not reach an end that keeps growing. Lag is also
+  measured against the log start of that time, because DeleteRecords waits for members that do not know the log start.
+- While the outcome of a proposal is unknown, the leader proposes only the committed set. That proposal settles the
+  outcome (R17).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _SAMPLES: Final = 4  # samples of the log's end within the longest time that a r
 
 @dataclass(frozen=True, slots=True)
 class PartitionProposal:
-    """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync`, pairs of node id and
-    broker epoch, on the row of `partition_epoch`. A joiner is named with the broker epoch of its report (R16, KIP-903).
-    `is_done`: an unclean start is complete (R20, LeaderRecoveryState 0)."""
+    """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync` on top of the row of
+    `partition_epoch`. `in_sync` has pairs of node id and broker epoch. A joiner is named with the broker epoch of its
+    report (R16, KIP-903). `is_done`: an unclean start is complete (R20, LeaderRecoveryState 0)."""
 
     place: LogPlace
     leader_epoch: int
@@ -41,7 +42,8 @@ class LagSamples:
         self._samples: deque[tuple[int, LogExtent]] = deque()  # monotonic ms
 
     def sample(self, now_ms: int, held: LogExtent, lag_ms_max: int) -> LogExtent:
-        """The extent `lag_ms_max` ago, or a quarter longer; NOT_LED while it leads for less."""
+        """Note `held`. Returns the extent at a time between 1 and 1.25 × `lag_ms_max` ago; NOT_LED if this leader epoch
+        is younger."""
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= lag_ms_max / _SAMPLES:
             samples.append((now_ms, held))
@@ -52,8 +54,8 @@ class LagSamples:
 
 
 def wanted(leader: Leader, before: LogExtent, log_start: int = 0) -> frozenset[int] | None:
-    """The set to propose; None: the committed one. `before`: see `LagSamples.sample`; `log_start`: the log start
-    offset."""
+    """The set to propose; None if it is equal to the committed set. `before`: a result of `LagSamples.sample`.
+    `log_start`: the log start offset."""
     row = leader.in_sync.row
     if not leader.in_sync.is_settled:
         return row.in_sync

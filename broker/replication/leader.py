@@ -1,11 +1,10 @@
-"""The leader's state machine of one leader epoch: flushed ends of the replicas, and the high watermark (R2). Pure.
+"""The leader's state machine of one leader epoch: the flushed ends of the replicas, and the high watermark (R2). Pure.
 
 - The high watermark is the least flushed end over the committed in-sync set united with every proposed one, or the
   bucket's end if that is greater. It never falls.
-- It does not move while a member has not reported in this epoch and session, nor while fewer members than the minimum
-  have a session. This holds for any `acks`.
-- Clients get no log end until the high watermark reached the start of the epoch (KIP-207). A leader without followers
-  has a set of one.
+- It does not move while a member has not reported in this epoch and session. It does not move while fewer members than
+  the minimum have a session. This holds for any `acks`.
+- Clients get no log end until the high watermark reached the start of the epoch (KIP-207).
 
 Hot path: `flushed` runs once a sync, in `os` mode once a batch: 0.2 µs for a leader alone.
 """
@@ -18,7 +17,8 @@ from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
 
 
 class Report(NamedTuple):
-    """A replica's flushed end and durable log start, by its fetch. Void once the replica's session changes (R16)."""
+    """A replica's flushed end and durable log start, from its fetch. A report is not valid any more when the replica's
+    session changes (R16)."""
 
     end_offset: int
     broker_epoch: int
@@ -29,13 +29,13 @@ _NO_REPORT: Final = Report(-1, -1, -1)
 
 
 class LogExtent(NamedTuple):
-    """End and start of a leader's log at some time."""
+    """End and start of a leader's log at one time."""
 
     end: int
     start: int = -1
 
 
-NOT_LED: Final = LogExtent(-1)  # not led at that time: no replica is behind
+NOT_LED: Final = LogExtent(-1)  # the extent before the leader epoch: no replica is behind it
 
 
 class Leader:
@@ -72,13 +72,13 @@ class Leader:
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
     def flushed(self, end_offset: int) -> bool:
-        """The own flushed end moved. Returns whether the high watermark did."""
+        """This replica's flushed end moved. Returns whether the high watermark moved."""
         self._own_end = end_offset
         return self._advance()
 
     def held(self, end_offset: int) -> bool:
-        """The bucket holds all records below this offset, or they are deleted, so they were committed (R2). Returns
-        whether the high watermark moved. The own flushed end bounds it."""
+        """All records below `end_offset` are in the bucket or deleted, so they were committed (R2). Returns whether the
+        high watermark moved. The high watermark never exceeds this replica's flushed end."""
         self._held_end = max(self._held_end, end_offset)
         return self._advance()
 
@@ -103,8 +103,9 @@ class Leader:
         return self._advance()
 
     def propose(self, target: frozenset[int]) -> tuple[int, dict[int, int]]:
-        """Propose another set, whose members count at once. Returns the partition epoch to send it at and each member's
-        broker epoch: a joiner's is that of its report, not the image's (KIP-903)."""
+        """Propose another set, and wait for its members from now on. Returns the partition epoch for the proposal, and
+        each member's broker epoch. The broker epoch of a joiner is that of its report, not that of the image
+        (KIP-903)."""
         reports, sessions = self._reports, self.in_sync.row.sessions
         epochs = {
             node_id: reports[node_id].broker_epoch if node_id in reports else sessions.get(node_id, NO_SESSION)
@@ -115,7 +116,7 @@ class Leader:
         return at, epochs
 
     def sample(self, now_ms: int, log_end_offset: int) -> None:
-        """Sample the log end. A replica that lacks records of the previous sample counts as lagging since that time.
+        """Sample the log end. A replica whose end is below the previous sample counts as lagging since that sample.
         Takes 0.5 µs."""
         held, self._sampled = self._sampled, (now_ms, log_end_offset)
         if held is None:
@@ -134,23 +135,24 @@ class Leader:
         return self._reports.get(node_id)
 
     def reported_end(self, node_id: int) -> int:
-        """The replica's flushed end by its last report of this epoch and session; −1: no report."""
+        """The replica's flushed end by its last report of this epoch and session; −1 if there is no report."""
         report = self._reports.get(node_id)
         return -1 if report is None else report.end_offset
 
     @property
     def is_end_known(self) -> bool:
-        """Whether clients may get the log end; OFFSET_NOT_AVAILABLE before (KIP-207)."""
+        """Whether clients may get the log end. Until then they get OFFSET_NOT_AVAILABLE (KIP-207)."""
         return self.high_watermark >= self.epoch_start
 
     @property
     def takes_all(self) -> bool:
-        """Whether acks=all is accepted; NOT_ENOUGH_REPLICAS while fewer than the minimum have a session."""
+        """Whether acks=all is accepted. While fewer members than the minimum have a session, it gets
+        NOT_ENOUGH_REPLICAS."""
         return not self._is_paused
 
     def may_join(self, node_id: int, log_start: int = 0) -> bool:
-        """Whether to propose a replica: it has every committed record and all records from before this epoch (KIP-841).
-        It must also know the log start, because a member may become leader at any time (R7)."""
+        """Whether the replica may be proposed. It needs every committed record and all records from before this epoch
+        (KIP-841). It must also know the log start, because a member may become leader at any time (R7)."""
         report = self._reports.get(node_id)
         if report is None or node_id in self.in_sync.union or report.log_start_offset < log_start:
             return False
@@ -165,8 +167,8 @@ class Leader:
         return report.end_offset < before.end or report.log_start_offset < before.start
 
     def is_steady(self, held: LogExtent) -> bool:
-        """Whether there is nothing to propose until the row or the log changes: set and sessions are equal, and every
-        member holds the whole log and knows its start."""
+        """Whether there is nothing to propose until the row or the log changes. This is so if exactly the members of
+        the set have a session, and every member holds the whole log and knows its start."""
         row, reports = self.in_sync.row, self._reports
         if self.late_since_ms or not self.in_sync.is_settled or row.sessions.keys() != row.in_sync:
             return False
@@ -177,12 +179,12 @@ class Leader:
         return True
 
     def mark_steady(self) -> None:
-        """Stop sampling. Lag then counts from the second sample after this."""
+        """Drop the last sample. Lag then counts from the second sample after this call."""
         self._sampled = None
 
     def all_know_start(self, offset: int) -> bool:
-        """Whether every other member of the union with a session fetched with a log start at or above `offset`. Records
-        below then never reappear, whichever member leads next (R7)."""
+        """Whether every other member of the union that has a session fetched with a log start at or above `offset`. If
+        so, records below `offset` never reappear under another leader (R7)."""
         sessions, reports = self.in_sync.row.sessions, self._reports
         return all(
             node_id in reports and reports[node_id].log_start_offset >= offset
@@ -192,7 +194,7 @@ class Leader:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may join, are in the set, or were proposed."""
+        """Whether another replica may join, is in the set, or was proposed."""
         return len(self.in_sync.row.sessions) > 1 or len(self.in_sync.union) > 1
 
     def _recompute(self) -> None:

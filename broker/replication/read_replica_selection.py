@@ -1,4 +1,5 @@
-"""Selects the replica that a consumer reads from (KIP-392): by rack, without replicas to which a redirect failed. Pure.
+"""Selects the replica that a consumer reads from, by rack (KIP-392). A replica to which a redirect failed is not
+selected. Pure.
 
 The chosen replica is in sync, has a session, reported in this leader epoch that it holds the offset, and is in the
 client's rack. The leader does not redirect clients of its own rack. Source: Kafka 4.3.1's
@@ -17,8 +18,8 @@ _NOT_LATE: Final = 1 << 63
 
 
 def nearest(leader: Leader, offset: int, rack: str, rack_of: Callable[[int], str | None]) -> int:
-    """The node to read `offset` from, for a client of `rack`; `HERE`: the leader. `rack_of`: a node's rack; None also
-    where the client cannot reach the node."""
+    """The node from which a client in `rack` should read `offset`; `HERE` is the leader. `rack_of`: a node's rack; None
+    if it has none or the client cannot reach the node."""
     if rack_of(leader.node_id) == rack:
         return HERE
     found, most = HERE, (-1, 0, 0)
@@ -40,14 +41,14 @@ PLACES_MAX: Final = 1_000
 class _Sent(NamedTuple):
     offset: int
     at_s: float
-    stays: bool  # the reader came back, and is served here since then
+    stays: bool  # time at which the reader came back; it is served here from then on
 
 
 class RedirectMemory:
-    """The redirects of one connection. A reader that comes back for the same offset within `STAY_S` is served by the
-    leader for `STAY_S`, then redirected again. A replica that was killed or cannot reach the bucket thus costs a reader
-    one redirect; Kafka's leader would redirect it repeatedly. At most `PLACES_MAX` entries. Times are seconds of one
-    clock that never goes back."""
+    """The redirects of one connection. If a reader comes back for the same offset within `STAY_S`, the leader serves it
+    for `STAY_S` and then redirects it again. A replica that was killed or cannot reach the bucket thus costs a reader
+    one redirect in that time. Kafka's leader would redirect the reader repeatedly. At most `PLACES_MAX` entries. Times
+    are seconds of one clock that never goes back."""
 
     __slots__ = ("_sent",)
 

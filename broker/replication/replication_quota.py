@@ -1,9 +1,8 @@
-"""Replication throttling (KIP-73): the follower rate over a sliding window, and the replicas it applies to. Pure.
+"""Replication throttling (KIP-73): the follower rate over a sliding window, and the throttled replicas. Pure.
 
-All bytes count, including those above the quota, so an excess delays the next fetch. The rate is the bytes of the last
-windows divided by the time since the first of them began, at least one window (Kafka's SimpleRate). Configs:
-`follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source: Kafka's
-ReplicationQuotaManager.
+The rate is the bytes of the last windows divided by the time since the first of them began, at least one window
+(Kafka's SimpleRate). Configs: `follower.replication.throttled.rate`, `follower.replication.throttled.replicas`. Source:
+Kafka's ReplicationQuotaManager.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class _Window:
 
 
 class ReplicationQuota:
-    """The quota of one broker over all throttled replicas. `limit`: bytes a second; a change applies to earlier bytes
-    too. `window_s`, `windows`: the span measured (`replication.quota.window.size.seconds`,
+    """The quota of one broker over all throttled replicas. `limit`: bytes a second. A new limit also counts earlier
+    bytes. `window_s`, `windows`: the span measured (`replication.quota.window.size.seconds`,
     `replication.quota.window.num`). `now_s` never goes back between calls."""
 
     def __init__(self, limit: int = NO_LIMIT, window_s: float = 1.0, windows: int = 11) -> None:
@@ -79,7 +78,7 @@ def is_throttled(configs: Mapping[str, str], index: int, node_id: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _named(text: str) -> frozenset[tuple[int, int]] | None:
-    """Pairs of `partition:broker,…`, validated earlier; None: `*`, all."""
+    """The pairs in `partition:broker,…`, which was validated earlier. None for `*`, which names all replicas."""
     if text.strip() == "*":
         return None
     pairs = (entry.partition(":") for entry in text.split(","))
@@ -87,16 +86,16 @@ def _named(text: str) -> frozenset[tuple[int, int]] | None:
 
 
 class ThrottledReplicas:
-    """The throttled replicas of one fetcher, and those left out while the quota is exceeded. Only a throttled replica
-    that is not in sync and lacks committed records is left out, so throttling removes no replica from the in-sync set.
-    Bytes of throttled replicas always count, over all leaders together. A check costs something only when the rate
+    """The throttled replicas of one fetcher, and those left out while the quota is exceeded. A throttled replica is
+    left out only if it is not in sync and lacks committed records, so throttling removes no replica from the in-sync
+    set. The bytes of all throttled replicas count, from all leaders together. Replicas are visited only when the quota
     begins or ceases to be exceeded. `is_in_sync`: whether the image has the replica in sync. `now_s` never goes back
     between calls. Source: Kafka's RemoteLeaderEndPoint.shouldFollowerThrottle."""
 
     def __init__(self, rate: ReplicationQuota, is_in_sync: Callable[[Key], bool]) -> None:
         self._rate = rate
         self._is_in_sync = is_in_sync
-        self._high_watermarks: dict[Key, int | None] = {}  # of throttled replicas, by their leader's last response
+        self._high_watermarks: dict[Key, int | None] = {}  # of each throttled replica, by its leader's last response
         self._held: dict[Key, None] = {}
         self._free_s = float("-inf")
         self._is_over = False
@@ -105,7 +104,7 @@ class ThrottledReplicas:
         return key in self._high_watermarks
 
     def set(self, key: Key, *, is_throttled: bool) -> None:
-        """Set whether the replica is throttled; takes effect at the next fetch."""
+        """Set whether the replica is throttled, from the next fetch on."""
         if not is_throttled:
             self._high_watermarks.pop(key, None)
             self._held.pop(key, None)
@@ -118,13 +117,14 @@ class ThrottledReplicas:
             self._high_watermarks[key] = None
 
     def came(self, key: Key, size: int, high_watermark: int, now_s: float) -> None:
-        """A response for a throttled replica."""
+        """Count a response of `size` bytes for a throttled replica."""
         self._high_watermarks[key] = high_watermark
         if size:
             self._rate.record(size, now_s)
 
     def look(self, now_s: float) -> Iterable[Key]:
-        """The replicas to visit: all if the quota begins or ceases to be exceeded, else none."""
+        """The replicas to visit: all throttled ones when the quota begins to be exceeded, those left out when it ceases
+        to be, else none."""
         if not self._high_watermarks:
             return ()
         was_over, self._is_over = self._is_over, False
@@ -139,7 +139,7 @@ class ThrottledReplicas:
         return held
 
     def holds(self, key: Key, at: FetchPosition) -> bool:
-        """Whether it is left out of the next fetch, in which it would ask for `at`."""
+        """Whether the replica is left out of the next fetch, whose position would be `at`."""
         if not self._is_over or key not in self._high_watermarks:
             return False
         committed = self._high_watermarks[key]
@@ -149,11 +149,12 @@ class ThrottledReplicas:
         return True
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until the replicas left out are fetched again; None: there are none."""
+        """Seconds until the replicas that are left out are fetched again; None if there are none."""
         return max(self._free_s - now_s, 0.0) if self._held else None
 
     def limits(self, of: Limits, now_s: float) -> Limits:
-        """Limits of the next fetch: at most the bytes of a second, parked no longer than a replica is left out."""
+        """Limits of the next fetch. It gets at most the quota's bytes of one second, and is not parked longer than a
+        replica is left out."""
         if not self._high_watermarks or not self._rate.is_limited:
             return of
         bytes_max = min(of.bytes_max, max(self._rate.limit, of.partition_bytes_max))

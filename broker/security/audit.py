@@ -1,13 +1,13 @@
 """Audit lines (S12): principal, action, address, and the reason of a refusal.
 
-One line for each denial, failed login, and change of ACLs, credentials, quotas and configs: `event=denied
+Each denial, failed login, and change of ACLs, credentials, quotas and configs has one line: `event=denied
 principal="User:alice" address="10.0.0.7" what="Write on Topic:LITERAL:orders" why="no ACL allows it"`. Values are JSON
 strings, so that a name from a client cannot start a new line. No value is a secret: callers pass names, not passwords,
 keys or values of sensitive configs.
 
-A kind of event writes at most `LINES_AT_ONCE` lines for a principal, and one more each `SECONDS_A_LINE`. Suppressed
-lines are counted, and the next line of that kind and principal has the count (`suppressed=12`). Every event counts in
-`/metrics`, also a suppressed one. At most `PRINCIPALS_MAX` pairs are remembered.
+A kind of event writes at most `LINES_AT_ONCE` lines for a principal at once, and one more every `SECONDS_A_LINE`.
+Suppressed lines are counted, and the next line of that kind and principal has the count (`suppressed=12`). `/metrics`
+counts every event, also a suppressed one. At most `PRINCIPALS_MAX` pairs of kind and principal are remembered.
 
 The lines go to the logger `audit`, at level INFO for changes and WARNING for the rest. This module knows neither
 requests nor ACLs.
@@ -23,10 +23,10 @@ from typing import Final, TypeVar
 
 LOGGER: Final = "audit"
 LINES_AT_ONCE: Final = 10
-SECONDS_A_LINE: Final = 6.0  # 10 lines a minute, as the other log lines
+SECONDS_A_LINE: Final = 6.0  # 10 lines a minute, as for other log lines
 PRINCIPALS_MAX: Final = 1_000
-CHANGES_SHOWN_MAX: Final = 20  # of one request
-_SHOWN_CHARS_MAX: Final = 300  # of one value
+CHANGES_SHOWN_MAX: Final = 20  # changes of one request
+_SHOWN_CHARS_MAX: Final = 300  # characters of one value
 
 log = logging.getLogger(LOGGER)
 
@@ -38,7 +38,7 @@ class AuditEvent(StrEnum):
 
     DENIED = "denied"  # the authorizer refused a request, or part of it
     LOGIN_FAILED = "login-failed"
-    LOGIN = "login"  # counted, never written
+    LOGIN = "login"  # counted in `/metrics`; never a line
     ACLS = "acls"  # ACLs were created or deleted
     CREDENTIALS = "credentials"  # SCRAM credentials were set or deleted
     QUOTAS = "quotas"
@@ -108,7 +108,7 @@ class Audit:
     def note_changes(
         self, event: AuditEvent, principal: str, address: str, changes: Sequence[T], shown: Callable[[T], str]
     ) -> None:
-        """Write lines for the changes of one request: the first changes as in `shown`, the others as a count."""
+        """Write lines for the changes of one request: the first ones by their text, the others as a count."""
         for change in changes[:CHANGES_SHOWN_MAX]:
             self.note(event, principal, address, shown(change))
         if (rest := len(changes) - CHANGES_SHOWN_MAX) > 0:

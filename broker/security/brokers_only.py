@@ -1,7 +1,8 @@
-"""Requests that only brokers may send are refused on all listeners except the brokers' own (CVE-2018-1288).
+"""Refuses requests that only brokers may send, except on the brokers' own listener (CVE-2018-1288).
 
-They are: broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions. A refused
-request changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are brokers.
+These requests are: broker APIs, fetches and epoch look-ups as a replica, and additions to other clients' transactions.
+A refused request changes nothing. With an authorizer, `client_access` decides which peers of the brokers' listener are
+brokers.
 
 Hot path: two look-ups for most requests, 0.1 µs.
 """
@@ -26,14 +27,14 @@ _CONSUMERS: Final = (-1, -2)  # replica ids of ordinary and debugging consumers
 
 
 class BrokersOnly:
-    """Allows everything on `brokers_listener`, and only client requests on other listeners."""
+    """Allows all requests on `brokers_listener`, and only client requests on other listeners."""
 
     def __init__(self, brokers_listener: str) -> None:
         self._brokers_listener = brokers_listener
 
     def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
-        """The error to answer with; None when the request is allowed. `is_client`: the peer is not a broker, on any
-        listener."""
+        """The error to answer with; None if the request is allowed. `is_client`: the peer is known not to be a broker,
+        on any listener."""
         if api_key not in RESTRICTED or (peer.listener == self._brokers_listener and not is_client):
             return None
         if isinstance(request, AddPartitionsToTxnRequest) and not request.transactions:

@@ -1,10 +1,10 @@
-"""Selects the `Access` of a peer: unrestricted without an authorizer, that of a broker, or that of its principal.
+"""Selects the `Access` of a peer: unrestricted for a broker or without an authorizer, else that of its principal.
 
-A peer of the brokers' listener whose principal has CLUSTER_ACTION on the cluster (or is a super user) is a broker. It
-may send any request: in an Envelope it acts for any client, so more checks would gain nothing. The same principal on
-another listener is a client, and so is any other principal on the brokers' listener.
+A peer is a broker if it uses the brokers' listener and its principal has CLUSTER_ACTION on the cluster (or is a super
+user). A broker may send any request: in an Envelope it acts for any client, so more checks would gain nothing. All
+other peers are clients.
 
-Hot path: a client costs two attribute reads, a broker one remembered decision more.
+Hot path: a client costs two attribute reads. A broker also costs one remembered decision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.wire.apis import ApiKey
 
 
 class ClientAccess:
-    """`authorizer`: None when there is none."""
+    """Selects the access of each peer. `authorizer` is None if ACLs are not enforced."""
 
     def __init__(self, authorizer: Authorizer | None, audit: Audit, brokers_listener: str) -> None:
         self.authorizer = authorizer
@@ -37,14 +37,14 @@ class ClientAccess:
         return access
 
     def is_free_of_quotas(self, peer: Peer) -> bool:
-        """Whether the peer is a broker or a super user. Access to the brokers' listener alone does not
-        suffice."""
+        """Whether quotas do not apply, because the peer is a broker or a super user. With an authorizer, a connection
+        to the brokers' listener alone does not suffice."""
         authorizer = self.authorizer
         if authorizer is None:
             return peer.listener == self._brokers_listener
         return self.of(peer) is UNRESTRICTED or authorizer.is_super_user(peer.principal)
 
     def note_plays_broker(self, peer: Peer, api_key: int) -> None:
-        """Write an audit line for a client that sent a request of brokers."""
+        """Write an audit line for a client that sent a request that only brokers may send."""
         why = "only brokers may send this request: on the brokers' listener, and with ClusterAction on the cluster"
         self.audit.note(AuditEvent.DENIED, peer.principal, peer.address, f"request {ApiKey(api_key).name}", why)

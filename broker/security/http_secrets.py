@@ -1,6 +1,6 @@
-"""Secrets of the HTTP port: bearer tokens and `user:password` pairs, one a line of `thermocline.http.token.file`.
+"""Secrets of the HTTP port: bearer tokens and `user:password` pairs, one on each line of `thermocline.http.token.file`.
 
-A new file that cannot be used is refused, and the old secrets stay in use. Compares in constant time.
+A new file that cannot be used is refused, and the old secrets stay in use. Secrets are compared in constant time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECRET_CHARS_MIN: Final = 16
 
 
 class HttpSecrets:
-    """Blocking; raises InvalidConfig when the file cannot be used."""
+    """The secrets of one file. The constructor blocks, and raises InvalidConfig if the file cannot be used."""
 
     where: Final = "the secrets of the HTTP port"
 
@@ -34,7 +34,7 @@ class HttpSecrets:
         return f"{len(self._digests)} in use"
 
     def allows(self, authorization: str) -> bool:
-        """Whether the header of a request names one of the secrets."""
+        """Whether the Authorization header of a request has one of the secrets."""
         scheme, _, given = authorization.strip().partition(" ")
         if scheme.lower() == "basic":
             try:
@@ -46,12 +46,13 @@ class HttpSecrets:
         else:
             return False
         digest, found = _digest(secret), False
-        for known in self._digests:  # compare with all: the time does not show which one matches
+        for known in self._digests:  # compares with all, so that the time does not show which one matches
             found |= hmac.compare_digest(digest, known)
         return found
 
     def reload(self) -> bool:
-        """Read the file again; whether it changed. Blocking. Raises InvalidConfig; then the old secrets stay."""
+        """Read the file again. Returns whether the secrets changed. Blocking. If this raises InvalidConfig, the old
+        secrets stay."""
         digests = self._make()
         changed, self._digests = digests != self._digests, digests
         return changed

@@ -2,7 +2,7 @@
 
 A new file that cannot be used is refused, and the old content stays in use. Each file reports its outcome. One reload
 runs at a time. Certificates are also compared every ten seconds (`Certificates.keep`); keys of the bucket and PLAIN
-users are read by a reload only.
+users are read only by a reload.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Outcome(Enum):
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """The outcome for one file. `says`: its content now in use, or why the new content is refused."""
+    """The outcome for one file. `says` describes the content in use, or why the new content is refused."""
 
     what: str
     outcome: Outcome
@@ -38,7 +38,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 class Watched(Protocol):
     @property
     def where(self) -> str:
-        """Its name in messages."""
+        """Name of the file in messages."""
         ...
 
     @property
@@ -47,8 +47,8 @@ class Watched(Protocol):
         ...
 
     def reload(self) -> bool:
-        """Read again; returns whether the content changed. Blocking. Raises ThermoclineError for files that cannot be
-        used; then the old ones stay.
+        """Read the file again. Returns whether the content changed. Blocking. If the new content cannot be used, this
+        raises ThermoclineError, and the old content stays in use.
         """
         ...
 
@@ -58,20 +58,20 @@ class Reload:
 
     def __init__(self) -> None:
         self._watched: list[Watched] = []
-        self._why: dict[str, str] = {}  # reasons of refusals, by `where`, until they are mended
+        self._why: dict[str, str] = {}  # reasons of refusals, by `where`, until the file can be used
         self._lock = asyncio.Lock()
 
     def add(self, *watched: Watched) -> None:
         self._watched.extend(watched)
 
     async def run(self, workers: Workers, only: Sequence[Watched] | None = None) -> list[Reloaded]:
-        """Read `only` these again, or all."""
+        """Read the files in `only` again; all files if it is None."""
         async with self._lock:
             found = self._watched if only is None else only
             return [await workers.run(self._reloaded, one) for one in tuple(found)]
 
     async def asked(self, workers: Workers, by: str) -> list[Reloaded]:
-        """Read all files again on an operator's request. `by`: its source. Logs the outcome."""
+        """Read all files again on an operator's request, and log the outcome. `by`: source of the request."""
         found = await self.run(workers)
         for one in found:
             level = logging.ERROR if one.outcome is Outcome.REFUSED else logging.INFO
@@ -81,11 +81,11 @@ class Reload:
         return found
 
     def refused(self) -> tuple[str, ...]:
-        """New files that could not be used, each with the reason."""
+        """The files whose new content could not be used, each with the reason."""
         return tuple(self._why.values())
 
     def _reloaded(self, watched: Watched) -> Reloaded:
-        """Blocking. A reason is logged once."""
+        """Reload one file. Blocking. A reason is logged once."""
         try:
             changed = watched.reload()
         except ThermoclineError as refused:

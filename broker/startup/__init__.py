@@ -1,1 +1,1 @@
-"""Start and stop of a broker, part by part."""
+"""The parts of a broker's start and stop."""

@@ -1,6 +1,6 @@
 """Applies the connection quotas of an image (`ip` entities) to this broker's listeners.
 
-Host names are resolved once, when the quotas change, as in Kafka; an address with a separate quota keeps it.
+As in Kafka, host names are resolved once, when the quotas change. An address that has a quota of its own keeps it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AddressQuotas:
             except OSError as unknown:
                 log.error("the connection quota of %s has no effect: it has no address (%s)", host, unknown)
             if self._quotas is not quotas:
-                return  # newer quotas replaced these
+                return  # newer quotas replaced `quotas`
         self._rates.set(default, found | by_address)
 
 

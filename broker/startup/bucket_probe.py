@@ -1,4 +1,5 @@
-"""The bucket at a start: probe it before use, and prefetch from it while the start waits for the right to serve."""
+"""The bucket during a start: a probe before its first use, and prefetching while the start waits for the right to
+serve."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ log = logging.getLogger(__name__)
 
 
 async def probe_bucket(store: ObjectStore, world: World, outage: OutageLog, health: Health) -> ProbeReport:
-    """Probe the store's conditional writes, and wait until it answers. Raises StoreRefused.
+    """Wait until the store answers, and probe its conditional writes. Raises StoreRefused.
 
-    A store with wrong conditional writes, or one that loses races, is refused before any log depends on it (C23). The
-    wait for a store that does not answer has no limit, and is logged as an outage from the first failure on.
+    A store with wrong conditional writes, or with more than one winner of a race, is refused before any log depends on
+    it (C23). The wait for a store that does not answer has no limit, and is logged as an outage from the first failure
+    on.
     """
 
     def refused(failure: Retryable) -> None:
@@ -45,7 +47,8 @@ async def probe_bucket(store: ObjectStore, world: World, outage: OutageLog, heal
             report.require()
             asked = RetryingStore(store, refused)
             if not await ClusterRoot(asked, world.rng, world.clock, world.workers).is_formatted():
-                # Only before the bucket is formatted. A store that loses races passes every sequential test.
+                # This runs only before the bucket is formatted. A store whose races have several winners passes every
+                # sequential test.
                 (await race(store, world.rng, refused)).require()
             if lasted := outage.answered():
                 log.info("the bucket answers, after %s", lasted)
@@ -66,7 +69,7 @@ def lost_here(image: ClusterImage, node_id: int, held: Collection[TopicPartition
 
 class ColdPrefetch:
     """Prefetches manifests of lost logs during one start. A start that does not wait does not prefetch. The image is
-    read once and only names the partitions."""
+    read once, and is used only for the names of the partitions."""
 
     def __init__(
         self, ahead: ReadAhead, store: ObjectStore, world: World, data_dir: DataDir, node_id: int, tasks: Tasks
@@ -80,12 +83,12 @@ class ColdPrefetch:
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """The start waits. Failed loads are repeated when the log opens."""
+        """Begin to prefetch, because the start waits. A failed load is repeated when the log opens."""
         if self._reading is None:
             self._reading = self._tasks.spawn("reading ahead", self._read())
 
     def end(self) -> None:
-        """The wait ended. Logs that open now load the rest."""
+        """Stop prefetching, because the wait ended. Logs that open now load the rest."""
         if self._reading is not None:
             self._reading.cancel()
 

@@ -1,4 +1,4 @@
-"""The components of one broker that exist so far, and the order in which they stop.
+"""The created components of one broker, and the order in which they stop.
 
 The clean-shutdown marker is written after every log is flushed and closed; the lease is released last.
 """
@@ -44,7 +44,7 @@ class Components:
     residency: Residency | None = None
     cleaner: LogCleaner | None = None
     tiers: TierService | None = None
-    cold: ColdReader | None = None  # of a broker that only reads
+    cold: ColdReader | None = None  # only in a read-only broker
     replicas: ReplicaManager | None = None
     groups: GroupCoordinator | None = None
     snapshots: Snapshots | None = None
@@ -64,8 +64,8 @@ class Shutdown:
     report: FailureReport
 
     async def close(self, *, clean: bool, drain: bool) -> None:
-        """`clean`: prepare disk and bucket so that the next start needs no recovery; `drain`: send the responses in
-        flight.
+        """Stop all components. With `clean`, prepare disk and bucket so that the next start needs no recovery. With
+        `drain`, send the responses in flight.
         """
         components = self.components
         if clean and components.session is not None:
@@ -92,7 +92,7 @@ class Shutdown:
         if components.cleaner is not None:
             await components.cleaner.close()
         if clean and components.session is not None:
-            # Last: the next broker may start as soon as it reads this.
+            # The lease is released last: the next broker may start as soon as it reads this.
             await components.session.release()
         if components.links is not None:
             components.links.close()
@@ -131,8 +131,8 @@ class Shutdown:
         reach("shutdown.marked")
 
     async def _mark_clean(self, data_dir: DataDir) -> None:
-        """Write the clean-shutdown marker, without a time limit: the thread cannot be stopped, and a marker written
-        after the lock was released would count for the next process.
+        """Write the clean-shutdown marker, without a time limit. The writing thread cannot be stopped. After the lock
+        is released, its marker would count for the next process.
         """
         try:
             await self.workers.run(data_dir.mark_clean)
@@ -140,8 +140,8 @@ class Shutdown:
             self.report("clean marker", failure)
 
     async def _last_write(self, name: str, work: Awaitable[None]) -> None:
-        """Do work that would otherwise fall to the next start. After a failure the stop continues, because no record is
-        lost."""
+        """Do work that the next start would otherwise have to do. After a failure the stop continues, because no record
+        is lost."""
         try:
             async with asyncio.timeout(self.config.store_upload_timeout_ms / 1000):
                 await work

@@ -1,8 +1,8 @@
 """Claims the data directory for this process: checks its identity, records the incarnation, removes the clean-shutdown
 marker.
 
-The process is recorded before any other broker can see it, and the identity before logs are written. The marker is
-removed last.
+The process is recorded before any other broker can see it. The identity is recorded before logs are written. The marker
+is removed last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def claim_directory(
     After Refused, logs and clean-shutdown marker are unchanged."""
     identity, workers = _identity(data_dir, config), world.workers
     whose = LogDirectories(data_dir, world).topic_ids
-    # Bytes of an earlier process in the page cache are flushed only when their logs are open. Until a clean stop a
+    # Bytes of an earlier process in the page cache are flushed only when their logs are opened. Until a clean stop a
     # power cut may lose them.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)
     if data_dir.processes is not None:  # before any broker can see this process
@@ -75,13 +75,13 @@ async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Work
 
 def _doubt(data_dir: DataDir) -> None:
     """Remove the reservations of a directory that is an older copy, because later offsets may have been assigned
-    elsewhere. Blocking. Without reservations, its logs ask the bucket before they assign offsets. Records that only the
+    elsewhere. Blocking. A log without a reservation asks the bucket before it assigns offsets. Records that only the
     newer copy held become a declared gap, as after the loss of a disk.
     """
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
             remove_reservation(directory)
-            directory.sync()  # an earlier start may have removed it, and ended before that was durable
+            directory.sync()  # an earlier start may have removed it without making that durable
 
 
 def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
@@ -89,7 +89,7 @@ def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:
     if meta is None:
         return DirectoryIdentity(None, None, None, bool(logs))
     processes = data_dir.processes
-    # The previous process's configuration counts. If it is not recorded, assume the current one.
+    # The configuration of the previous process applies. If it is not recorded, the current one is assumed.
     flushed = config.flush_sync and all(process.flushes for process in processes or ())
     incarnations = None if processes is None else tuple(process.incarnation for process in processes)
     ids = meta.cluster_id, meta.node_id, meta.directory_id

@@ -1,4 +1,4 @@
-"""Converts the configuration to the limits of network and tiering."""
+"""Limits of network and tiering, made from the configuration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def quota_managers(config: BrokerConfig, clock: Clock, clients: ClientAccess) ->
 
 
 def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
-    """`probed` None: a read-only broker."""
+    """The limits of tiering. `probed` is None for a read-only broker."""
     return TierLimits(
         copy_partitions_max=config.copy_partitions_max,
         copy_backoff_ms=config.copy_backoff_ms,
@@ -72,7 +72,7 @@ def tier_limits(config: BrokerConfig, probed: ProbeReport | None) -> TierLimits:
 
 
 def check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
-    """As in Kafka, a broker without tiering refuses to start if a topic has tiering enabled."""
+    """Refuse the start of a broker without tiering if a topic has tiering enabled, as Kafka does."""
     tiered = [topic.name for topic in image.topics.values() if topic.configs.get("remote.storage.enable") == "true"]
     if tiered and not config.tiering_enabled:
         raise Refused(

@@ -1,8 +1,8 @@
 """Listener addresses of one broker, and the ready line.
 
-Addresses are bound first; connections are accepted when the broker serves.
+Addresses are bound first, and connections are accepted when the broker serves.
 
-An address in use is detected before disk, bucket or lease are touched, and the start is refused (`Refused`).
+If an address is in use, the start is refused (`Refused`) before disk, bucket or lease are touched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ADVICE: Final = {
 
 
 class Listeners:
-    """`config`: the initial configuration."""
+    """The listeners of one broker. `config`: the initial configuration."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Listeners:
         )
 
     async def bind(self) -> None:
-        """Raises Refused."""
+        """Bind the addresses. Raises Refused."""
         config = self._config
         if self.http is not None:
             assert config.http_host is not None
@@ -104,7 +104,7 @@ class Listeners:
         }
 
     def live_configs(self) -> dict[str, str]:
-        """Configs with the ports that were chosen for port 0."""
+        """The configs, with the chosen ports in place of port 0."""
         internal = self._config.internal
         found = {
             "listeners": self._shown(),
@@ -125,7 +125,7 @@ class Listeners:
         return ",".join(f"{one.name}://{show_address(*bound[one.name])}" for one in self._config.listeners)
 
     async def accept(self, live: LiveConfig) -> None:
-        """Accept clients, within the current limits of `live`. Raises Refused."""
+        """Accept clients within the current limits of `live`. Raises Refused."""
 
         def limit(now: BrokerConfig) -> None:
             self.server.limit_connections(net_limits(now))
@@ -137,7 +137,8 @@ class Listeners:
 
     @property
     def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Background services by name: key sets of tokens, files of certificates, the reminder of --insecure."""
+        """Background services by name: reading key sets of tokens, reading certificate files, and the reminder of
+        --insecure."""
         return {
             **self.logins.services,
             "certificates": lambda: self.certificates.keep(self._workers),
@@ -145,7 +146,7 @@ class Listeners:
         }
 
     async def _keep_reminding(self) -> None:
-        """Log a warning every hour while other machines can connect without authentication."""
+        """Log a warning every hour if other machines can connect without authentication."""
         while self._config.insecure:
             log.warning(
                 "insecure: %s can be reached by other machines without authentication, as --insecure allows",
@@ -165,7 +166,7 @@ class Listeners:
 
 
 async def _bound(start: Awaitable[None], flag: str) -> None:
-    """An address that is in use or of another machine is a configuration error, not a storage failure."""
+    """Turn the failure for an address that is in use or belongs to another machine into a configuration error."""
     try:
         await start
     except OSError as failed:

@@ -19,7 +19,7 @@ _CREATE_TIMEOUT_S: Final = 5.0
 
 
 class ClusterInternalTopic:
-    """`broker.internal_topics.interfaces.InternalTopic`, by the controller and the image. `partitions`, `replicas` and
+    """A `broker.internal_topics.interfaces.InternalTopic` by the image and the controller. `partitions`, `replicas` and
     `configs` apply when the topic is created."""
 
     def __init__(
@@ -48,8 +48,8 @@ class ClusterInternalTopic:
         return self._partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:
-        """Whether this broker should lead the partition and opened other partitions of the topic, but not this one: its
-        keys stay offline."""
+        """Whether the keys of the partition stay offline: this broker should lead it and has opened the topic, but not
+        this partition."""
         topic = self._metadata.topic_named(self._name)
         if topic is None or self._name not in self._registry.topics or index >= topic.partitions:
             return False
@@ -66,15 +66,15 @@ class ClusterInternalTopic:
         return None if NO_LEADER in found else found
 
     def _is_there(self) -> bool:
-        """Whether the topic exists, and this broker's partitions of it, if any, are open."""
+        """Whether the topic exists, and this broker has opened it or leads none of its partitions."""
         if self._name in self._registry.topics:
             return True
         topic = self._metadata.topic_named(self._name)
         return topic is not None and all(row.leader != self._node_id for row in topic.rows)
 
     async def ensure_created(self) -> None:
-        """Create the topic, as Kafka does at its first use. Raises Retryable after 5 s (a full disk). The creation
-        continues; the client retries, so that other requests of its connection are answered."""
+        """Create the topic, as Kafka does at its first use. Raises Retryable after 5 s (for example on a full disk).
+        The creation then continues, and the client retries. Meanwhile other requests of its connection are answered."""
         if self._is_there():
             return
         try:
@@ -94,7 +94,7 @@ class ClusterInternalTopic:
 
 
 class ClusterOffsetsTopic(ClusterInternalTopic):
-    """`__consumer_offsets`."""
+    """The topic `__consumer_offsets`."""
 
     def __init__(
         self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
@@ -112,7 +112,7 @@ class ClusterOffsetsTopic(ClusterInternalTopic):
 
 
 class ClusterTransactionsTopic(ClusterInternalTopic):
-    """`__transaction_state`."""
+    """The topic `__transaction_state`."""
 
     def __init__(
         self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
@@ -137,5 +137,6 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
 
 
 def _segment_bytes(wanted: int) -> str:
-    """`segment.bytes` of an internal topic: at least the minimum for any topic. Kafka allows less for these topics."""
+    """`segment.bytes` of an internal topic: at least the minimum of all topics. Kafka allows less for internal
+    topics."""
     return str(max(wanted, 1 << 20))

@@ -1,6 +1,6 @@
-"""Values of the ready line, which scripts split into words of `name=value` (docs/cli.md).
+"""Values of the ready line, which scripts split into words `name=value` (docs/cli.md).
 
-Whitespace and control characters become `%20` and the like, as in a URL, so that a value is always one word.
+Whitespace and control characters are percent-encoded as in a URL (`%20`), so that a value is always one word.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OR_PERCENT: Final = re.compile(r"[\s\x00-\x1f\x7f%]+")
 
 
 def url_word(url: str) -> str:
-    """A URL as one word; it means the same, because `%` in a URL is an escape already."""
+    """A URL as one word. Its meaning does not change, because `%` is already an escape in a URL."""
     return _NO_PART_OF_A_WORD.sub(lambda found: quote(found[0]), url)
 
 

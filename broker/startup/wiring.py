@@ -1,7 +1,7 @@
 """Creates and connects the controller and the parts that follow the cluster image.
 
-Images go to the publisher, then to its watchers. The controller decides on the image applied here. Leaders send
-proposals to the current controller. Nothing is applied before the start publishes the first image.
+An image goes to the publisher, then to the watchers. The controller decides on the image that this broker applied.
+Leaders send proposals to the current controller. Nothing is applied before the start publishes the first image.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tiering.service import TierService
 
 
 class MetadataWiring(NamedTuple):
-    """The parts. `services` are background services by name, to be started."""
+    """The parts. `services` are background services by name, for the caller to start."""
 
     registry: Registry
     metadata: MetadataCache
@@ -63,7 +63,7 @@ def wire_metadata(
     step_back: Callable[[], None],
     bump: Callable[[], None],
 ) -> MetadataWiring:
-    """`step_back` gives up the controller's lease, `bump` renews it at once."""
+    """Create and connect the parts. `step_back` gives up the controller's lease, `bump` renews it at once."""
     config = live.now
     node_id = config.node_id
     metadata = MetadataCache(cluster_id, world.clock.monotonic_s)

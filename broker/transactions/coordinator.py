@@ -1,9 +1,9 @@
 """The transaction coordinator of one broker: routes requests to shards, and acts on durable changes.
 
-- A decision is answered when its record is committed on acks=all. Then its markers are sent until each is answered.
+- A decision is answered when its record is committed (acks=all). Then its markers are sent until each is answered.
 - After a leader change the next leader sends the markers of decided transactions, and aborts overdue ones (TX3).
 - A completion that cannot be written is written later, by this leader or the next one.
-- Three services: the marker sender, the time-outs, and the follow-up of loaded shards."""
+- The services are: the marker sender, the time-outs, the expiry of ids, and the follow-up of loaded shards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 _AGAIN_S: Final = 1.0
 _OVERDUE_MS: Final = 60_000
-_TIMED_OUT_AT_ONCE: Final = 200  # fences in a turn: a record each
+_TIMED_OUT_AT_ONCE: Final = 200  # fences in one turn of the loop; each writes a record
 
 
 class Listed(NamedTuple):
@@ -49,8 +49,8 @@ class Listed(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """`partitions`: the partitions of `__transaction_state` that were searched; partitions led since then are
-    missing."""
+    """The result of a search. `partitions`: the partitions of `__transaction_state` that were searched, without those
+    led only since the search began."""
 
     error: ErrorCode
     found: Sequence[Listed] = ()
@@ -59,8 +59,8 @@ class Listing(NamedTuple):
 
 class Metrics(NamedTuple):
     """Metrics of all shards here. Ages are in ms. `ending`: decided transactions with missing markers. `completion_s`:
-    time from the request of the decision to the last marker, summed over all `completed` since the start. `overdue`:
-    ids that hold a last stable offset for longer than any time-out allows, each with the reason.
+    time from the request that decided to the last marker, summed over all `completed` transactions since the start.
+    `overdue`: ids that hold a last stable offset for longer than any time-out allows, each with the reason.
     """
 
     ids: int
@@ -77,7 +77,7 @@ class Metrics(NamedTuple):
 
 
 class TransactionCoordinator:
-    """Methods that answer requests never raise for a client's mistake: the reply carries the error."""
+    """The coordinator of one broker. For a client's mistake a method does not raise: the reply has the error."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class TransactionCoordinator:
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`give_id`: returns a producer id never given before. `topic_id_of`: the id of the topic that now has a name.
-        `in_session`: whether this broker's session excludes another coordinator (R25).
+        """`give_id` returns a producer id that was never given before. `topic_id_of` returns the id of the topic that
+        now has a name. `in_session` returns whether this broker's session excludes another coordinator (R25).
         """
         self._topic = topic
         self._clock = clock
@@ -137,7 +137,7 @@ class TransactionCoordinator:
             self._background.append(self._tasks.spawn(name, supervise(name, service, self._rng, _report)))
 
     async def close(self) -> None:
-        """Refuse new requests, and wait for running appends. Snapshots can still be taken afterwards."""
+        """Refuse new requests, and wait for running appends. Snapshots are possible after this."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -147,19 +147,20 @@ class TransactionCoordinator:
         return TransactionShard(shard, self, self._topic_id_of)
 
     def unloaded(self, shard: TransactionShard) -> None:
-        """The role ended; the next leader sends the markers."""
+        """The shard's role ended. The next leader sends the markers."""
         self.sender.forget(shard)
 
     # ---- lookup ----------------------------------------------------------------------------------------------------
 
     async def find(self, transactional_id: str) -> ErrorCode:
-        """Make sure that the id has a coordinator (FindCoordinator). The empty id has one, which refuses it."""
+        """Make sure that the id has a coordinator (FindCoordinator). The empty id also has a coordinator, which refuses
+        its requests."""
         if is_too_long(transactional_id):
             return ErrorCode.INVALID_REQUEST
         return await self._lookup.find(transactional_id)
 
     def node_of(self, transactional_id: str) -> int:
-        """The broker that coordinates the id (NO_LEADER: none), by this broker's image."""
+        """The broker that coordinates the id by this broker's image; NO_LEADER if there is none."""
         return self._lookup.node_of(transactional_id)
 
     @property
@@ -168,12 +169,12 @@ class TransactionCoordinator:
         return self._topic.partitions
 
     def coordinators(self) -> list[int] | None:
-        """The brokers that lead partitions of the topic, by this broker's image. None: some partition has no leader.
-        Empty: the topic does not exist."""
+        """The brokers that lead partitions of the topic, by this broker's image. None if some partition has no leader.
+        Empty if the topic does not exist."""
         return self._topic.leaders()
 
     def shard_of(self, transactional_id: str) -> tuple[TransactionShard | None, ErrorCode]:
-        """The shard of the id, or why it is not available now."""
+        """The shard of the id, or the reason why it is not available now."""
         if not transactional_id or is_too_long(transactional_id):
             return None, ErrorCode.INVALID_REQUEST
         return self._lookup.shard_of(transactional_id)
@@ -210,9 +211,10 @@ class TransactionCoordinator:
         partitions: Collection[TransactionalPartition],
         client_version: int,
     ) -> ErrorCode:
-        """A client that adds partitions itself (before version 2) waits here for the markers of its previous
-        transaction, at most `add.partitions.to.txn.retry.backoff.ms`. A refused client would wait for the same
-        back-off. In version 2 the partition's leader waits instead (`settled`), because a marker invalidates its guard.
+        """Add partitions to the id's transaction. Before version 2 the client adds them itself. It waits here for the
+        markers of its previous transaction, at most `add.partitions.to.txn.retry.backoff.ms`; a refused client would
+        wait for the same time. In version 2 the partition's leader waits instead (`settled`), because a marker
+        invalidates the leader's guard.
         """
         args = transactional_id, producer_id, producer_epoch, partitions, client_version
         error = await self._add_partitions(*args)
@@ -222,8 +224,8 @@ class TransactionCoordinator:
         return error
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """Wait until the id's next transaction may begin, at most `timeout_s`. Also waits `timeout_s` if it could begin
-        already, so that a refused caller does not retry without a pause."""
+        """Wait until the id's next transaction may begin, at most `timeout_s`. If the transaction may begin already,
+        this waits for `timeout_s`, so that a refused caller does not retry without a pause."""
         shard, _ = self.shard_of(transactional_id)
         entry = None if shard is None else shard.entries.get(transactional_id)
         if entry is None or entry.is_settled:
@@ -280,7 +282,8 @@ class TransactionCoordinator:
         is_commit: bool,
         started_ms: int = NO_TIME,
     ) -> Reply:
-        """`started_ms`: identifies the transaction; NO_TIME means any ongoing one."""
+        """End the id's transaction (EndTxn). `started_ms` identifies the transaction; NO_TIME stands for any ongoing
+        one."""
         shard, error = self.shard_of(transactional_id)
         if shard is None:
             return Reply(error)
@@ -318,8 +321,8 @@ class TransactionCoordinator:
         return ErrorCode.NONE, entry.transaction
 
     async def listed(self, is_wanted: Callable[[Transaction], bool]) -> Listing:
-        """The ids of all shards here. COORDINATOR_LOAD_IN_PROGRESS while a shard loads, because an incomplete list
-        would look complete."""
+        """The ids of all shards here. While a shard loads, the error is COORDINATOR_LOAD_IN_PROGRESS, because an
+        incomplete list would look complete."""
         if self.log.is_loading:
             return Listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         now_ms, turns = self._clock.wall_ms(), Turns()
@@ -365,7 +368,7 @@ class TransactionCoordinator:
         shard.write(entry, change.to, then)
 
     def _applied(self, shard: TransactionShard, entry: Entry) -> None:
-        """A state is durable: send its markers, or complete the transaction."""
+        """A state is durable: send its markers, or assign a new producer id if the state needs one."""
         transaction = entry.transaction
         if transaction is None or shard.is_unloaded:
             return
@@ -388,8 +391,8 @@ class TransactionCoordinator:
                 self._write(shard, entry, change, partial(self._again, shard, entry))
 
     def _again(self, shard: TransactionShard, entry: Entry, failure: Exception | None) -> None:
-        """Handle the result of a change that the coordinator began itself. A failed change is repeated later, while the
-        role lasts.
+        """Handle the result of a change that the coordinator began itself. A failed change is repeated later, until the
+        role ends.
         """
         if failure is not None and not shard.is_unloaded:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._follow_up, shard, entry)
@@ -399,7 +402,7 @@ class TransactionCoordinator:
             self._applied(shard, entry)
 
     def _all_marked(self, ending: Ending) -> None:
-        """Every partition has the marker: the transaction is complete."""
+        """Write the completion: every partition has the marker."""
         shard, entry = ending.shard, ending.entry
         if not ending.is_current:
             return
@@ -428,14 +431,14 @@ class TransactionCoordinator:
         self._wake.set()
 
     async def _keep_following_up(self) -> None:
-        """Send the markers of transactions that were loaded as decided; assign new producer ids after a loss."""
+        """For loaded shards, send the markers of decided transactions, and assign new producer ids after a loss."""
         turns = Turns(200)
         while True:
             self._wake.clear()
             loaded, self._loaded = self._loaded, []
             for shard in loaded:
                 for entry, found in [(entry, entry.transaction) for entry in shard.entries.values()]:
-                    if entry.transaction is found:  # else a client changed it meanwhile, and that was followed up
+                    if entry.transaction is found:  # a newer state was followed up when it was written
                         entry.began_s = self._clock.monotonic_s()
                         self._follow_up(shard, entry)
                     if turns.over():
@@ -469,7 +472,7 @@ class TransactionCoordinator:
             await self.expire_ids()
 
     async def expire_ids(self) -> None:
-        """Tombstones for ids that were idle too long (TX13)."""
+        """Write tombstones for ids that were idle too long (TX13)."""
         turns = Turns()
         for shard in self.log.all_ready():
             for entry in list(shard.entries.values()):
@@ -523,7 +526,8 @@ def _tell(future: asyncio.Future[Exception | None], failure: Exception | None) -
 
 
 def _code_of(failure: Exception) -> ErrorCode:
-    """As Kafka translates append errors for transactions: the client looks for the coordinator again."""
+    """The error code for a failed append, as Kafka translates it for transactions. It makes the client look for the
+    coordinator again."""
     if isinstance(failure, Fenced | StorageFailed):
         return ErrorCode.NOT_COORDINATOR
     return (

@@ -15,7 +15,8 @@ from broker.error_codes import ErrorCode
 
 
 class TransactionalPartition(NamedTuple):
-    """A partition as the coordinator stores it: by name in Kafka's schema, with its topic's id beside it (TX39)."""
+    """A partition as the coordinator stores it: by the topic's name as in Kafka's schema, and by the topic's id
+    (TX39)."""
 
     topic: str
     topic_id: UUID
@@ -34,13 +35,13 @@ class TransactionVerifier(Protocol):
         *,
         add: bool,
     ) -> Mapping[TransactionalPartition, ErrorCode]:
-        """Error of each partition; NONE: it belongs to the transaction. `add`: add missing partitions (transaction
-        version 2, KIP-890 part 2). Returns within the coordinator's request time-out. An unreachable or loading
-        coordinator gives every partition a retriable error."""
+        """The error of each partition; NONE if it belongs to the transaction. With `add`, missing partitions are added
+        (transaction version 2, KIP-890 part 2). Returns within the coordinator's request time-out. An unreachable or
+        loading coordinator gives every partition a retriable error."""
         ...
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """After CONCURRENT_TRANSACTIONS: wait until a retry may succeed, at most `timeout_s`."""
+        """Wait until a retry after CONCURRENT_TRANSACTIONS may succeed, at most `timeout_s`."""
         ...
 
 
@@ -58,12 +59,13 @@ class TransactionOutcomes(Protocol):
     """Asks all coordinators about a transaction that is open in a partition and has no marker."""
 
     async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
-        """The outcome of the transaction that this producer has open in the partition. The coordinator aborts and
-        fences an ongoing transaction before it answers ABORTED. None: some coordinator partition gave no answer; ask
-        again later, and keep the last stable offset."""
+        """The outcome of the transaction that this producer has open in the partition. An ongoing transaction is
+        aborted and fenced before this returns ABORTED. None if some coordinator partition gave no answer. The caller
+        then asks again later, and the last stable offset does not move."""
         ...
 
     async def abort_ongoing(self, partition: TransactionalPartition) -> bool:
-        """After a gap: abort and fence every ongoing transaction that has this partition, since its records here may be
-        lost without a trace (TX32). False: some coordinator did not answer; ask again later."""
+        """Abort and fence every ongoing transaction that has this partition. This is needed after a gap, because
+        records of such a transaction may be lost without a trace (TX32). Returns False if some coordinator did not
+        answer; the caller then asks again later."""
         ...

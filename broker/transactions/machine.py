@@ -1,11 +1,11 @@
 """Decisions of the coordinator about one transactional id.
 
-Pure: each takes the durable state and returns an answer, or the state to write before the answer. `is_pending` means
-that an earlier change is on its way to the log.
+Pure: each function takes the durable state and returns an answer, or the state to write before the answer. `is_pending`
+means that an earlier change is being written to the log.
 
-Source: Kafka 4.3's `TransactionCoordinator`. Differences: a fence is one step and uses exactly one epoch. A fence or an
-end that uses the last epoch takes a new producer id. Retries with the previous epoch exist only for an end that used an
-epoch (version 2).
+Source: Kafka 4.3's `TransactionCoordinator`. The differences are: A fence is one step and uses exactly one epoch. A
+fence or an end that uses the last epoch takes a new producer id. Only an end that used an epoch (version 2) can be
+retried with the previous epoch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ GiveId: TypeAlias = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An immediate answer without a change. Successful answers to InitProducerId and EndTxn have the producer id and
-    epoch.
-    """
+    """An answer without a change. Successful answers to InitProducerId and EndTxn have the producer id and epoch."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -48,7 +46,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Write `to`; when it is durable answer with `reply`."""
+    """The caller writes `to`, and answers with `reply` when it is durable."""
 
     to: Transaction
     reply: Reply
@@ -59,7 +57,7 @@ Step: TypeAlias = Reply | Change
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The id and epoch that a producer has and continues from (KIP-360)."""
+    """The id and epoch with which a producer wants to continue (KIP-360)."""
 
     producer_id: int
     producer_epoch: int
@@ -78,7 +76,8 @@ def init(
     *,
     is_pending: bool,
 ) -> Step:
-    """The next epoch for a producer that starts. An open transaction is aborted first: the client asks again."""
+    """Give the next epoch to a producer that starts (InitProducerId). An open transaction is aborted first, and the
+    client asks again."""
     if is_pending:
         return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
     if transaction is None:
@@ -99,8 +98,8 @@ def init(
 
 
 def _may_continue(transaction: Transaction, expected: Expected) -> bool:
-    """The transaction's producer id, or the previous one after a rotation, because the answer to the rotation may be
-    lost."""
+    """Whether the producer has the transaction's producer id, or the previous one after a rotation, because the answer
+    to the rotation may be lost."""
     return expected.producer_id == transaction.producer_id or (
         expected.producer_id == transaction.previous_producer_id and is_exhausted(expected.producer_epoch)
     )
@@ -112,7 +111,7 @@ def _next_epoch(transaction: Transaction, expected: Expected | None, timeout_ms:
         if expected.producer_epoch == epoch:
             last = epoch
         elif expected.producer_epoch == transaction.last_producer_epoch:
-            # A retry: another producer's InitProducerId would have cleared the last epoch.
+            # This is a retry, because another producer's InitProducerId would have cleared the last epoch.
             again = _begun(
                 transaction, transaction.producer_id, epoch, transaction.last_producer_epoch, timeout_ms, now_ms
             )
@@ -149,7 +148,8 @@ def replace_reply(change: Change, reply: Reply) -> Change:
 
 
 def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms: int | None = None) -> Transaction:
-    """After a restore or a gap: a new producer id that no process has and that has no link to the old one (TX36)."""
+    """The state after a restore or a gap. It has a new producer id that no process has and that has no link to the old
+    one (TX36)."""
     return Transaction(
         transaction.transactional_id,
         producer_id,
@@ -163,8 +163,8 @@ def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms
 
 
 def _is_next(transaction: Transaction, producer_id: int, producer_epoch: int) -> bool:
-    """Whether these are the producer id and epoch that the end of the previous transaction gave to the next one, while
-    its markers are being sent."""
+    """Whether the markers of `transaction` are being sent, and these are the producer id and epoch for the next
+    transaction."""
     if not transaction.state.is_prepared:
         return False
     if transaction.next_producer_id != NO_PRODUCER_ID:
@@ -194,7 +194,7 @@ def add_partitions(
     *,
     is_pending: bool,
 ) -> Step:
-    """Partitions join the transaction; the first ones begin it."""
+    """Add partitions to the transaction. The first partitions begin it."""
     refusal = _refused(transaction, producer_id, producer_epoch)
     if refusal is not ErrorCode.NONE:
         return Reply(refusal)
@@ -233,8 +233,8 @@ def verify(
     producer_epoch: int,
     partitions: Iterable[TransactionalPartition],
 ) -> ErrorCode | Mapping[TransactionalPartition, ErrorCode]:
-    """Whether partitions belong to the transaction: one error for all, or one each. A change that is on its way does
-    not count: the partition's leader checks again when it appends."""
+    """Whether partitions belong to the transaction: one error for all, or one for each. A change that is being written
+    does not count, because the partition's leader checks again when it appends."""
     refusal = _refused(transaction, producer_id, producer_epoch)
     if refusal is not ErrorCode.NONE:
         return refusal
@@ -260,8 +260,8 @@ def end(
     is_pending: bool,
     started_ms: int = NO_TIME,
 ) -> Step:
-    """EndTxn of a client, or of a broker that names one transaction by `started_ms`. An answer with NONE has the
-    producer id and epoch of the next transaction.
+    """End the transaction by EndTxn of a client, or of a broker that names the transaction by `started_ms`. An answer
+    with NONE has the producer id and epoch for the next transaction.
     """
     if transaction is None:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -277,7 +277,7 @@ def end(
 def _end_1(
     transaction: Transaction, producer_id: int, epoch: int, now_ms: int, *, is_commit: bool, is_pending: bool
 ) -> Step:
-    """Before transaction version 2 epochs do not change, so only the state shows a retry."""
+    """An end before transaction version 2. Epochs do not change, so only the state shows that a request is a retry."""
     if transaction.producer_id != producer_id:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if transaction.producer_epoch != epoch:
@@ -311,7 +311,8 @@ def _end_2(
     is_commit: bool,
     is_pending: bool,
 ) -> Step:
-    """Each end takes an epoch, so a retry has the previous epoch, or the last epoch of the previous producer id."""
+    """An end in transaction version 2. Each end uses an epoch, so a retry has the previous epoch, or the last epoch of
+    the previous producer id."""
     if _is_next(transaction, producer_id, epoch):
         return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
     state = transaction.state
@@ -324,8 +325,8 @@ def _end_2(
     )
     if transaction.producer_id != producer_id and not is_rotated:
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    # An end of version 1 used no epoch: a producer with the previous epoch was fenced, and would get its successor's
-    # epoch.
+    # An end before version 2 used no epoch. A producer with the previous epoch was thus fenced, and must not get the
+    # epoch of its successor.
     is_ended = (state.is_prepared or is_complete) and transaction.client_version >= TV_2
     is_retry = is_rotated or (is_ended and transaction.producer_epoch == epoch + 1)
     is_current = not state.is_prepared and not is_rotated and transaction.producer_epoch == epoch
@@ -340,12 +341,12 @@ def _end_2(
         return Reply(error)
     if state is not State.ONGOING and is_commit:
         return Reply(ErrorCode.INVALID_TXN_STATE)
-    # An abort without a partition is accepted: the client cannot know which partitions its leaders added.
+    # An abort without a partition is accepted, because the client does not know which partitions the leaders added.
     return _prepared_2(transaction, now_ms, give_id, is_commit=is_commit)
 
 
 def _same_outcome(state: State, *, is_commit: bool) -> ErrorCode:
-    """The answer to an end of a transaction that has already been ended."""
+    """The answer to a repeated end of an ended transaction."""
     if is_commit != (state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)):
         return ErrorCode.INVALID_TXN_STATE
     return ErrorCode.CONCURRENT_TRANSACTIONS if state.is_prepared else ErrorCode.NONE
@@ -397,7 +398,7 @@ def _prepared(
 
 
 def complete(transaction: Transaction, now_ms: int) -> Transaction:
-    """All markers are written."""
+    """The state after all markers are written."""
     is_commit = transaction.state is State.PREPARE_COMMIT
     has_next = transaction.next_producer_id != NO_PRODUCER_ID
     return replace(

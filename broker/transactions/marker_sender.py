@@ -1,10 +1,10 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until each is answered (TX15).
 
-- All markers that wait for a broker are sent in one WriteTxnMarkers, with a few requests in flight to each broker.
-  Failed markers are sent separately, so that a partition that cannot commit delays no other.
-- A marker carries the coordinator's epoch. If the role ends while a request is in flight, partitions with a marker of
-  the next coordinator refuse it, and its response is ignored.
-- The tasks are one service and the requests in flight. Both end with the broker."""
+- One WriteTxnMarkers has the waiting markers of a broker. Each broker has a few requests in flight. Markers that failed
+  before are sent in separate requests, so that a partition that cannot commit does not delay others.
+- A marker carries the coordinator's epoch. If the role ends while a request is in flight, its response is ignored. A
+  partition that has a marker of the next coordinator refuses the older marker.
+- The sender's tasks are one service and the requests in flight. All end with the broker."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 _VERSION: Final = 2
 _TIMEOUT_S: Final = 15.0  # a leader waits up to 10 s for its replicas
-_LANES: Final = 3  # requests under way to one broker at once
+_LANES: Final = 3  # requests in flight to one broker
 _SLOW_LANES: Final = 1
-_TOLD_AFTER: Final = 6  # attempts: some seconds
+_TOLD_AFTER: Final = 6  # failed attempts before a warning: some seconds
 
 _DONE: Final = (
     ErrorCode.NONE,
-    # The log has a later marker of this producer, so no transaction that this marker could end is open there.
+    # The log has a later marker of this producer, so the transaction of this marker is not open there.
     ErrorCode.INVALID_PRODUCER_EPOCH,
 )
 
@@ -52,8 +52,8 @@ class _Lane:
 
 
 class MarkerSender:
-    """`ended` is called once when all markers of a transaction are written, with the shard still in its role. The
-    ending is pending until `completed`."""
+    """The marker sender of one broker. `ended` is called once when all markers of a transaction are written, unless the
+    shard's role ended. The ending is pending until `completed`."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class MarkerSender:
         self.failures = 0
 
     def add(self, ending: Ending) -> None:
-        """A decision is durable: send its markers, unless they are being sent."""
+        """Send the markers of a durable decision, unless they are being sent already."""
         if self.pending.add(ending):
             self._finish(ending)
             self._wake.set()
 
     def completed(self, ending: Ending) -> None:
-        """Its completion is durable."""
+        """The completion of the transaction is durable: drop its ending."""
         self.pending.completed(ending)
 
     def forget(self, shard: TransactionShard) -> None:
@@ -118,7 +118,7 @@ class MarkerSender:
         busy = self._under_way.setdefault(lane, set())
         free = next((at for at in range(_SLOW_LANES if lane.is_slow else _LANES) if at not in busy), None)
         if free is None:
-            return  # its answer wakes this service
+            return  # the answer of a request in flight wakes this service
         pairs = self.pending.take(lane.node, is_slow=lane.is_slow)
         if pairs:
             busy.add(free)
@@ -165,7 +165,7 @@ class MarkerSender:
             self._ended(ending)
 
     async def _ask(self, lane: _Lane, at: int, pairs: list[Pair]) -> list[ErrorCode]:
-        """The error of each pair. Raises ConnectionError, TimeoutError."""
+        """Send the markers. Returns the error of each pair. Raises ConnectionError, TimeoutError."""
         node = self._node_of(lane.node)
         if node is None:
             raise ConnectionError(f"broker {lane.node} has no session")
@@ -178,9 +178,7 @@ class MarkerSender:
 
 
 def _request_order(pair: Pair) -> tuple[float, int, int, TransactionalPartition]:
-    """Sort key: pairs of one ending are neighbours, and older endings come first. An object's `id` would order them by
-    chance.
-    """
+    """Sort key of a request: older endings come first, and pairs of one ending are neighbours."""
     marker = pair.ending.marker
     return pair.ending.began_s, marker.producer_id, marker.producer_epoch, pair.partition
 
@@ -215,7 +213,8 @@ async def _request_of(pairs: Sequence[Pair]) -> WriteTxnMarkersRequest:
 
 
 def _errors_of(answer: WriteTxnMarkersResponse, pairs: Sequence[Pair]) -> list[ErrorCode]:
-    """Brokers answer in the order of the request. Raises ConnectionError for an answer to something else."""
+    """The errors in the order of the request, which is also the order of the answer. Raises ConnectionError if the
+    answer is for another request."""
     rows = [
         (marker.producer_id, topic.name, row.partition_index, row.error_code)
         for marker in answer.markers

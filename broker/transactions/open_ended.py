@@ -3,12 +3,12 @@ transactions open for longer than any time-out allows.
 
 For group offsets it also ends transactions that were restored with a snapshot and are not in the log (TX12).
 
-The outcome is looked up in the footers of the partition first, then at the coordinators. A transaction that no loaded
-coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
+The outcome is looked up first in the footers of the partition's objects, then at the coordinators. A transaction that
+no coordinator knows is aborted and logged. While a coordinator is unavailable the partition serves, and its last stable
 offset does not advance.
 
-An election may happen during a round. A marker is therefore appended only if the partition still leads in the leader
-epoch of the query, and only for the same transaction.
+An election may happen during a round. A marker is therefore appended only for the queried transaction, and only if this
+broker still leads the partition in the leader epoch of the query.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tiering.opening.decided import decided_in_bucket
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
-OVERDUE_MS: Final = 60_000  # after the longest time-out, when the coordinator's own abort was sent long ago
+OVERDUE_MS: Final = 60_000  # after the longest time-out; the coordinator's own abort was sent long before
 _AT_ONCE: Final = 8  # partitions
-_ROUND_MAX: Final = 1_000  # transactions of one partition
+_ROUND_MAX: Final = 1_000  # transactions of one partition in a round
 _ASK_TIMEOUT_S: Final = 30.0
 _PAUSE_S: Final = (5.0, 60.0)  # first and longest pause of a partition after a missing answer
 
 
 class OpenEnded:
     """The service of one broker. `partitions`: the partitions that it leads. `timeout_max_ms`:
-    transaction.max.timeout.ms. `restored`: by partition (topic, index), the producers and epochs with a transaction
-    that is in a snapshot but perhaps not in the log; None while they load. A producer is removed when its marker is
-    appended.
+    transaction.max.timeout.ms. `restored` returns the restored transactions of a partition (topic, index): they are in
+    a snapshot but perhaps not in the log. The result has the epochs by producer id; it is None while the partition
+    loads. A producer is removed when its marker is appended.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class OpenEnded:
         self._clock = clock
         self._timeout_max_ms = timeout_max_ms
         self._restored = restored
-        self._paused: dict[LeaderReplica, tuple[float, float]] = {}  # until when, and the next pause; seconds
+        self._paused: dict[LeaderReplica, tuple[float, float]] = {}  # end of the pause and its length, in seconds
 
     async def keep(self) -> None:
-        """Look at all led partitions, for ever."""
+        """Check all led partitions periodically until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             await self.round()
@@ -73,7 +73,7 @@ class OpenEnded:
 
     def overdue(self, partition: LeaderReplica) -> list[int]:
         """Producers with a transaction that has been open for too long in this log. If the clock of this broker or of
-        an earlier leader was set back, a transaction waits at most for the same time once more."""
+        an earlier leader was set back, a transaction waits at most twice that time."""
         transactions, now_ms = partition.log.producers.transactions, self._clock.wall_ms()
         transactions.begun_by(now_ms)
         return transactions.begun_before(now_ms - self._timeout_max_ms() - OVERDUE_MS)
@@ -96,7 +96,7 @@ class OpenEnded:
         return bool(is_due or self._closed_in_log(partition))
 
     def _closed_in_log(self, partition: LeaderReplica) -> list[tuple[int, int]]:
-        """Restored transactions, with their epochs, that are not open in the log."""
+        """Producer id and epoch of the restored transactions that are not open in the log."""
         opened = partition.log.producers.transactions.first_offsets
         restored = self._restored(partition.topic, partition.index) or {}
         return [(of_id, epoch) for of_id, epoch in restored.items() if of_id not in opened]
@@ -117,7 +117,8 @@ class OpenEnded:
             log.warning("%s: the outcome of a transaction is not known yet: %s", name, why)
 
     async def _end(self, partition: LeaderReplica) -> bool:
-        """Returns whether no work is left now. Raises as `decided_in_bucket` and `append_markers`."""
+        """End the partition's transactions. Returns whether nothing is left to do now. Raises the errors of
+        `decided_in_bucket` and `append_markers`."""
         epoch = partition.leader_epoch
         of = TransactionalPartition(partition.topic, partition.topic_id, partition.index)
         if partition.awaits_coordinators:
@@ -126,7 +127,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if not await self._end_restored(partition, of):
-                # A rewrite will write these transactions to the log. They must end before producers continue.
+                # A rewrite will write these transactions to the log, so they must end before producers continue.
                 return False
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
@@ -150,7 +151,7 @@ class OpenEnded:
             if transactions.first_offsets.get(producer_id) != first_offset or producers.epoch_of(producer_id) != (
                 producer_epoch
             ):
-                continue  # a marker came meanwhile
+                continue  # the transaction was ended meanwhile
             if decision is None or decision is Decision.ONGOING:
                 is_done = False
                 continue
@@ -160,7 +161,8 @@ class OpenEnded:
         return await self._end_restored(partition, of) and is_done
 
     async def _end_restored(self, partition: LeaderReplica, of: TransactionalPartition) -> bool:
-        """Returns whether no work is left now. Raises as `append_markers`."""
+        """End restored transactions that are not open in the log. Returns whether nothing is left to do now. Raises the
+        errors of `append_markers`."""
         epoch = partition.leader_epoch
         found = self._closed_in_log(partition)
         is_done = len(found) <= _ROUND_MAX
@@ -169,7 +171,7 @@ class OpenEnded:
             if _is_over(partition, epoch):
                 return True
             if (producer_id, producer_epoch) not in self._closed_in_log(partition):
-                continue  # a marker was written meanwhile, or the producer continues
+                continue  # it was ended meanwhile, or the producer continues
             if decision is None or decision is Decision.ONGOING:
                 is_done = False
                 continue
@@ -182,8 +184,8 @@ class OpenEnded:
     def _append(
         self, partition: LeaderReplica, producer_id: int, producer_epoch: int, which: str, decision: Decision
     ) -> None:
-        """Append the leader's own marker with the greatest known coordinator epoch, so that it lowers no fence
-        (TX30)."""
+        """Append a marker by this leader. It has the greatest known coordinator epoch, so that it does not lower a
+        fence (TX30)."""
         coordinator_epoch = max(partition.log.producers.coordinator_epoch_of(producer_id), 0)
         is_commit = decision is Decision.COMMITTED
         marker = TransactionMarker(producer_id, producer_epoch, is_commit, coordinator_epoch)

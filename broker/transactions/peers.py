@@ -1,8 +1,9 @@
 """Queries of partition leaders to transaction coordinators, on this broker or others.
 
-- `CoordinatorVerifier`: does a partition belong to the open transaction (TX4)? One request to the id's coordinator.
-- `CoordinatorOutcomes`: what is the outcome of a transaction (TX10)? One request to each coordinator. The answer counts
-  only if every partition of `__transaction_state` answered, and only for exactly this transaction (TX31)."""
+- `CoordinatorVerifier` asks whether a partition belongs to the open transaction (TX4), by one request to the id's
+  coordinator.
+- `CoordinatorOutcomes` asks for the outcome of a transaction (TX10), by one request to each coordinator. The answer is
+  used only if every partition of `__transaction_state` answered, and only for exactly this transaction (TX31)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ ADD_VERSION: Final = 5
 LIST_VERSION: Final = 2
 END_VERSION: Final = 5
 _TIMEOUT_S: Final = 12.0  # a coordinator waits up to 10 s for its log
-_LANES: Final = 4  # answers come in order, and each waits for a record: a slow one delays those behind it
+_LANES: Final = 4  # connections: answers come in order, so a slow one delays those behind it
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,7 +50,7 @@ class Coordinators:
     node_of: Callable[[int], Node | None]
 
     async def ask(self, node_id: int, request: Message, version: int) -> Message:
-        """Raises ConnectionError, TimeoutError."""
+        """Ask the broker `node_id`. Raises ConnectionError, TimeoutError."""
         node = self.node_of(node_id)
         if node is None:
             raise ConnectionError(f"broker {node_id} has no session")
@@ -58,7 +59,7 @@ class Coordinators:
 
 
 class CoordinatorVerifier:
-    """A `TransactionVerifier`."""
+    """A `TransactionVerifier` that asks the coordinator on this or another broker."""
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
@@ -90,8 +91,8 @@ class CoordinatorVerifier:
         return _add_errors(cast(AddPartitionsToTxnResponse, answer), partitions)
 
     async def settled(self, transactional_id: str, timeout_s: float) -> None:
-        """A local coordinator signals the time. A remote one does not, because a waiting request would delay the
-        requests behind it."""
+        """Wait until a retry may succeed. A local coordinator ends the wait early. A remote one is not asked, because a
+        waiting request would delay the requests behind it."""
         local = self._coordinators.local
         if local.node_of(transactional_id) == self._coordinators.node_id:
             await local.settled(transactional_id, timeout_s)
@@ -138,7 +139,7 @@ def _add_errors(
 
 
 class _Found(NamedTuple):
-    """The part of a transaction's state at its coordinator that decides its outcome."""
+    """The part of a coordinator's state of a transaction that decides the outcome."""
 
     node_id: int
     transactional_id: str
@@ -153,8 +154,9 @@ class _Found(NamedTuple):
 
 def decision_of(found: _Found, producer_id: int, producer_epoch: int) -> Decision:
     """The outcome of the transaction that a producer opened with `producer_epoch` in a partition, by the state of its
-    transactional id (TX31). In transaction version 2 the epoch identifies the transaction. Before, only an unfinished
-    transaction that lists the partition can be it. An end that used the last epoch took the next producer id. Pure."""
+    transactional id (TX31). In transaction version 2 the epoch identifies the transaction. Before version 2 only an
+    unfinished transaction that lists the partition can be the same one. An end that used the last epoch took the next
+    producer id. Pure."""
     state = found.state
     is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     if found.producer_id != producer_id:
@@ -176,7 +178,7 @@ def decision_of(found: _Found, producer_id: int, producer_epoch: int) -> Decisio
 
 
 class CoordinatorOutcomes:
-    """A `TransactionOutcomes`."""
+    """A `TransactionOutcomes` that asks all coordinators."""
 
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
@@ -198,8 +200,9 @@ class CoordinatorOutcomes:
         return all(aborted)
 
     async def _abort(self, found: _Found) -> bool:
-        """An EndTxn for the producer uses its epoch, so the producer can no longer write in this transaction. It names
-        the transaction that was found, because before version 2 the next one may have the same epoch."""
+        """Abort the transaction by an EndTxn, which uses the producer's epoch, so the producer can no longer write in
+        this transaction. The request names the start time, because before version 2 the next transaction may have the
+        same epoch."""
         local = self._coordinators.local
         args = found.transactional_id, found.producer_id, found.producer_epoch
         if found.node_id == self._coordinators.node_id:
@@ -219,13 +222,14 @@ class CoordinatorOutcomes:
     async def _list(
         self, partition: TransactionalPartition, producer_ids: list[int], states: list[str]
     ) -> list[_Found] | None:
-        """The transactions of all coordinators. None: some partition of `__transaction_state` gave no answer."""
+        """The matching transactions of all coordinators. None if some partition of `__transaction_state` gave no
+        answer."""
         local = self._coordinators.local
         nodes = local.coordinators()
         if nodes is None:
             return None
         if not nodes:
-            return []  # no client ever used a transactional id
+            return []  # no client has used a transactional id
         request = ListTransactionsRequest(
             state_filters=states,
             producer_id_filters=producer_ids,
@@ -281,7 +285,7 @@ class CoordinatorOutcomes:
         if answer.error_code != ErrorCode.NONE:
             return None
         if any(row.transaction_state not in STATE_BY_TITLE for row in answer.transaction_states):
-            return None  # from a newer broker: its meaning is unknown here
+            return None  # a newer broker sent a state that is unknown here
         rows = [
             _Found(
                 node_id,

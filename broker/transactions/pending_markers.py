@@ -1,12 +1,11 @@
 """Pending transaction markers, grouped by the broker that leads their partition. Pure.
 
-- A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Each
-  partition is answered separately, so a stalled partition delays only its own transaction, and an answered partition
-  gets no second marker.
-- A decision has one `Ending` in the table, from the decision until its completion is durable. Late answers are compared
+- A partition of a decided transaction is in one place: waiting for its leader, in a request, or answered. Partitions
+  are answered one by one, so a stalled partition delays only its own transaction, and an answered partition gets no
+  second marker.
+- A decision has one `Ending` in the table, from the decision until its completion is durable. A late answer is compared
   with the decided state in the `Ending` (TX3), because a later transaction has another state.
-- A deleted topic needs no markers. It is recognised by its id, because a topic created again under its name is another
-  one (TX39).
+- A deleted topic needs no markers. It is recognised by its id, because a later topic may have the same name (TX39).
 - When a coordinator's role ends, its entries are dropped; the next coordinator finds the decisions in its log.
 """
 
@@ -36,9 +35,9 @@ LeaderOf = Callable[[TransactionalPartition], int]
 
 @dataclass(eq=False, slots=True)
 class Ending:
-    """A decided transaction of one shard. `decided`: the state object of its id. It is compared by identity, because in
-    transaction version 1 a later transaction has the same producer id and epoch. `left`: its partitions without an
-    answer. `is_marked`: none is left. `is_over`: it is complete, or the role ended."""
+    """A decided transaction of one shard. `decided`: the decided state of its id. It is compared by identity, because
+    before transaction version 2 a later transaction has the same producer id and epoch. `left`: the partitions without
+    an answer. `is_marked`: no partition is left. `is_over`: the transaction is complete, or the role ended."""
 
     shard: TransactionShard
     entry: Entry
@@ -66,7 +65,7 @@ class Pair(NamedTuple):
 class PendingMarkers:
     def __init__(self, leader_of: LeaderOf) -> None:
         self._leader_of = leader_of
-        self._endings: dict[Entry, Ending] = {}  # an entry is of one id in one role
+        self._endings: dict[Entry, Ending] = {}  # an entry belongs to one id in one role
         self._waiting: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node
         self._slow: dict[int, dict[tuple[int, TransactionalPartition], Pair]] = {}  # by node, after a failed attempt
         self._later: list[tuple[float, int, Pair]] = []
@@ -83,7 +82,7 @@ class PendingMarkers:
         return iter(self._endings.values())
 
     def add(self, ending: Ending) -> bool:
-        """A transaction was decided, or its decision was loaded. False: the table has its `Ending` already."""
+        """Add a decided transaction. Returns False if its `Ending` is here already."""
         held = self._endings.get(ending.entry)
         if held is not None and held.decided is ending.decided:
             return False
@@ -96,12 +95,12 @@ class PendingMarkers:
         return True
 
     def forget(self, shard: TransactionShard) -> None:
-        """The role ended."""
+        """Drop the endings of a shard whose role ended."""
         for ending in [ending for ending in self._endings.values() if ending.shard is shard]:
             self.completed(ending)
 
     def marked(self, ending: Ending) -> bool:
-        """Whether every partition answered; true once for each ending. It stays here until it is complete."""
+        """Whether every partition answered; True only once for each ending. The ending stays here until `completed`."""
         if ending.is_over or ending.is_marked or ending.left:
             return False
         ending.is_marked = True
@@ -116,14 +115,15 @@ class PendingMarkers:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[tuple[int, bool]]:
-        """(node, whether attempts failed before) of the markers that can be sent now."""
+        """The brokers to which markers can be sent now. The flag says whether earlier attempts of these markers
+        failed."""
         for is_slow, waiting in ((False, self._waiting), (True, self._slow)):
             for node, pairs in waiting.items():
                 if node >= 0 and pairs:
                     yield node, is_slow
 
     def take(self, node: int, *, is_slow: bool) -> list[Pair]:
-        """The next request to a broker. Each pair is to be given to `answered`, or to `failed`."""
+        """The next request to a broker. The caller gives each pair to `answered` or `failed`."""
         waiting = (self._slow if is_slow else self._waiting).get(node)
         taken: list[Pair] = []
         while waiting and len(taken) < ROWS_MAX:
@@ -148,16 +148,15 @@ class PendingMarkers:
         return self._later[0][0] if self._later else None
 
     def due(self, now_s: float) -> list[Ending]:
-        """Queue the repeated markers that are due. Returns the endings that lost partitions of deleted topics, as
-        `moved`."""
+        """Queue the repeated markers that are due. Returns the endings that lost partitions of deleted topics."""
         changed: dict[int, Ending] = {}
         while self._later and self._later[0][0] <= now_s:
             self._place_again(heapq.heappop(self._later)[2], changed)
         return list(changed.values())
 
     def moved(self) -> list[Ending]:
-        """Queue all waiting markers by a newer image, also those that wait for a repeat. Returns the endings that lost
-        partitions of deleted topics."""
+        """Queue all waiting markers by a newer image, including those that wait for a repeat. Returns the endings that
+        lost partitions of deleted topics."""
         waiting = [
             pair for by_node in (self._waiting, self._slow) for pairs in by_node.values() for pair in pairs.values()
         ]

@@ -1,7 +1,8 @@
 """Records of `__transaction_state`, in Kafka's schema: key version 0, value version 1 (0 is read too).
 
-Kafka names topics by name only, so a topic that was created again could not be distinguished. Each topic's id is in a
-tagged field of ours, which Kafka skips (TX39). Source: Kafka 4.3's `TransactionLog`, `TransactionLogValue.json`."""
+Kafka's records have only topic names, which do not distinguish a topic that was deleted and created again. The topic's
+id is therefore in a tagged field of Thermocline, which Kafka skips (TX39). Source: Kafka 4.3's `TransactionLog`,
+`TransactionLogValue.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def transaction_record(transactional_id: str, transaction: Transaction | None) -> KeyValue:
-    """A record of the id's state; for None, a tombstone."""
+    """The record of the id's state, or a tombstone for None."""
     key = transaction_key(transactional_id)
     return KeyValue(key, None if transaction is None else _value(transaction))
 
@@ -60,8 +61,9 @@ def _value(transaction: Transaction) -> bytes:
 def parse(
     key: bytes, value: bytes | None, topic_id_of: Callable[[str], UUID] = lambda _: ZERO_UUID
 ) -> tuple[str, Transaction | None] | None:
-    """The transactional id and its state (None: deleted); None for a record of another kind. `topic_id_of`: the id of
-    the topic that has a name now, for records without ids, which Kafka wrote. Raises Corrupt."""
+    """The transactional id and its state, which is None if the id was deleted. None for a record of another kind.
+    `topic_id_of` returns the id of the topic that now has a name. It serves records that Kafka wrote, which have no
+    ids. Raises Corrupt."""
     try:
         if key[:2] != b"\0\0":
             return None

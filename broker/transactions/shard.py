@@ -1,6 +1,7 @@
-"""The transactional ids of one partition of `__transaction_state`, while this broker leads it: its coordinator.
+"""The transactional ids of one partition of `__transaction_state`, while this broker leads and coordinates it.
 
-- It is the state that an internal log replays. An id changes only when its record is durable, one change at a time.
+- A shard is the state that an internal log replays. An id changes only when its record is durable, one change at a
+  time.
 - A restore or a gap may have lost records. Ids replayed before the loss thus need a new producer id (TX36)."""
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class Entry:
         self.transaction = transaction
         self.is_pending = False
         self.losses = 0
-        self.began_s = 0.0  # monotonic time at which an end began, for the metrics
+        self.began_s = 0.0  # monotonic time at which the end began, for the metrics
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def is_settled(self) -> bool:
-        """Whether the next transaction may begin: no change is under way, no marker missing."""
+        """Whether the next transaction may begin: no change is being written, and no marker is missing."""
         return not self.is_pending and (self.transaction is None or not self.transaction.state.is_prepared)
 
     async def wait_settled(self, timeout_s: float) -> None:
@@ -58,7 +59,7 @@ class Entry:
                 self._waiting.remove(waiting)
 
     def changed(self) -> None:
-        """A change ended: wake waiting callers if it was the last."""
+        """A change ended: wake waiting callers if the next transaction may begin."""
         if self._waiting and self.is_settled:
             told, self._waiting = self._waiting, []
             for waiting in told:
@@ -67,7 +68,7 @@ class Entry:
 
 
 class TransactionShard:
-    """A `ReplayedState`."""
+    """A `ReplayedState` of one partition."""
 
     def __init__(self, shard: Shard, owner: TransactionCoordinator, topic_id_of: Callable[[str], UUID]) -> None:
         self.partition = shard.index
@@ -86,7 +87,7 @@ class TransactionShard:
 
     @property
     def coordinator_epoch(self) -> int:
-        """The leader epoch of the partition: markers carry it (TX2)."""
+        """The leader epoch of the partition, which markers carry (TX2)."""
         return self._shard.leader_epoch
 
     # ---- as the log's state ----------------------------------------------------------------------------------------
@@ -106,10 +107,10 @@ class TransactionShard:
             entry.transaction, entry.losses = transaction, self._losses
 
     def repeated(self, records: Sequence[KeyValue]) -> None:
-        self.apply(records)  # an id has one record, and its newest counts
+        self.apply(records)  # the newest record of an id replaces the older ones
 
     def end_transaction(self, marker: TransactionMarker) -> None:
-        """Records here are in no transaction."""
+        """Does nothing: these records are never in a transaction."""
 
     def lost(self) -> None:
         self._losses += 1
@@ -129,7 +130,7 @@ class TransactionShard:
         return Live(len(held), (transaction_record(*one) for one in held))
 
     def live_again(self) -> Iterator[KeyValue | None]:
-        yield transaction_record("", None)  # no producer may have this id
+        yield transaction_record("", None)  # a tombstone without effect: no producer may have the empty id
         for entry in list(self.entries.values()):
             if self.entries.get(entry.transactional_id) is entry and entry.transaction is not None:
                 yield transaction_record(entry.transactional_id, entry.transaction)
@@ -150,8 +151,8 @@ class TransactionShard:
         return found
 
     def write(self, entry: Entry, to: Transaction | None, then: Callable[[Exception | None], None]) -> None:
-        """Queue the id's next state (None: its tombstone). `then` gets the outcome after the state was applied. A
-        failed change is not applied here, but may still be in the log."""
+        """Write the id's next state; None writes a tombstone. `then` gets the failure, or None after the state was
+        applied. A failed change is not applied here, but may still be in the log."""
         assert not entry.is_pending
         entry.is_pending = True
 

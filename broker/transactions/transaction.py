@@ -1,4 +1,4 @@
-"""The state of one transactional id, as its newest record has it. A value: a change makes a new one.
+"""The state of one transactional id in its newest record. States are immutable: a change makes a new one.
 
 Source: Kafka 4.3's `TransactionMetadata` and `TransactionState`; KIP-98, KIP-360, KIP-890."""
 
@@ -22,7 +22,8 @@ TV_2: Final = 2
 
 
 class TransactionState(Enum):
-    """With Kafka's ids and names. PREPARE_EPOCH_FENCE is never stored: fencing writes PREPARE_ABORT at once."""
+    """The states, with Kafka's ids and names. PREPARE_EPOCH_FENCE is never stored: a fence writes PREPARE_ABORT at
+    once."""
 
     EMPTY = 0, "Empty"
     ONGOING = 1, "Ongoing"
@@ -39,12 +40,12 @@ class TransactionState(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """The outcome is decided and some markers may be missing."""
+        """Whether the outcome is decided and some markers may be missing."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """No transaction is open: the id may expire, or begin one."""
+        """Whether no transaction is open. The id may then expire, or begin a transaction."""
         return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
@@ -54,10 +55,11 @@ STATE_BY_TITLE: Final = {state.title: state for state in TransactionState}
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """`previous_producer_id`: the id before a rotation. `next_producer_id`: set if the epochs of `producer_id` are used
-    up; it replaces `producer_id` when this transaction is complete. Times in wall ms. `client_version`: TV_0 or TV_2,
-    as the client that ended or began it uses. `needs_fresh_id`: records of this id were lost (a restore, a gap), so its
-    producer id must not be used after this transaction (TX36).
+    """The state of one id. `previous_producer_id`: the producer id before a rotation. `next_producer_id` is set if the
+    epochs of `producer_id` are used up; it replaces `producer_id` when this transaction is complete. Times are wall
+    clock ms. `client_version`: TV_0 or TV_2, the version of the client that last began or ended a transaction.
+    `needs_fresh_id`: records of this id were lost (a restore, a gap), so its producer id must not be used after this
+    transaction (TX36).
     """
 
     transactional_id: str

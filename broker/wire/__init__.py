@@ -1,4 +1,4 @@
 """The Kafka protocol as bytes: message table, generated codec, framing.
 
-No I/O; memory is allocated for received bytes, never for claimed lengths.
+No I/O. Memory is allocated only for received bytes, never for claimed lengths.
 """

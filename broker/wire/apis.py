@@ -1,8 +1,8 @@
 """The APIs, their served versions, and their header versions (docs/compatibility.md compares them with Kafka's).
 
 Every advertised version is served, except for Produce 0–2. These are advertised because librdkafka 2.0 stops
-compressing without them (KAFKA-18659), and answered UNSUPPORTED_VERSION. APIs between brokers are not advertised and
-have one version: all brokers run one release (docs/formats/broker-requests.md).
+compressing without them (KAFKA-18659), and answered UNSUPPORTED_VERSION. APIs between brokers are not advertised. Each
+has one version, because all brokers run one release (docs/formats/broker-requests.md).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ApiKey(IntEnum):
 class Api:
     """One API. Versions are inclusive.
 
-    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: served on the
-    brokers' listener only.
+    `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: served only on the
+    brokers' listener.
     """
 
     key: ApiKey
@@ -163,7 +163,7 @@ APIS: Final[dict[ApiKey, Api]] = {
 BROKERS_ONLY: Final = frozenset(int(api.key) for api in APIS.values() if api.brokers_only)
 """APIs that clients may not use (CVE-2018-1288)."""
 
-# Plain ints for the hot path: one dict look-up per frame, no enum construction.
+# The keys are plain ints for the hot path: one dict look-up per frame, no enum construction.
 _BY_NUMBER: Final[dict[int, Api]] = {int(key): api for key, api in APIS.items()}
 
 
@@ -179,13 +179,13 @@ def is_served(api_key: int, api_version: int) -> bool:
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether this version has tagged fields; unknown APIs count as inflexible."""
+    """Whether this version has tagged fields; False for an unknown API."""
     api = _BY_NUMBER.get(api_key)
     return api_version >= (_NEVER_FLEXIBLE if api is None else api.flexible_from)
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    """0 (correlation id) or 1 (and tagged fields).
+    """Version of the response header: 0 has the correlation id, 1 also tagged fields.
 
     ApiVersions always has header 0: a client that asked for an unknown version must be able to read the response
     (KIP-511).

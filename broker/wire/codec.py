@@ -79,20 +79,21 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Message:
 
 
 def encode_response(api_key: int, version: int, message: Message) -> list[Part]:
-    """The parts of a response body, in order. Buffers and file ranges of its records are among them, uncopied."""
+    """The parts of a response body, in order. Buffers and file ranges of its records are parts, and are not copied."""
     return _response_encoder(api_key, version)(message)
 
 
 def encode_response_in_steps(api_key: int, version: int, message: Message) -> Generator[None, None, list[Part]]:
-    """As `encode_response`, with a pause every `encoder.STEP_ELEMENTS` elements, so that a long response does not hold
-    the event loop."""
+    """Encode like `encode_response`, with a pause every `encoder.STEP_ELEMENTS` elements, so that a long response does
+    not hold the event loop."""
     return _response_stepper(api_key, version)(message)
 
 
 def encode_response_element(api_key: int, version: int, message: Message, *arrays: str) -> bytes:
-    """One element of an array in a response, for `EncodedElements`: `arrays` names the field, from the outside in."""
+    """One element of an array in a response, for `EncodedElements`. `arrays` is the path of the field, outermost array
+    first."""
     (body,) = _element_encoder(api_key, version, arrays)(message)
-    assert isinstance(body, bytes)  # an element has no records
+    assert isinstance(body, bytes)  # an element has no `records` field
     return body
 
 
@@ -102,19 +103,20 @@ def encode_request(api_key: int, version: int, message: Message) -> list[Part]:
 
 
 def decode_response(api_key: int, version: int, body: memoryview) -> Message:
-    """The response in `body`, for clients; errors as `decode_request`."""
+    """The response in `body`, for clients. Raises the errors of `decode_request`."""
     return _response_decoder(api_key, version)(body)
 
 
 def encode_record(name: str, version: int, message: Message) -> bytes:
-    """A key or value of `__consumer_offsets`: the int16 version, then the fields. `name` as in the table."""
+    """A key or value of an internal topic's record: the int16 version, then the fields. `name` is the message's name in
+    the table."""
     (body,) = _record_encoder(name, version)(message)
-    assert isinstance(body, bytes)  # a record has no records
+    assert isinstance(body, bytes)  # a key or value has no `records` field
     return _RECORD_VERSION.pack(version) + body
 
 
 def record_version(data: bytes | memoryview) -> int:
-    """The int16 before a record's key or value. Raises `MalformedFrame` when it is missing."""
+    """The int16 before a record's key or value. Raises `MalformedFrame` if it is missing."""
     try:
         (version,) = _RECORD_VERSION.unpack_from(data)
     except struct.error:
@@ -123,8 +125,8 @@ def record_version(data: bytes | memoryview) -> int:
 
 
 def decode_record(name: str, data: bytes | memoryview) -> Message:
-    """The record in `data`, written by `encode_record` or Kafka, in the version that `data` names. Errors as
-    `decode_request`.
+    """The key or value in `data`, written by `encode_record` or Kafka, in the version that `data` names. Raises the
+    errors of `decode_request`.
     """
     version = record_version(data)
     return _record_decoder(name, version)(memoryview(data)[_RECORD_VERSION.size :])

@@ -3,8 +3,8 @@
 In the generated code:
 * every length and count is compared with the remaining bytes before use;
 * all arrays of a message together have at most `ARRAY_ELEMENTS_MAX` elements (a request `REQUEST_UNITS_MAX` units);
-* every byte of the body is consumed; the only exception is `MalformedFrame`;
-* `records` are views of the frame, everything else is copied.
+* every byte of the body is consumed;
+* `records` are views of the frame; all other fields are copied;
 
 Hot path: a run of fixed-size fields is one `unpack_from`; structures are decoded in line, without a call per field or
 element; objects are made with positional arguments.
@@ -55,12 +55,12 @@ _RUNTIME = {
 
 
 def has_records(fields: tuple[Field, ...]) -> bool:
-    """Whether a `records` field is anywhere below."""
+    """Whether the fields, or structures in them, have a `records` field."""
     return any(field.type == "records" or has_records(field.fields) for field in fields)
 
 
 def _empty(field: Field) -> str:
-    """The source of a field's default, for versions without it."""
+    """The source of a field's default, for versions without the field."""
     if field.default is None:
         return "None"
     if field.is_array:
@@ -69,8 +69,8 @@ def _empty(field: Field) -> str:
 
 
 # librdkafka 2.16 requests all topics (Metadata 12) by a null array that is not in compact form: three stray bytes
-# follow the request. It ends AlterUserScramCredentials 0 with two tag sections. As in Kafka they are ignored; in every
-# other request they are an error.
+# follow the request. It also ends AlterUserScramCredentials 0 with two tag sections. As in Kafka these bytes are
+# ignored. In all other requests bytes after the last field are an error.
 TRAILING_BYTES_TAKEN: Final = frozenset({"MetadataRequest", "AlterUserScramCredentialsRequest"})
 
 
@@ -86,7 +86,7 @@ class _DecoderSource:
         self.is_request = schema.kind is Kind.REQUEST
         self.source = SourceCode(f"decode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
-        self._layout = ""  # the run of fixed-size fields not yet emitted, and the names they go to
+        self._layout = ""  # the pending run of fixed-size fields, and its target names
         self._targets: list[str] = []
         self._uuids: list[str] = []
 
@@ -114,7 +114,8 @@ class _DecoderSource:
         return self.source.function("decode")
 
     def _structure(self, class_name: str, fields: tuple[Field, ...], path: str) -> str:
-        """Emit a structure's fields; returns the expression that makes its object (flush before using it)."""
+        """Emit the reads of a structure's fields. Returns the expression that makes its object. The caller has to flush
+        before using it."""
         values: dict[str, str] = {}
         for field in present(fields, self.version):
             values[field.name] = self._field(field, f"{path}.{field.name}")
@@ -125,13 +126,13 @@ class _DecoderSource:
         return f"{class_name}({', '.join(arguments)})"
 
     def _field(self, field: Field, path: str) -> str:
-        """Emit the read of one field; returns its local (set after the next flush)."""
+        """Emit the read of one field. Returns its local variable, which is set after the next flush."""
         if field.is_array:
             return self._array(field, path)
         return self._optional(field, path) if field.is_optional else self._value(field, path)
 
     def _optional(self, field: Field, path: str) -> str:
-        """A structure behind a byte, which is negative when there is none."""
+        """Emit the read of a structure behind a byte. The byte is negative if there is no structure."""
         line, block = self.source.line, self.source.block
         marker, target = self.source.fresh("m"), self.source.fresh("o")
         self._run("b", marker)
@@ -181,7 +182,7 @@ class _DecoderSource:
     # -- lengths and counts: -1 is null, in both encodings
 
     def _length(self, layout: str) -> str:
-        """Emit the read of a length or count; returns its local."""
+        """Emit the read of a length or count. Returns its local variable."""
         count = self.source.fresh("n")
         line = self.source.line
         if not self.flexible:
@@ -197,7 +198,7 @@ class _DecoderSource:
         return count
 
     def _sized(self, field: Field, path: str, target: str) -> None:
-        """A string, bytes or records field."""
+        """Emit the read of a string, bytes or records field."""
         count = self._length("h" if field.type == "string" else "i")
         line, block = self.source.line, self.source.block
         if field.type == "string":
@@ -259,8 +260,8 @@ class _DecoderSource:
         self.source.line(f"pos += {size} * {count}")
 
     def _units(self, field: Field) -> int:
-        """The units of one element. Only requests can hold the event loop: in responses and records every element is
-        one unit."""
+        """The units of one element. In responses and records every element is one unit, because only requests can hold
+        the event loop."""
         if not self.is_request or field.type in FORMATS:
             return 1
         return STRUCTURE_UNITS if field.fields else STRING_UNITS

@@ -12,11 +12,11 @@ from broker.wire.schema import Field
 FORMATS: Final = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d"}
 SIZES: Final = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "int64": 8, "float64": 8, "uuid": 16}
 
-INT_ARRAYS_MAX: Final = 16  # integer arrays up to this length have a ready struct; replica lists are never longer
+INT_ARRAYS_MAX: Final = 16  # integer arrays up to this length have a prepared struct; replica lists are not longer
 
 
 class SourceCode:
-    """Lines of one generated function, and the objects they name."""
+    """The lines of one generated function, and the objects that its names refer to."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class SourceCode:
 
     @contextmanager
     def block(self, opening: str) -> Iterator[None]:
-        """Add `opening:`; lines emitted inside are one level deeper."""
+        """Add `opening:`. Lines that are emitted inside are one level deeper."""
         self.line(f"{opening}:")
         self._depth += 1
         yield
@@ -42,7 +42,7 @@ class SourceCode:
         return f"{stem}{self._counter}"
 
     def struct_method(self, method: str, layout: str) -> str:
-        """The name of `struct.Struct('>' + layout)`'s bound method in the namespace."""
+        """The name under which the function can call a method of `struct.Struct('>' + layout)`."""
         name = f"{method}_{layout.replace('?', 'B_')}"
         self.names[name] = getattr(struct.Struct(">" + layout), method)
         return name
@@ -69,7 +69,7 @@ def tagged(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
 
 
 def size_min(field: Field, version: int, flexible: bool) -> int:
-    """The least bytes of one value (for an array: one element) of `field`, to bound claimed counts."""
+    """The least size in bytes of one value (for an array: of one element) of `field`. It bounds claimed counts."""
     if field.fields:
         inner = sum(
             (1 if flexible else 4) if part.is_array else 1 if part.is_optional else size_min(part, version, flexible)

@@ -1,6 +1,6 @@
 """Generates the Python source that encodes one message in one version.
 
-`records` parts enter the list of parts uncopied; everything between them is joined into one `bytes`. Fields that the
+The parts of `records` are not copied. All other fields between them are joined into one `bytes`. Fields that the
 version lacks are ignored. A message that does not fit its types (None where null is not allowed, a number too large) is
 a bug and raises TypeError, AttributeError or struct.error.
 
@@ -46,7 +46,7 @@ class _EncoderSource:
         self.flexible = version >= schema.flexible_from
         self.source = SourceCode(f"encode {schema.name} v{version}")
         self.source.names.update(_RUNTIME)
-        self._layout = ""  # the run of fixed-size fields not yet emitted, and the expressions they come from
+        self._layout = ""  # the pending run of fixed-size fields, and its source expressions
         self._values: list[str] = []
 
     def build(self) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ class _EncoderSource:
                 self._structure("message", self.schema.fields)
                 self._flush()
                 if self.steps:
-                    line("if not left: yield")  # never executed: it makes the function a generator
+                    line("if not left: yield")  # never executed; it makes the function a generator
                 line('return [b"".join(chunks)]')
             else:
                 line("parts = []")
@@ -86,7 +86,7 @@ class _EncoderSource:
             self._value(field, value)
 
     def _optional(self, field: Field, value: str) -> None:
-        """A structure behind a byte: 1, or -1 when there is none."""
+        """Emit a byte and a structure: the byte is 1, or -1 if there is no structure."""
         line, block = self.source.line, self.source.block
         local = self.source.fresh("o")
         self._flush()
@@ -130,7 +130,7 @@ class _EncoderSource:
     # -- lengths and counts
 
     def _length(self, layout: str, count: str) -> None:
-        """Emit the length or count in local `count` (-1 for null), after pending fields."""
+        """Emit the length or count in the local variable `count` (-1 for null), after pending fields."""
         if not self.flexible:
             self._run(layout, count)
             self._flush()
@@ -138,7 +138,7 @@ class _EncoderSource:
         line = self.source.line
         line(f"{count} += 1")
         if self._layout:
-            # Nearly always one byte, which is packed together with the pending fields.
+            # The length is nearly always one byte, which is packed together with the pending fields.
             line(f"add({self._pack('B', count)} if {count} < 128 else {self._pack()} + uvarint({count}))")
             self._layout = ""
             self._values.clear()
@@ -146,7 +146,7 @@ class _EncoderSource:
             line(f"add(UVARINTS[{count}] if {count} < 128 else uvarint({count}))")
 
     def _or_null(self, local: str, count: str, empty: str, size: str, convert: str = "") -> None:
-        """Emit `count = -1` and an empty value for None, else the length (and conversion)."""
+        """Emit `count = -1` and an empty value for None, else the length (and a conversion)."""
         line, block = self.source.line, self.source.block
         with block(f"if {local} is None"):
             line(f"{local} = {empty}")
@@ -157,7 +157,7 @@ class _EncoderSource:
             line(f"{count} = {size}")
 
     def _sized(self, field: Field, value: str) -> None:
-        """A string or bytes field."""
+        """Emit a string or bytes field."""
         line = self.source.line
         local, count = self.source.fresh("s"), self.source.fresh("n")
         is_string = field.type == "string"
@@ -226,7 +226,7 @@ class _EncoderSource:
 
     def _tagged_section(self, fields: tuple[Field, ...], holder: str) -> None:
         if not fields:
-            self._layout += "x"  # no tags: one zero byte, packed with the pending fields
+            self._layout += "x"  # without tags: one zero byte, packed with the pending fields
             return
         line, block = self.source.line, self.source.block
         self._flush()
@@ -267,5 +267,5 @@ def build_encoder(schema: Schema, version: int) -> Encoder:
 
 
 def build_stepped_encoder(schema: Schema, version: int) -> SteppedEncoder:
-    """The same in steps, between which other code may run. The message must not change meanwhile."""
+    """A function that encodes in steps. Other code may run between them, but must not change the message."""
     return cast(SteppedEncoder, _EncoderSource(schema, version, steps=True).build())

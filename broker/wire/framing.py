@@ -65,7 +65,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def response_frame(header_version: int, correlation_id: int, body_parts: Sequence[Part]) -> list[Part]:
-    """A whole response: length prefix and header are joined with the first body part when that is `bytes`."""
+    """A complete response frame. Length prefix and header are joined with the first body part if that is `bytes`."""
     prefix = _RESPONSE_PREFIX[header_version]
     head = prefix.pack(prefix.size - FRAME_PREFIX_SIZE + frame_size(body_parts), correlation_id)
     return _join_head(head, body_parts)
@@ -73,8 +73,8 @@ def response_frame(header_version: int, correlation_id: int, body_parts: Sequenc
 
 def _join_head(head: bytes, body_parts: Sequence[Part]) -> list[Part]:
     if body_parts and type(body_parts[0]) is bytes:
-        # The encoder's first part is its own small buffer (fields before the first records), so this copy is cheap and
-        # a response without records is one buffer, one send.
+        # The first part is a small buffer with the fields before the first records, so this copy is cheap. A response
+        # without records is thus one buffer and one send.
         return [head + body_parts[0], *body_parts[1:]]
     return [head, *body_parts]
 
@@ -82,7 +82,7 @@ def _join_head(head: bytes, body_parts: Sequence[Part]) -> list[Part]:
 def request_frame(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, body_parts: Sequence[Part]
 ) -> list[Part]:
-    """A whole request, for clients."""
+    """A complete request frame, for clients."""
     name = b"" if client_id is None else client_id.encode()
     tail = name + b"\0" if apis.is_flexible(api_key, api_version) else name
     size = _FIXED_REQUEST.size + len(tail) + frame_size(body_parts)

@@ -30,7 +30,7 @@ _EMPTY: Final = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID"}
 
 def _annotation(field: Field, schema: Schema) -> str:
     if field.type == "records":
-        # A broker receives requests and sends responses; clients wrap what they produce in a memoryview.
+        # A broker receives requests and sends responses. Clients wrap produced records in a memoryview.
         return "memoryview | None" if schema.kind is Kind.REQUEST else "RecordsField"
     name = field.class_name or _TYPES.get(field.type, "int")
     if field.is_array:

@@ -1,7 +1,7 @@
 """Base class of all messages: msgspec structs, constructed in C in 0.1 µs.
 
-One class serves all versions of a message. A field that a version lacks is ignored when encoding, and has its default
-after decoding.
+One class serves all versions of a message. A field that a version lacks is not encoded, and has its default after
+decoding.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import msgspec
 
 
 class Message(msgspec.Struct, gc=False, repr_omit_defaults=True):
-    """A request, a response, a record, or a structure in one.
+    """A request, a response, a record, or a structure in one of them.
 
-    Not tracked by the garbage collector (`gc=False`): messages are trees. No part of a message may refer back to it.
+    It is not tracked by the garbage collector (`gc=False`), so no part of a message may refer back to the message.
     """
 
 

@@ -1,7 +1,7 @@
 """The message classes, generated from `broker.wire.table`.
 
-Names are `ProduceRequest`, `ProduceResponse`, `ProduceRequestTopic` (message, then structure); records of
-`__consumer_offsets` have Kafka's names (`OffsetCommitValue`).
+Names are `ProduceRequest`, `ProduceResponse`, `ProduceRequestTopic` (message, then structure). Records of internal
+topics have Kafka's names (`OffsetCommitValue`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ OffsetCommit, too."""
 STRUCTURE_UNITS: Final = 4
 STRING_UNITS: Final = 2
 TAGS_MAX: Final = 10_000
-UVARINT_BYTES_MAX: Final = 5  # 32 bits, 7 per byte
+UVARINT_BYTES_MAX: Final = 5  # 32 bits, 7 in each byte
 ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no id" (`Uuid.ZERO_UUID`)."""
 
@@ -30,7 +30,7 @@ _UVARINT_ONE: Final = tuple(bytes((n,)) for n in range(0x80))
 def read_uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     """The unsigned varint at `position` (32 bits at most), and the position after it.
 
-    Raises IndexError when the buffer ends first: decoders turn it into `MalformedFrame`, as every short read.
+    Raises IndexError if the buffer ends first. Decoders turn this into `MalformedFrame`, as for every short read.
     """
     value = shift = 0
     while True:
@@ -72,7 +72,7 @@ def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int)
 def read_tag_count(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
     """Number of tagged fields. Refuses more than `TAGS_MAX`, and more than the remaining bytes can hold."""
     count, position = read_uvarint(buffer, position)
-    if count > TAGS_MAX or count * 2 > end - position:  # a tag and a size: 2 bytes at least
+    if count > TAGS_MAX or count * 2 > end - position:  # tag and size take 2 bytes or more
         raise MalformedFrame(f"{count} tagged fields in {end - position} bytes (at most {TAGS_MAX})")
     return count, position
 
@@ -96,7 +96,7 @@ def bad_length(field: str, length: int, left: int) -> MalformedFrame:
 
 
 def bad_count(field: str, count: int, left: int, elements_max: int) -> MalformedFrame:
-    """The error for the count of an array. `elements_max`: how many more such elements the message may have."""
+    """The error for the count of an array. `elements_max`: how many more elements the message may have."""
     if count < 0:
         return MalformedFrame(f"{field} must not be null" if count == -1 else f"{field} of {count} elements")
     return MalformedFrame(f"{field} of {count} elements, {left} bytes left (at most {elements_max} here)")

@@ -17,7 +17,7 @@ Part = Buffer | FileRange
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The value of a `records` field in an outgoing message: `size` bytes in `parts`, sent as they are."""
+    """The value of a `records` field in an outgoing message: `size` bytes in `parts`, which are sent unchanged."""
 
     size: int
     parts: tuple[Part, ...]
@@ -35,7 +35,7 @@ RecordsField = bytes | bytearray | memoryview | list[Buffer] | Records | None
 """Values of a `records` field for encoding. Decoded ones are always `memoryview` or None."""
 
 
-_BUFFERS: Final = (bytes, bytearray, memoryview)  # a tuple: a union written in the loop would be built each time
+_BUFFERS: Final = (bytes, bytearray, memoryview)  # built once: a union in the loop would be built each time
 
 
 def frame_size(parts: Sequence[Part]) -> int:
@@ -47,7 +47,7 @@ def frame_size(parts: Sequence[Part]) -> int:
 
 
 def scatter(records: bytes | bytearray | memoryview | list[Buffer] | Records) -> tuple[int, Sequence[Part]]:
-    """Size and parts of a non-null `records` value; nothing is copied."""
+    """Size and parts of a non-null `records` value. No bytes are copied."""
     kind = type(records)
     if kind is Records:
         return records.size, records.parts  # type: ignore[union-attr]  # `kind is` is the cheap isinstance of a hot path

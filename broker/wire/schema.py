@@ -1,4 +1,4 @@
-"""The notation of the message table, and its parser. The generators rely on a parsed schema being well formed.
+"""The notation of the message table, and its parser. The parser checks what the generators rely on.
 
 A message begins with `request NAME`, `response NAME` (versions and flexibility come from `apis`) or
 `record NAME LOW-HIGH [flexible:N]`. Every field is a line below it, indented by two spaces more than its parent:
@@ -8,8 +8,8 @@ A message begins with `request NAME`, `response NAME` (versions and flexibility 
 - VERSIONS: `3+`, `0-8` or `7`; by default all versions of the message.
 - type: bool, int8, int16, uint16, int32, int64, float64, uuid, string, bytes, records; `[type]` for an array; a
   capitalised name is a structure whose fields follow, deeper, and whose class is called message name + structure name.
-- null: null is allowed on the wire (in those versions). `=null`: and it is the default. A structure outside arrays and
-  tags is always nullable (`Cursor null`): a byte says whether it follows.
+- null: null is allowed on the wire (in those versions). With `=null` it is also the default. A structure outside arrays
+  and tags is always nullable (`Cursor null`): a byte says whether the structure follows.
 - tag:N: an optional field of the tagged section (KIP-482). A tagged structure is None when it is absent. Tags from
   `OUR_TAGS` on are Thermocline's own (docs/formats/broker-requests.md).
 Defaults are 0, "", [], false and the zero UUID.
@@ -58,7 +58,7 @@ ALWAYS: Final = Versions(0, VERSION_LAST)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message or structure. `type` is a primitive's name, or "" for a structure of `fields`."""
+    """One field of a message or structure. `type` is the name of a primitive, or "" for a structure of `fields`."""
 
     name: str
     type: str
@@ -72,7 +72,7 @@ class Field:
 
     @property
     def is_optional(self) -> bool:
-        """A nullable structure that is no array element and has no tag: a byte before it says whether it follows."""
+        """Whether this is a nullable structure outside arrays and tags. A byte before it says whether it follows."""
         return bool(self.fields) and not self.is_array and self.tag is None
 
 
@@ -139,7 +139,7 @@ def _field(match: re.Match[str], prefix: str, fields: tuple[Field, ...]) -> Fiel
 
 
 def _fields(lines: list[str], depth: int, prefix: str) -> tuple[Field, ...]:
-    """The fields at `depth`; removes their lines from the front of `lines`."""
+    """Parse the fields at `depth`, and remove their lines from the front of `lines`."""
     found = []
     while lines:
         match = _FIELD_LINE.fullmatch(lines[0])

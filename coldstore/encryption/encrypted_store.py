@@ -1,12 +1,13 @@
 """An `ObjectStore` that encrypts stored objects and decrypts reads.
 
-Its users see plaintext, and sizes and CRCs of plaintext. ETags and conditional writes are the inner store's. A ranged
-read takes one request if this process knows the object's trailer from a tail read or an upload, else two. The loop
-decrypts objects up to the size of a root, a worker larger ones. An object that is not encrypted is refused, unless the
-ring accepts plain ones. Objects below `.probe/` stay plain, because the probe asks about the inner store's own checks.
+Its users see plaintext, with sizes and CRCs of the plaintext. ETags and conditional writes are those of the inner
+store. A ranged read takes one request if this process knows the object's trailer from a tail read or an upload, else
+two. Objects up to the size of a root are decrypted on the loop, larger ones in a worker. An object that is not
+encrypted is refused, unless the ring accepts plain ones. Objects below `.probe/` stay plain, because the probe tests
+the checks of the inner store.
 
-A HEAD proves a copy: the store's checksum of the stored bytes must equal the one in the trailer. The answer then has
-the plaintext's checksum, which is authenticated.
+A HEAD proves a copy: the store's checksum of the stored bytes must be equal to the one computed from the trailer. The
+answer then has the plaintext's checksum, which is authenticated.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from seams.files.disk import File
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
 
-KNOWN_MAX: Final = 8192  # trailers remembered, of 0.5 KB each
-_SCRATCH_BYTES: Final = 66 * STORED_CHUNK_BYTES  # 4 MiB of a segment that begin anywhere
-_INLINE_BYTES_MAX: Final = 2 * CHUNK_BYTES  # decrypted on the loop: 15 µs
+KNOWN_MAX: Final = 8192  # cached trailers, of 0.5 KB each
+_SCRATCH_BYTES: Final = 66 * STORED_CHUNK_BYTES  # fits a read of 4 MiB that begins anywhere in a segment
+_INLINE_BYTES_MAX: Final = 2 * CHUNK_BYTES  # decrypted on the loop in 15 µs
 
 
 class _Known(NamedTuple):
@@ -56,7 +57,7 @@ class _Known(NamedTuple):
 
 
 class EncryptedStore:
-    """`ObjectStore` over `inner` with the keys of `ring`."""
+    """An `ObjectStore` over `inner` with the keys of `ring`."""
 
     def __init__(self, inner: ObjectStore, ring: KeyRing, workers: Workers, rng: Rng) -> None:
         self._inner = inner
@@ -64,7 +65,7 @@ class EncryptedStore:
         self._workers = workers
         self._rng = rng
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._spare: list[memoryview] = []  # as many as threads decrypt at a time
+        self._spare: list[memoryview] = []  # at most one for each thread that decrypts
 
     @property
     def url(self) -> str:
@@ -113,7 +114,7 @@ class EncryptedStore:
         raise StoreUnavailable(f"HEAD {key}: the object was replaced while its trailer was read; try again")
 
     def _proven(self, key: str, info: ObjectInfo, known: _Known) -> ObjectInfo:
-        """`info` of the plaintext. Raises Corrupt if the stored bytes are not those that the trailer is for."""
+        """The `ObjectInfo` of the plaintext. Raises Corrupt if the stored bytes do not belong to the trailer."""
         if known.sealed is None:
             return info
         if info.crc32c is None:
@@ -136,7 +137,8 @@ class EncryptedStore:
 
     async def _listed(self, info: ObjectInfo) -> ObjectInfo | None:
         """The listing's entry with the size of the plaintext. If plain objects are accepted, the object's trailer has
-        to be read; None if the object is gone by then. A damaged object is listed, and reading it raises Corrupt.
+        to be read. None if the object was deleted before that. A damaged object is listed, and reading it raises
+        Corrupt.
         """
         size = plain_size(info.size)
         if size is None:
@@ -166,7 +168,7 @@ class EncryptedStore:
             got = await self._inner.get(key, -length)
             if (got.etag, got.size) == (known.etag, known.stored):
                 self._remember(key, known)
-                return got  # otherwise it was encrypted meanwhile, and these bytes may not contain the trailer
+                return got  # otherwise it was encrypted meanwhile, and its trailer may be missing here
         got = await self._inner.get(key, -min(stored_tail(length), GET_BYTES_MAX))
         sealed = self._learn(key, got).sealed
         if sealed is None:
@@ -178,7 +180,7 @@ class EncryptedStore:
         return Got(await self._decrypt(key, sealed, first, stored, start, given), got.etag, sealed.size)
 
     async def _from_start(self, key: str, length: int) -> Got | None:
-        """The first bytes, if they are the whole object: one request instead of two, for roots."""
+        """The first bytes, if one request returns the complete object, as for roots; else None."""
         got = await self._inner.get(key, 0, min(stored_size(length), GET_BYTES_MAX))
         if len(got.data) < got.size:
             return None
@@ -207,7 +209,7 @@ class EncryptedStore:
     async def _decrypt(
         self, key: str, sealed: Sealed, first: int, stored: memoryview, start: int, length: int
     ) -> bytes:
-        """Plaintext `[start, start + length)` from the stored chunks from index `first` on."""
+        """Plaintext `[start, start + length)`, from stored chunks whose first index is `first`."""
         if len(stored) <= _INLINE_BYTES_MAX:
             return self._decrypted(key, sealed, first, stored, start, length)
         return await self._workers.run(self._decrypted, key, sealed, first, stored, start, length, lane=Lane.COLD_READ)
@@ -225,7 +227,7 @@ class EncryptedStore:
             self._spare.append(scratch)
 
     async def _look(self, key: str) -> _Known:
-        """Read the object's trailer, by one request."""
+        """Read the object's trailer by one request."""
         return self._learn(key, await self._inner.get(key, -TRAILER_BYTES))
 
     def _learn(self, key: str, got: Got) -> _Known:
@@ -235,8 +237,8 @@ class EncryptedStore:
 
     def _remember(self, key: str, known: _Known) -> None:
         if known.sealed is None and not self._ring.accepts_plain:
-            return  # it was read under a ring that `take` replaced meanwhile
-        every = self._known  # `take` replaces it, perhaps just now
+            return  # it was read before `take` replaced the ring
+        every = self._known  # one reference, because `take` may replace it in another thread
         every[key] = known
         every.move_to_end(key)
         while len(every) > KNOWN_MAX:
@@ -251,7 +253,7 @@ class EncryptedStore:
         sealing = SealedBody(key, body, *self._fresh(wrapping))
         if body.crc32c is None:
             upload = sealing.upload()
-        else:  # the store may want the checksum first
+        else:  # the store may need the checksum before the bytes
             upload = await self._workers.run(sealing.checked_upload, lane=Lane.STORE)
         info = await self._inner.put_segment(key, upload)
         sealed = sealing.sealed
@@ -277,7 +279,7 @@ class EncryptedStore:
         await self._inner.close()
 
     def _wrapping(self, key: str) -> WrappingKey | None:
-        """The encrypted body; None: the object is stored unencrypted."""
+        """The key that wraps the object's data key; None if the object is stored unencrypted."""
         return None if _is_probe(key) else self._ring.active
 
     def _fresh(self, wrapping: WrappingKey) -> tuple[bytes, WrappingKey, bytes]:

@@ -1,9 +1,9 @@
 """The bytes of an encrypted object: encrypted chunks, then a trailer of fixed size (docs/formats/encryption.md).
 
-Every object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer holds
-that key wrapped by a key-encryption key, bound to the object's name and size. A chunk that was changed, moved, removed
-or taken from another object is thus refused, and so is a truncated or renamed object. The plaintext's size and the
-stored size can be computed from each other without the key. Pure: no I/O.
+Every object has a separate data key, so a chunk's nonce is its index plus a flag for the last chunk. The trailer has
+the data key, wrapped by a key-encryption key and bound to the object's name and size. A chunk that was changed, moved,
+removed or taken from another object is thus refused. A truncated or renamed object is also refused. The plaintext's
+size and the stored size can be computed from each other without the key. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ assert _TRAILER.size == TRAILER_BYTES and (CHECK_BYTES, KEY_ID_BYTES_MAX, KEY_BY
 
 # ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def chunk_count(size: int) -> int:
-    """Chunks of `size` bytes of plaintext; an empty object has an empty one."""
+    """Number of chunks of `size` bytes of plaintext. An empty object has one empty chunk."""
     return max(1, -(-size // CHUNK_BYTES))
 
 
 def stored_size(size: int) -> int:
-    """Bytes in the store of an object of `size` bytes of plaintext."""
+    """Stored size of an object with `size` bytes of plaintext."""
     return size + TAG_BYTES * chunk_count(size) + TRAILER_BYTES
 
 
 def plain_size(stored: int) -> int | None:
-    """Bytes of plaintext of an object with so many bytes in the store; None if no encrypted object has that size."""
+    """Size of the plaintext of an object with `stored` bytes in the store. None if no encrypted object has that stored
+    size."""
     body = stored - TRAILER_BYTES
     count = max(1, -(-body // STORED_CHUNK_BYTES))
     size = body - TAG_BYTES * count
@@ -64,16 +65,16 @@ def plain_size(stored: int) -> int | None:
 
 
 def stored_range(start: int, length: int, size: int) -> tuple[int, int, int]:
-    """For plaintext `[start, start + length)` of an object of `size`: the index of the first chunk, and position and
-    length of its chunks in the store."""
+    """The stored chunks of plaintext `[start, start + length)` in an object of `size`: index of the first chunk,
+    position and length in the store."""
     first, last = start // CHUNK_BYTES, max(start, start + length - 1) // CHUNK_BYTES
     end = min((last + 1) * STORED_CHUNK_BYTES, stored_size(size) - TRAILER_BYTES)
     return first, first * STORED_CHUNK_BYTES, end - first * STORED_CHUNK_BYTES
 
 
 def stored_tail(length: int) -> int:
-    """How many of the last stored bytes contain the trailer and the last `length` bytes of plaintext, whatever the
-    object's size.
+    """Number of stored bytes at the end that contain the trailer and the last `length` bytes of plaintext, for an
+    object of any size.
     """
     return length + CHUNK_BYTES + TAG_BYTES * (length // CHUNK_BYTES + 2) + TRAILER_BYTES
 
@@ -89,15 +90,16 @@ class DataKey:
         return "DataKey()"
 
     def seal(self, index: int, plain: Buffer, target: memoryview, *, last: bool) -> int:
-        """Encrypt chunk `index` into the beginning of `target`; returns the bytes written. A key encrypts only one
-        plaintext at each index."""
+        """Encrypt chunk `index` into the beginning of `target`. Returns the number of bytes written. A key must encrypt
+        only one plaintext at each index."""
         return self._cipher.encrypt_into(_nonce(index, last=last), plain, None, target[: len(plain) + TAG_BYTES])
 
     def open(self, first: int, stored: Buffer, size: int, name: str, target: memoryview | None = None) -> memoryview:
-        """The plaintext of whole chunks from index `first` on, of the object `name` of `size` bytes. Raises Corrupt.
+        """The plaintext of complete chunks of the object `name` of `size` bytes; `first` is the index of the first
+        chunk. Raises Corrupt.
 
-        `target`: room for it, at least `len(stored)` bytes. Fresh memory of 4 MiB takes five times as long as its
-        decryption (1.0 s a GB)."""
+        `target`: a buffer for the plaintext of at least `len(stored)` bytes. To allocate 4 MiB takes five times as long
+        as to decrypt them (1.0 s a GB)."""
         source = memoryview(stored)
         count, chunks = -(-len(source) // STORED_CHUNK_BYTES), chunk_count(size)
         length = len(source) - TAG_BYTES * count
@@ -124,7 +126,7 @@ def _nonce(index: int, *, last: bool) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """An encrypted object as its authenticated trailer describes it. `body_crc32c`: CRC of all stored bytes before the
-    trailer; `crc32c`: CRC of the plaintext."""
+    trailer. `crc32c`: CRC of the plaintext."""
 
     key: DataKey
     key_id: str
@@ -141,7 +143,7 @@ class Sealed:
 def make_trailer(
     name: str, data_key: bytes, wrapping: WrappingKey, nonce: bytes, size: int, body_crc32c: int, plain_crc32c: int
 ) -> bytes:
-    """The last bytes of object `name`. `nonce`: random."""
+    """The trailer of object `name`. `nonce`: random bytes."""
     head = _HEAD.pack(VERSION, _CHUNK_LOG2, 0, wrapping.check, wrapping.key_id.encode(), size, body_crc32c)
     wrapped = wrapping.wrap(nonce, _PAYLOAD.pack(data_key, plain_crc32c), head + name.encode())
     return _TRAILER.pack(head, nonce, wrapped, MAGIC)
@@ -156,11 +158,11 @@ def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
 
 
 def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | None:
-    """The trailer of the object `name` of `stored` bytes, which end with `tail`; None for a plain object that may be
+    """The trailer of the object `name` of `stored` bytes, which end with `tail`. None for a plain object that may be
     read.
 
-    Raises KeyRefused, Corrupt, NewerFormat. A plain root that may not be read is KeyRefused, because an operator has to
-    decide.
+    Raises KeyRefused, Corrupt, NewerFormat. A plain root that may not be read raises KeyRefused, because an operator
+    has to decide.
     """
     if is_encrypted(tail):
         return read_trailer(name, tail, stored, ring)
@@ -176,7 +178,7 @@ def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | No
 
 
 def rewrapped(name: str, tail: Buffer, stored: int, ring: KeyRing, wrapping: WrappingKey, nonce: bytes) -> bytes:
-    """The trailer of object `name` with its data key under `wrapping`. Raises as `read_trailer`."""
+    """The trailer of object `name` with its data key wrapped by `wrapping`. Raises the errors of `read_trailer`."""
     payload, (*_, size, body_crc32c) = _unwrapped(name, tail, stored, ring)
     secret, plain_crc32c = _PAYLOAD.unpack(payload)
     return make_trailer(name, secret, wrapping, nonce, size, body_crc32c, plain_crc32c)
@@ -213,9 +215,9 @@ def _unwrapped(
 
 
 def _was_wrapped(name: str, tail: Buffer, ring: KeyRing) -> bool:
-    """Whether a key of the ring wrapped the data key in the last bytes, whatever format, key id and magic they have. If
-    one did, those fields are damaged, perhaps in transit. Without this check one flipped bit would look like a missing
-    key, which ends a broker's start.
+    """Whether a key of the ring wrapped the data key in the last bytes. This does not depend on the format, key id and
+    magic there. If True, those fields are damaged, perhaps in transit. Without this check one flipped bit would look
+    like a missing key, which ends a broker's start.
     """
     if len(tail) < TRAILER_BYTES:
         return False

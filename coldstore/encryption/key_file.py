@@ -1,8 +1,9 @@
 """The key file: the key-encryption keys of one bucket, as JSON (docs/formats/encryption.md).
 
 It holds each key in plaintext, or wrapped by a key service (`kms`). The same file serves brokers, the command line and
-Spark. Rotation adds a key and makes it active; an old one is removed once no object needs it. All functions are pure
-except `load_ring`, which blocks: it reads the file, and asks the key service once per process for each key.
+Spark. Rotation adds a key and makes it active. An old key is removed when no object needs it. `load_file` and
+`load_ring` read the file and block. `load_ring` and `ring_of` ask the key service once per process for each wrapped
+key.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ class KeyFileRefused(InvalidRequest):
 
 
 class KeyEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A key: exactly one field is set. `key`: its 32 bytes in base64."""
+    """A key. Exactly one field is set. `key`: its 32 bytes in base64."""
 
     key: str | None = None
     aws_kms: KmsKey | None = None
 
 
 class KeyFile(msgspec.Struct, frozen=True):
-    """`active` null: new objects are not encrypted. `accept_plain`: objects that are not encrypted may be read."""
+    """The content of a key file. If `active` is null, new objects are not encrypted. `accept_plain`: objects that are
+    not encrypted may be read."""
 
     format: int
     active: str | None
@@ -56,11 +58,11 @@ def encode(file: KeyFile) -> bytes:
 
 
 def decode(data: bytes, path: str) -> KeyFile:
-    """Raises KeyFileRefused."""
+    """Parse the content of a key file. Raises KeyFileRefused."""
     try:
         file = _DECODER.decode(data)
     except msgspec.MsgspecError:
-        # The library's message may repeat what it read, which may be a key.
+        # The library's message may repeat the input, which may be a key.
         raise KeyFileRefused(
             f"key file {path} is not valid; it has to be JSON as `thermocline key create` writes it"
         ) from None
@@ -83,7 +85,7 @@ def ring_of(file: KeyFile, path: str, service: KeyService | None = None) -> KeyR
 
 
 def check(file: KeyFile, path: str) -> None:
-    """Raises KeyFileRefused for a file that contradicts itself; no key is unwrapped."""
+    """Raise KeyFileRefused for a file that contradicts itself. No key is unwrapped."""
     try:
         check_active(file.active, file.keys, f"key file {path}", accepts_plain=file.accept_plain)
     except InvalidRequest as refused:
@@ -103,7 +105,7 @@ def _secret(entry: KeyEntry, key_id: str, service: KeyService | None) -> bytes:
 
 
 def load_file(path: str) -> KeyFile:
-    """Blocking. Raises KeyFileRefused."""
+    """Read the file at `path`. Blocking. Raises KeyFileRefused."""
     try:
         return decode(read_private(path), path)
     except OSError as failure:
@@ -111,5 +113,6 @@ def load_file(path: str) -> KeyFile:
 
 
 def load_ring(path: str) -> KeyRing:
-    """Blocking. Raises KeyFileRefused, StoreUnavailable (the key service does not answer)."""
+    """The keys of the file at `path`. Blocking. Raises KeyFileRefused, AccessRefused, StoreUnavailable (the key service
+    does not answer)."""
     return ring_of(load_file(path), path)

@@ -1,8 +1,8 @@
 """Key-encryption keys: each wraps the data keys of many objects.
 
-A key has an id and a check value, which distinguish a wrong key from a damaged object. A ring has one active key, which
-wraps new data keys, and any number of old ones. A ring without an active key leaves new objects unencrypted: the first
-step of switching encryption on in a cluster. No message and no `repr` has a key's bytes.
+A key has an id and a check value, which distinguish a wrong key from a damaged object. A ring has any number of keys.
+Its active key wraps new data keys. A ring without an active key leaves new objects unencrypted, which is the first step
+of switching encryption on in a cluster. No message and no `repr` has a key's bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WrappingKey:
     """One key-encryption key: AES-256-GCM with random nonces, for at most 2^32 objects."""
 
     def __init__(self, key_id: str, secret: bytes) -> None:
-        """Raises InvalidRequest for an id or a length that cannot be one."""
+        """Raises InvalidRequest for an id or a secret that is not valid."""
         if not _KEY_ID.fullmatch(key_id):
             raise InvalidRequest(
                 f"key id {key_id!r}: write 1 to {KEY_ID_BYTES_MAX} letters, digits, dots, dashes and underscores"
@@ -46,7 +46,7 @@ class WrappingKey:
         return f"WrappingKey({self.key_id})"
 
     def wrap(self, nonce: bytes, payload: bytes, bound: bytes) -> bytes:
-        """`payload`, encrypted and bound to `bound`; `nonce` is random and never used again."""
+        """`payload`, encrypted and bound to `bound`. `nonce` is random and must never be used again."""
         return self._cipher.encrypt(nonce, payload, bound)
 
     def unwrap(self, nonce: bytes, wrapped: bytes, bound: bytes) -> bytes | None:
@@ -58,7 +58,7 @@ class WrappingKey:
 
 
 def check_active(active: str | None, ids: Collection[str], source: str, *, accepts_plain: bool) -> None:
-    """Raises InvalidRequest if the active key is not among `ids`, or if there is none where one is needed."""
+    """Raise InvalidRequest if the active key is not among `ids`, or is missing although one is needed."""
     if active is not None and active not in ids:
         raise InvalidRequest(f"{source}: the active key {active!r} is not among its keys ({', '.join(ids) or 'none'})")
     if active is None and not accepts_plain:
@@ -68,7 +68,7 @@ def check_active(active: str | None, ids: Collection[str], source: str, *, accep
 
 
 class KeyRing:
-    """The keys of one bucket. `source`: names the origin of the keys in messages."""
+    """The keys of one bucket. `source` names the origin of the keys in messages."""
 
     def __init__(
         self, keys: Iterable[WrappingKey], active: str | None, *, accepts_plain: bool = False, source: str = "the keys"
@@ -94,7 +94,7 @@ class KeyRing:
         return {key_id: key.check for key_id, key in self._keys.items()}, active, self.accepts_plain
 
     def replaced(self, other: KeyRing) -> tuple[str, ...]:
-        """Ids under which `other` has another key."""
+        """The ids that have another key in `other`."""
         return tuple(key_id for key_id, key in other._keys.items() if self._is_other(key_id, key.check))
 
     def _is_other(self, key_id: str, check: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Key services wrap the key-encryption keys, so that the key file alone decrypts nothing.
+"""Key services, which wrap the key-encryption keys.
 
-A process asks once for each key, never for an object. An outage of the service thus does not stop a running broker.
-boto3 is loaded only when a key is asked for. Everything blocks.
+The key file alone then decrypts nothing. A process asks the service once for each key, not for each object, so an
+outage of the service does not stop a running broker. boto3 is loaded only if a key is needed. All calls block.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class KeyService(Protocol):
 
     def wrap(self, secret: bytes, context: str) -> bytes: ...
     def unwrap(self, wrapped: bytes, context: str) -> bytes:
-        """Raises AccessRefused, StoreUnavailable."""
+        """The unwrapped bytes. Raises AccessRefused, StoreUnavailable."""
         ...
 
 
 class AwsKms:
-    """`KeyService` of AWS KMS. Credentials come by the usual chain; they need kms:Encrypt to make keys, kms:Decrypt to
-    use them."""
+    """The `KeyService` of AWS KMS. Credentials come from the usual chain. They need kms:Encrypt to make keys and
+    kms:Decrypt to use them."""
 
     def __init__(self, key_id: str, region: str | None = None, endpoint: str | None = None) -> None:
         import boto3
@@ -88,22 +88,23 @@ class AwsKms:
 
 
 def _region_of(key_id: str) -> str | None:
-    """The region of a key's ARN, arn:aws:kms:REGION:…; None: the usual chain."""
+    """The region in a key's ARN, arn:aws:kms:REGION:…; None to use the usual chain."""
     parts = key_id.split(":")
     return parts[3] if len(parts) > 4 and parts[0] == "arn" else None
 
 
 def wrapped_by_aws(secret: bytes, name: str, key_id: str, region: str | None, endpoint: str | None) -> KmsKey:
-    """`secret`, wrapped by KMS key `key_id`. `name`: its id in the key file. Raises AccessRefused, StoreUnavailable."""
+    """`secret`, wrapped by the KMS key `key_id`. `name`: the secret's id in the key file. Raises AccessRefused,
+    StoreUnavailable."""
     wrapped = AwsKms(key_id, region, endpoint).wrap(secret, name)
     return KmsKey(key_id, base64.b64encode(wrapped).decode(), region, endpoint)
 
 
-_UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # few: one for each entry of the key files that were read
+_UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # one for each entry of the key files
 
 
 def unwrapped_once(key: KmsKey, name: str, service: KeyService | None = None) -> bytes:
-    """The bytes of `key`; the service is asked once per process. Raises InvalidRequest, AccessRefused,
+    """The bytes of `key`. The service is asked once per process. Raises InvalidRequest, AccessRefused,
     StoreUnavailable."""
     found = _UNWRAPPED.get((key, name))
     if found is None:

@@ -1,4 +1,5 @@
-"""The marker at the end of an encrypted object, for readers without keys. It does not load the cryptography library."""
+"""The marker at the end of an encrypted object, for readers without keys. This module does not load the cryptography
+library."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ TRAILER_BYTES: Final = 128
 
 
 class KeyRefused(AccessRefused):
-    """The object needs a key that this process does not have: add it to the key file. Nothing was changed."""
+    """The object needs a key that this process does not have. The remedy is to add the key to the key file. Nothing was
+    changed."""
 
 
 def is_encrypted(tail: Buffer) -> bool:
-    """Whether the object that ends with `tail` says that it is encrypted."""
+    """Whether the object that ends with `tail` has the marker of an encrypted object."""
     return len(tail) >= TRAILER_BYTES and bytes(tail[-len(MAGIC) :]) == MAGIC
 
 
 def refuse_encrypted(name: str, tail: Buffer) -> None:
-    """Raises KeyRefused for an encrypted object that reached a parser of plaintext: this process has no key file."""
+    """Raise KeyRefused for an encrypted object in a parser of plaintext, because this process has no key file."""
     if is_encrypted(tail):
         raise KeyRefused(
             f"object {name} is encrypted and no key file was given: set thermocline.encryption.key.file, the variable "

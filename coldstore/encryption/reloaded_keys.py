@@ -1,6 +1,6 @@
-"""The key file of a running broker: a reload gives its keys to the open store. Blocking.
+"""The key file of a running broker. A reload gives its keys to the open store. Blocking.
 
-A file that has another key under an id in use is refused: it is the file of another bucket.
+A file in which an id in use has another key is refused, because it is the file of another bucket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class ReloadedKeys:
         return f"{len(ring.ids)} keys, {active}" if len(ring.ids) != 1 else f"1 key, {active}"
 
     def reload(self) -> bool:
-        """Raises KeyFileRefused, AccessRefused, StoreUnavailable (the key service); then the old keys stay."""
+        """Read the file again. Returns whether the keys changed. If this raises KeyFileRefused, AccessRefused or
+        StoreUnavailable (the key service), the old keys stay in use."""
         old, new = self._store.ring, load_ring(self._path)
         if others := old.replaced(new):
             raise KeyFileRefused(

@@ -1,10 +1,10 @@
 """Rewraps the data keys of a bucket's objects with the active key, also while brokers run.
 
-An object of another key gets a new trailer; its encrypted bytes stay as they are. A plain object that may be read is
-encrypted. An immutable object is copied to a scratch file, checked, and stored again under its key on the condition
-that it did not change. Readers get either the old bytes or the new ones. A root is written as brokers write it, by
-compare-and-set with the same content, so a broker that commits meanwhile wins or reads it back. Foreign and damaged
-objects are left unchanged and counted.
+An object under another key gets a new trailer, and its encrypted bytes do not change. A plain object that may be read
+is encrypted. An immutable object is copied to a scratch file, checked, and stored again under its name if it did not
+change meanwhile. Readers get either the old bytes or the new ones. A root is written with the same content by
+compare-and-set, as brokers write it. A broker that commits at the same time either wins, or reads the root again.
+Foreign and damaged objects are left unchanged and counted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from seams.loop.workers import Lane
 from seams.world import World
 
 _PIECE_BYTES: Final = 8 << 20
-_ROOT_TRIES: Final = 10  # a broker replaces a root a few times a second
+_ROOT_TRIES: Final = 10  # a broker may replace a root a few times a second
 
 
 class Outcome(Enum):
-    """Outcome for one object; the value is its printed form."""
+    """The outcome for one object. The value is its printed form."""
 
     CURRENT = "under the active key"
     REWRAPPED = "rewrapped"
@@ -48,7 +48,8 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rewrapped:
-    """The outcome for one object, and the key that had wrapped its data key (None: plain, or not read)."""
+    """The outcome for one object, and the key that wrapped its data key before. That key is None for a plain or unread
+    object."""
 
     key: str
     outcome: Outcome
@@ -57,7 +58,8 @@ class Rewrapped:
 
 
 class Rewrapper:
-    """`scratch`: a directory for a copy of one object at a time. Owns the store."""
+    """One run over a bucket. `scratch`: a directory for the copy of one object at a time. The rewrapper owns the
+    store."""
 
     def __init__(self, store: ReplacingStore, ring: KeyRing, world: World, scratch: str) -> None:
         """Raises InvalidRequest for a ring without an active key."""
@@ -74,9 +76,9 @@ class Rewrapper:
         await self._store.close()
 
     async def run(self, *, change: bool) -> AsyncIterator[Rewrapped]:
-        """The outcome of every object, in the listing's order; without `change` nothing is changed.
+        """The outcome of every object, in the order of the listing. Without `change`, objects are only read.
 
-        Raises StoreError, AccessRefused of the store."""
+        Raises the store's StoreError and AccessRefused."""
         async for info in self._store.list(""):
             yield await self._one(info, change)
 
@@ -107,7 +109,8 @@ class Rewrapper:
         return Rewrapped(info.key, Outcome.ENCRYPTED if sealed is None else Outcome.REWRAPPED, under)
 
     async def _root(self, key: str) -> bool:
-        """The same content under the active key; False if a broker that has another active key keeps replacing it."""
+        """Store the root's content under the active key. Returns False if a broker with another active key keeps
+        replacing the root."""
         for _ in range(_ROOT_TRIES):
             got = await self._store.get(key)
             sealed = describe(key, got.data, got.size, self._ring)
@@ -142,7 +145,7 @@ class Rewrapper:
             file.close()
 
     async def _download(self, key: str, file: File, tail: Got, end: int) -> int:
-        """Copy the object's bytes before `end` to `file`; their CRC32C."""
+        """Copy the object's bytes before `end` to `file`. Returns their CRC32C."""
         position = checksum = 0
         while position < end:
             got = await self._store.get(key, position, min(_PIECE_BYTES, end - position))
@@ -160,7 +163,7 @@ class Rewrapper:
 
 
 class Tally:
-    """Objects by outcome, and by the key that had wrapped their data key."""
+    """Numbers of objects by outcome, and by the key that wrapped their data key before."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[Outcome] = Counter()
@@ -173,7 +176,7 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """Objects that should be under the active key and are not."""
+        """Number of objects that should be under the active key and are not."""
         return sum(self.outcomes[kind] for kind in (Outcome.BUSY, Outcome.DAMAGED, Outcome.NO_KEY))
 
 

@@ -1,8 +1,9 @@
-"""The encrypted body of an upload: a source's pieces, encrypted in the thread that sends them.
+"""The encrypted body of an upload.
 
-The plaintext's size and CRC32C are checked as a store would check them, before the trailer is sent. A source may be
-read again (a multipart upload, a redirect). Every chunk must then encrypt to the same tag as before. A changed source
-is refused before any byte under a used nonce leaves the process. Memory: one piece of 1 MiB. Everything blocks.
+The thread that sends the source's pieces encrypts them. Before the trailer is sent, the plaintext's size and CRC32C are
+checked, as a store would check them. A source may be read again (for a multipart upload or a redirect). Then every
+chunk must have the same tag as before. A changed source is refused before bytes under a used nonce leave the process.
+The memory is one piece of 1 MiB. All calls block.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _CHUNKS_AT_ONCE: Final = 16
 
 
 class SealedBody:
-    """`body` encrypted for the object `name` under `data_key`; `wrapping` wraps the key with `nonce`. Key and nonce are
-    used once."""
+    """`body`, encrypted for the object `name` under `data_key`. `wrapping` wraps the data key with `nonce`. Data key
+    and nonce must not be used again."""
 
     def __init__(self, name: str, body: Upload, data_key: bytes, wrapping: WrappingKey, nonce: bytes) -> None:
         self._name = name
@@ -44,19 +45,19 @@ class SealedBody:
         self._sealed: Sealed | None = None
 
     def upload(self) -> Upload:
-        """The upload with its checksum after the bytes."""
+        """The upload. Its checksum is known after the last byte."""
         return Upload(stored_size(self._body.size), None, self._pieces, self._checksum)
 
     def checked_upload(self) -> Upload:
-        """The upload with its checksum before the bytes; the source is read and encrypted one more time to compute
-        it."""
+        """The upload, with its checksum known before the first byte. To compute the checksum, the source is read and
+        encrypted once more."""
         for _ in self._pieces():
             pass
         return Upload(stored_size(self._body.size), self._checksum(), self._pieces)
 
     @property
     def sealed(self) -> Sealed:
-        """The object, after all bytes were handed out."""
+        """The object's trailer. It is known after the last byte of the upload was read."""
         assert self._sealed is not None, "asked before the last byte"
         return self._sealed
 
@@ -65,8 +66,8 @@ class SealedBody:
         return self._stored_crc
 
     def _pieces(self) -> Iterator[Buffer]:
-        """Raises ChecksumRefused if the source differs from its announced size and checksum or from its first read.
-        Errors of the source are raised, too.
+        """The encrypted pieces. Raises ChecksumRefused if the source differs from its announced size or checksum, or
+        from its first read. Also raises errors of the source.
         """
         size, last = self._body.size, chunk_count(self._body.size) - 1
         out = memoryview(bytearray(min(_CHUNKS_AT_ONCE, last + 1) * STORED_CHUNK_BYTES))
@@ -99,8 +100,8 @@ class SealedBody:
             raise ChecksumRefused(f"PUT {self._name}: the source changed while it was sent; read it again")
 
     def _chunks(self) -> Iterator[Buffer]:
-        """The source in chunks of exactly `CHUNK_BYTES`; the last one may be shorter. An empty source gives one empty
-        chunk."""
+        """The source in chunks of exactly `CHUNK_BYTES`; only the last chunk may be shorter. An empty source gives one
+        empty chunk."""
         size, left = self._body.size, self._body.size
         carry = bytearray()
         for piece in self._body.open():

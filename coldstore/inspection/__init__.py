@@ -1,1 +1,1 @@
-"""Inspection of a whole bucket: audit, probe, garbage."""
+"""Inspection of a complete bucket: audit, probe, and detection of garbage."""

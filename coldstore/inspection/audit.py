@@ -1,9 +1,9 @@
 """Findings of `bucket verify` and the plan of `bucket gc`.
 
-Pure comparisons of values that `bucket_inspection` read. A plan needs a listing taken before root and pages were read.
-A deletable object is one that the root does not name and whose key has an epoch below the root's. No root will name it
-later, because a commit adds only objects of the root's own epoch (C2). Unnamed objects of the root's own epoch are
-pending and stay. Unknown objects are neither pending nor deletable.
+Pure: it compares values that `bucket_inspection` read. For a plan, the listing has to be read before root and pages. An
+object is deletable if the root does not name it and its key has an epoch below the root's. No root will name it later,
+because a commit adds only objects of the root's own epoch (C2). Unnamed objects of the root's own epoch are pending and
+stay. Objects with a foreign name are unknown, and stay too.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from logformat.leader_epochs import LeaderEpochs
 
 
 class FindingKind(Enum):
-    """Kind of a finding; `bucket verify` exits 5 for those with `is_damage`."""
+    """Kind of a finding. `bucket verify` exits with 5 if a finding `is_damage`."""
 
-    MISSING = "missing"  # a manifest names it, the listing does not
+    MISSING = "missing"  # a manifest names the object, but the listing does not have it
     WRONG_SIZE = "wrong size"
     DAMAGED = "damaged"  # footer, checksum or chunk differs from the committed one
     OVERLAP = "overlap"
-    UNDECLARED_GAP = "undeclared gap"  # offsets at or above the log start that no segment holds
-    BOOKS = "books do not balance"  # double entry or live hash
-    UNREADABLE = "unreadable"  # a root or page
+    UNDECLARED_GAP = "undeclared gap"  # no segment holds some offsets at or above the log start
+    BOOKS = "books do not balance"  # wrong totals or live hash
+    UNREADABLE = "unreadable"  # a root or page cannot be read
     DECLARED_GAP = "declared gap"
     ORPHAN_DELETABLE = "orphan, deletable"
     ORPHAN_PENDING = "orphan, pending"
-    ORPHAN_KEPT = "orphan, kept"  # perhaps the only copy of records
+    ORPHAN_KEPT = "orphan, kept"  # perhaps the only copy of some records
     UNKNOWN = "unknown object"
 
     @property
@@ -60,7 +60,7 @@ _DAMAGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`key`: the object, or None for the whole partition; `offset`: its offset in the log, if any."""
+    """One finding. `key`: the object; None for the whole partition. `offset`: the place in the log, if it is known."""
 
     kind: FindingKind
     key: str | None
@@ -77,7 +77,7 @@ deleted."""
 
 @dataclass(frozen=True, slots=True)
 class NamedKeys:
-    """The keys named by a root of `epoch` and its pages; these objects must exist and stay."""
+    """The keys that a root of `epoch` and its pages name. These objects must exist and stay."""
 
     epoch: int
     keys: frozenset[str]
@@ -85,8 +85,8 @@ class NamedKeys:
 
 @dataclass(frozen=True, slots=True)
 class GcPlan:
-    """Unnamed objects. `pending`: may still be named; `unknown`: not ours; `kept`: can no longer be named, but perhaps
-    the only copies of records."""
+    """The unnamed objects. `pending`: a root may still name them. `unknown`: the name is foreign. `kept`: no root can
+    name them any more, but they may be the only copies of records."""
 
     deletable: tuple[ObjectInfo, ...]
     pending: tuple[ObjectInfo, ...]
@@ -111,14 +111,14 @@ class GcPlan:
 
     @property
     def with_kept(self) -> GcPlan:
-        """The plan if kept objects may be deleted too."""
+        """The plan that also deletes the kept objects."""
         return replace(self, deletable=self.deletable + self.kept, kept=())
 
 
 def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Iterable[str]) -> NamedKeys:
-    """All keys named by `manifest`, its `live` segments (tail and pages) and its page keys. Objects that compaction
-    replaced stay named until their grace ends. Segments between the deletion cursor and the log start are live: only
-    the claimed writer deletes them."""
+    """All keys that `manifest` names: its `live` segments (tail and pages), its pages, its snapshot, and the objects
+    that compaction replaced, until their grace ends. Segments between the deletion cursor and the log start are live:
+    only the claimed writer deletes them."""
     place = (manifest.topic_id, manifest.partition)
     keys = {str(segment.key(*place)) for segment in live} | set(page_keys)
     keys |= {str(each.key(*place)) for each in manifest.replaced}
@@ -128,7 +128,7 @@ def named_by(manifest: Manifest, live: Iterable[RemoteSegment], page_keys: Itera
 
 
 def gc_plan(listing: Iterable[ObjectInfo], named: NamedKeys | None) -> GcPlan:
-    """Sort the objects of one root's prefix. `listing` was taken first, `named` read after it (C2).
+    """Sort the objects under one partition's prefix into a plan. `listing` was read first, `named` after it (C2).
 
     Without a root (None) all objects are pending. Roots are never garbage."""
     deletable: list[ObjectInfo] = []
@@ -158,7 +158,7 @@ def bucket_holds(manifest: Manifest, lineage: LeaderEpochs | None, epoch: int, e
 
 
 def audit_manifest(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Finding]:
-    """Check offsets and sums: `live` are the segments of tail and pages above the deletion cursor, in order."""
+    """Check offsets and sums. `live` has the segments of tail and pages above the deletion cursor, in order."""
     place = (manifest.topic_id, manifest.partition)
     findings: list[Finding] = []
     end = live[0].base_offset if live else manifest.remote_end_offset
@@ -200,8 +200,9 @@ def audit_listing(
 ) -> list[Finding]:
     """Compare the named objects with the listing. `page_sizes`: length of every named page, by key.
 
-    While a broker is running a finding may be a race: read the root again and repeat. A missing object below the log
-    start is not a finding: objects are deleted before the cursor moves, and the broker may have died in between.
+    A commit of a running broker may cause a finding. The caller then reads the root again and repeats this. A missing
+    object below the log start is not a finding: objects are deleted before the cursor moves, and the broker may have
+    stopped in between.
     """
     place = (manifest.topic_id, manifest.partition)
     listed = {info.key: info.size for info in listing}
@@ -250,7 +251,7 @@ def audit_footer(key: SegmentKey, entry: RemoteSegment, footer: SegmentFooter) -
 
 
 def audit_chunks(key: SegmentKey, footer: SegmentFooter, crcs: Sequence[int]) -> list[Finding]:
-    """`crcs`: the CRC32C of every chunk as read now."""
+    """Compare the CRC32C of every chunk (`crcs`, as read now) with the footer."""
     findings: list[Finding] = []
     for index, (found, written) in enumerate(zip(crcs, footer.chunk_crcs, strict=True)):
         if found != written:
@@ -284,15 +285,15 @@ def audit_scan(key: SegmentKey, footer: SegmentFooter, scan: Scan) -> list[Findi
 
 
 def rootless(findings: Iterable[Finding]) -> list[Finding]:
-    """The finding that a partition has segments but no root to name them. Without segments there is no finding, because
-    the topic is being created or deleted."""
+    """The finding that a partition has segments but no root. There is no finding without segments, because the topic is
+    being created or deleted."""
     if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
         return []
     return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]
 
 
 def partitions_in(keys: Iterable[str]) -> Collection[tuple[UUID, int]]:
-    """(topic id, partition) of every key of a listing that belongs to one, sorted."""
+    """The partitions (topic id, index) to which keys of a listing belong, sorted."""
     found: set[tuple[UUID, int]] = set()
     for text in keys:
         key = parse_key(text)

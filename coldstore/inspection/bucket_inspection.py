@@ -1,8 +1,8 @@
 """Inspection of a bucket, with or without a running broker: the I/O around `audit`.
 
 The order of reads makes the results safe. For gc the listing is read first, root and pages after it (C2). For verify,
-damage that a live broker's commit may have caused counts only if a newer root shows it too. Only `delete` changes the
-bucket: it deletes a plan's deletable objects.
+damage is read again: a commit of a running broker may look like damage. Only `delete` changes the bucket: it deletes a
+plan's deletable objects.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 from seams.loop.workers import Lane, Workers
 
-_VERIFY_TRIES: Final = 3  # roots read until two in a row agree, while a broker commits
+_VERIFY_TRIES: Final = 3  # views read until two in a row are equal, while a broker commits
 _DELETE_AT_ONCE: Final = 1000
-_DIFFERENCES_MAX: Final = 100  # of one object
-_GC_PIECE: Final = 10_000  # listed objects judged at once: ten LISTs, a few MB
+_DIFFERENCES_MAX: Final = 100  # reported for one object
+_GC_PIECE: Final = 10_000  # listed objects in one piece: ten LISTs, a few MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,12 @@ class BucketInspector:
         self._workers = workers
 
     async def partitions(self) -> Sequence[tuple[UUID, int]]:
-        """(topic id, partition) of everything below `topics/`, sorted, with or without root: one listing."""
+        """The partitions (topic id, index) of all keys below `topics/`, sorted, also those without a root. This takes
+        one listing."""
         return list(partitions_in([info.key async for info in self._store.list(TOPICS_PREFIX)]))
 
     async def view(self, topic_id: UUID, partition: int) -> PartitionView | None:
-        """The partition as root and pages are now; None if it has no root.
+        """The partition's current root and pages; None if it has no root.
 
         Raises Corrupt, NewerFormat, ObjectMissing (a page is gone), StoreError."""
         for attempt in range(_VERIFY_TRIES):
@@ -89,17 +90,17 @@ class BucketInspector:
             try:
                 live = (await reader.segments(manifest, 0, manifest.remote_end_offset)).segments
                 return PartitionView(manifest, live, await reader.page_sizes(manifest))
-            except ObjectMissing:  # a page replaced while it was read: a new root names another one
+            except ObjectMissing:  # the page was replaced meanwhile: a new root names another one
                 if attempt + 1 == _VERIFY_TRIES:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     async def plan_gc(self, topic_id: UUID, partition: int, *, piece_deadline_s: float | None = None) -> GcPlan:
-        """Listed objects that neither root nor pages, read after the listing, name. Errors: as `view`; TimeoutError for
-        a piece.
+        """The plan for listed objects that root and pages, read after the listing, do not name. Raises the errors of
+        `view`, and TimeoutError if a piece takes too long.
 
-        The listing is judged in pieces, each by a root read after it: an object that is unnamed at that read cannot be
-        named later, and memory does not grow with the partition."""
+        The listing is processed in pieces, so memory does not grow with the partition. For each piece the root is read
+        again: an object that this root does not name cannot be named later."""
         reader = ManifestReader(self._store, topic_id, partition, workers=self._workers)
         listing = self._store.list(partition_prefix(topic_id, partition))
         plan = GcPlan((), (), ())
@@ -111,7 +112,7 @@ class BucketInspector:
                 plan += await self._workers.run(gc_plan, piece, await self._named(reader, piece))
 
     async def _named(self, reader: ManifestReader, piece: Sequence[ObjectInfo]) -> NamedKeys | None:
-        """The objects of `piece` that the current root names; None without a root."""
+        """The keys that the current root names in the range of `piece`; None without a root."""
         bases, has_pages = await self._workers.run(_places, piece)
         for attempt in range(_VERIFY_TRIES):
             manifest = await reader.load()
@@ -121,14 +122,14 @@ class BucketInspector:
                 live = (await reader.segments(manifest, min(bases), max(bases) + 1)).segments if bases else ()
                 pages = await reader.page_sizes(manifest) if has_pages else {}
                 return await self._workers.run(named_by, manifest, live, pages)
-            except ObjectMissing:  # a page replaced while it was read: a new root names another one
+            except ObjectMissing:  # the page was replaced meanwhile: a new root names another one
                 if attempt + 1 == _VERIFY_TRIES:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     async def delete(self, plan: GcPlan, may_send: Callable[[], None] = lambda: None) -> int:
-        """Delete the plan's deletable objects; returns how many. A store may report a deletion falsely; only a new
-        listing proves it. `may_send` is called before each request."""
+        """Delete the plan's deletable objects. Returns their number. A store may falsely report success; only a new
+        listing proves a deletion. `may_send` is called before each request."""
         keys = [info.key for info in plan.deletable]
         for at in range(0, len(keys), _DELETE_AT_ONCE):
             may_send()
@@ -136,9 +137,10 @@ class BucketInspector:
         return len(keys)
 
     async def verify(self, topic_id: UUID, partition: int, *, deep: bool = False) -> list[Finding]:
-        """All findings of one partition; `deep` reads every byte. Damage counts only if a newer root shows it too.
+        """All findings of one partition. With `deep` every byte is read. Damage in the manifest is read again before it
+        is reported.
 
-        Raises NewerFormat (unreadable by this program is not damaged), StoreError."""
+        Raises NewerFormat (an unknown format is not damage), StoreError."""
         try:
             view, plan, findings = await self._compare(topic_id, partition)
             for _ in range(_VERIFY_TRIES - 1):
@@ -158,13 +160,13 @@ class BucketInspector:
         known = {finding.key for finding in findings if finding.kind.is_damage}
         for segment in view.live:
             key = view.key(segment)
-            # An object below the log start is not read any more and may be deleted at any moment.
+            # Objects below the log start are not checked, because they may be deleted at any moment.
             if str(key) not in known and segment.end_offset > view.manifest.log_start_offset:
                 findings += await self._verify_segment(key, segment, deep=deep)
         return await self._without_expired(topic_id, partition, findings)
 
     async def _compare(self, topic_id: UUID, partition: int) -> tuple[PartitionView | None, GcPlan, list[Finding]]:
-        """A version of the partition, its unnamed objects, and findings."""
+        """One view of the partition, its unnamed objects, and the findings."""
         listing = await self._list(topic_id, partition)
         view = await self.view(topic_id, partition)
         if view is None:
@@ -174,7 +176,7 @@ class BucketInspector:
         return view, gc_plan(listing, view.named), findings
 
     async def _without_expired(self, topic_id: UUID, partition: int, findings: list[Finding]) -> list[Finding]:
-        """Drop damage of objects that are no longer named: they expired while they were read."""
+        """Drop the damage of objects that are not named any more, because they expired during the check."""
         if not any(finding.kind.is_damage and finding.key is not None for finding in findings):
             return findings
         view = await self.view(topic_id, partition)
@@ -194,8 +196,7 @@ class BucketInspector:
         return findings + (await self._read_all(key, footer) if deep else [])
 
     async def _read_all(self, key: SegmentKey, footer: SegmentFooter) -> list[Finding]:
-        """Check the CRC of every chunk and batch, and leader epochs, as the copy did; and section 7 against the
-        markers."""
+        """Check the CRC of every chunk and batch, the leader epochs, and section 7 against the markers."""
         said = footer.statistics
         scanner = SegmentScanner(
             said.base_offset, footer.log_bytes, lineage=footer.lineage, chunk_bytes=footer.chunk_bytes
@@ -207,7 +208,7 @@ class BucketInspector:
                 await self._workers.run(markers.feed, data, lane=Lane.COLD_READ)
             scan = scanner.finish(said.end_offset)
         except Corrupt as broken:
-            # The scan ends at the first bad batch; chunk CRCs show further damage.
+            # The scan ended at the first bad batch. The CRCs of chunks show further damage.
             crcs = [await self._chunk_crc(key, footer, index) for index in range(len(footer.chunk_crcs))]
             found = audit_chunks(key, footer, crcs)
             return found or [Finding(FindingKind.DAMAGED, str(key), scanner.next_offset, str(broken))]
@@ -221,7 +222,7 @@ class BucketInspector:
         )
 
     async def log_bytes(self, key: SegmentKey, footer: SegmentFooter) -> AsyncIterator[bytes]:
-        """The object's log bytes, a chunk at a time, unchecked."""
+        """The object's log bytes by chunks, unchecked."""
         for index in range(len(footer.chunk_crcs)):
             chunk = chunk_ref(footer, key, index)
             yield (await get_range(self._store, str(key), chunk.position, chunk.length)).data
@@ -244,7 +245,7 @@ def _places(piece: Sequence[ObjectInfo]) -> tuple[list[int], bool]:
 
 
 async def _first(listing: AsyncIterator[ObjectInfo], count: int) -> AsyncIterator[ObjectInfo]:
-    """The next `count` of a listing, fewer at its end."""
+    """The next `count` objects of a listing; fewer at its end."""
     while count and (info := await anext(listing, None)) is not None:
         count -= 1
         yield info

@@ -1,7 +1,8 @@
-"""Compares a footer's section 7 with the markers in the object's bytes, without the bucket.
+"""Compares a footer's section 7 with the markers in the object's bytes. Pure.
 
-A reader of committed records hides exactly the transactions that section 7 lists as aborted. A missing entry thus shows
-aborted records, and a wrong entry hides committed ones. Only markers within the object can be compared.
+A reader of committed records hides exactly the transactions that section 7 lists as aborted. If an entry is missing,
+readers get aborted records. If an entry is wrong, committed records are hidden. Only markers within the object can be
+compared.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from logformat.transaction_marker import marker_of, may_be_marker
 
 
 class MarkerWalk:
-    """Call `feed` with the object's log bytes in order, in pieces of any size, after their batches were checked. Then
-    call `differences`.
+    """Collects the markers of one object. The caller passes the checked log bytes to `feed`, in order and in pieces of
+    any size, and then calls `differences`.
     """
 
     def __init__(self) -> None:
         self._carry = bytearray()
-        self._opened: set[int] = set()  # producers with records here and no marker yet
-        self._markers: dict[tuple[int, int], bool] = {}  # (producer id, offset): whether it commits
+        self._opened: set[int] = set()  # producers with records and without a marker so far
+        self._markers: dict[tuple[int, int], bool] = {}  # by producer id and offset: whether the marker commits
         self._aborting: set[tuple[int, int]] = set()  # markers that abort records of this object
 
     def feed(self, piece: Buffer) -> None:
-        """Raises Corrupt for a marker that cannot be read."""
+        """Process the next bytes. Raises Corrupt for a marker that cannot be parsed."""
         self._carry += piece
         data, end = bytes(self._carry), 0
         for position, header in walk(data):

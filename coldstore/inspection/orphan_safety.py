@@ -1,7 +1,7 @@
-"""Protects orphans from deletion that may be the only copies of records.
+"""Protects an orphan from deletion if it may be the only copy of some records.
 
-It reads the footers of orphans and writes nothing. The caller's `Holds` tells whether a log (or the manifest if there
-is no log) holds records. An object is kept if this is not proved, or the object cannot be read.
+It reads the footers of orphans and writes nothing. The caller's `Holds` tells whether a log (or, without a log, the
+manifest) holds records. An object is kept if this is not proved, or if the object cannot be read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ longer needed."""
 async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, deadline_s: float | None = None) -> GcPlan:
     """Move objects to `kept` unless `holds` confirms that all their records exist elsewhere.
 
-    A segment's footer gives its end (a request each, in `deadline_s`). A segment whose first record is not held is kept
-    without a request. A segment that cannot be read is kept. Raises StoreError, TimeoutError."""
+    The end of a segment is read from its footer, by one request within `deadline_s`. A segment whose first record is
+    not held is kept without a request. A segment that cannot be read is kept. Raises StoreError, TimeoutError."""
     deletable: list[ObjectInfo] = []
     kept: list[ObjectInfo] = []
     for info in plan.deletable:
@@ -51,11 +51,11 @@ async def keep_only_copies(store: ReadStore, plan: GcPlan, holds: Holds, *, dead
 async def keep_by_manifest(
     store: ReadStore, topic_id: UUID, partition: int, plan: GcPlan, workers: Workers | None = None
 ) -> GcPlan:
-    """`keep_only_copies` without a log: the current manifest gives the offsets that the bucket holds, and its last
-    segment's footer the leader epochs that wrote them. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
+    """Like `keep_only_copies`, without a log. The current manifest gives the offsets that the bucket holds. The footer
+    of its last segment gives their leader epochs. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
     StoreError.
 
-    Without `workers` it uses no event loop except that of `store`.
+    Without `workers`, only `store` uses an event loop.
     """
     if not plan.deletable:
         return plan
@@ -89,7 +89,7 @@ async def _is_held(store: ReadStore, key: SegmentKey | PageKey | SnapshotKey, si
         return False
     try:
         footer = await fetch_footer(store, key, size)
-    except Corrupt:  # or of a newer format
+    except Corrupt:  # also NewerFormat
         return False
     return holds(key.epoch, footer.statistics.end_offset)
 

@@ -2,9 +2,9 @@
 formatted.
 
 A refusal names the broken condition. An unavailable or busy store is not refused: StoreUnavailable and AccessRefused
-are raised unchanged. The results decide how copies are verified, because some stores accept any checksum (C12). Some
-stores pass every sequential test but let every racing writer win; `race` detects them (C23). Everything is written
-below `.probe/<uuid>/` and deleted afterwards.
+are raised unchanged. The result decides how copies are verified, because some stores accept any checksum (C12). Some
+stores pass every sequential test but let every racing writer win. `race` detects them (C23). All objects are written
+below `.probe/<uuid>/` and deleted at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seams.rng import Rng
 PREFIX = ".probe"
 RACE_WRITERS = 8
 RACE_ROUNDS = 10
-_SEGMENT_BYTES = 512 << 10  # larger than the objects for which a directory bucket computes the CRC32C itself
+_SEGMENT_BYTES = 512 << 10  # above the size up to which a directory bucket computes the CRC32C itself
 _RACE_BYTES = 16 << 10
 
 _PROVIDERS = (
@@ -51,11 +51,12 @@ _PROVIDERS = (
 
 
 class StoreRefused(InvalidRequest):
-    """The store breaks a condition whose failure would lose data: use another store, or a newer version of it."""
+    """The store breaks a condition, so data could be lost. The remedy is another store, or a newer version of this
+    one."""
 
 
 class StoreCondition(Enum):
-    """A probed condition; the value is its printed form."""
+    """A probed condition. The value is its printed form."""
 
     CREATE = "If-None-Match creates"
     CREATE_ONCE = "If-None-Match refuses a second create"
@@ -71,8 +72,8 @@ class StoreCondition(Enum):
     TRAILER = "a CRC32C may come behind the bytes"
 
 
-# Without the first condition, copies are read back completely; without the second, a segment is read twice for its
-# upload. Any other failed condition refuses the store.
+# If CHECKSUM fails, copies are read back completely. If TRAILER fails, a segment is read twice for its upload. If any
+# other condition fails, the store is refused.
 OPTIONAL = frozenset({StoreCondition.CHECKSUM, StoreCondition.TRAILER})
 
 
@@ -85,7 +86,7 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeFinding:
-    """One condition; `detail`: the observation if it failed."""
+    """The result for one condition. `detail`: the observation if it failed."""
 
     condition: StoreCondition
     passed: bool
@@ -94,7 +95,7 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """Result of the probe. `takes_trailers`: a segment may be checked while it is sent."""
+    """Result of the probe. `takes_trailers`: the store accepts a checksum after the bytes."""
 
     url: str
     provider: str
@@ -110,7 +111,7 @@ class ProbeReport:
         return all(finding.passed or finding.condition in OPTIONAL for finding in self.findings)
 
     def require(self) -> None:
-        """Raises StoreRefused unless passed."""
+        """Raise StoreRefused unless the store passed."""
         failed = [f for f in self.findings if not f.passed and f.condition not in OPTIONAL]
         if failed:
             why = "; ".join(f"{f.condition.value}: {f.detail}" for f in failed)
@@ -119,7 +120,7 @@ class ProbeReport:
 
 @dataclass(frozen=True, slots=True)
 class RaceReport:
-    """Winners of each round; each must be 1."""
+    """The number of winners of each round, which must be 1."""
 
     url: str
     winners: tuple[int, ...]
@@ -129,7 +130,7 @@ class RaceReport:
         return all(count == 1 for count in self.winners)
 
     def require(self) -> None:
-        """Raises StoreRefused unless every round had one winner."""
+        """Raise StoreRefused unless every round had one winner."""
         if not self.passed:
             raise StoreRefused(
                 f"{provider_of(self.url)} at {self.url} loses races: {RACE_WRITERS} conditional writers had "
@@ -170,8 +171,8 @@ async def probe(
 async def race(
     store: ObjectStore, rng: Rng, refused: Callable[[StoreUnavailable], None] = lambda _: None
 ) -> RaceReport:
-    """Let `RACE_WRITERS` create, then replace, the same key at once, `RACE_ROUNDS` rounds in all. `refused`: as in
-    `probe`."""
+    """Let `RACE_WRITERS` writers write one key at once, in `RACE_ROUNDS` rounds: in turn they create it and replace it.
+    `refused`: as in `probe`."""
     store = RetryingStore(store, refused)
     base = f"{PREFIX}/{rng.uuid()}"
     winners: list[int] = []
@@ -189,14 +190,15 @@ async def race(
 
 
 async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) -> tuple[int, str]:
-    """Number of winners, and the ETag now. A writer whose answer was lost counts if its bytes are stored."""
+    """The number of winners, and the current ETag. A writer whose answer was lost counts as a winner if its bytes are
+    stored."""
     async for _ in tries():
         bodies = [rng.uuid().bytes * (_RACE_BYTES // 16) for _ in range(RACE_WRITERS)]
         answers = await asyncio.gather(*(_attempt(store, key, body, etag) for body in bodies))
         found = await _content(store, key)
         won = [body for body, answer in zip(bodies, answers, strict=True) if answer is not None]
         if found is not None and (won or found[0] in bodies):
-            # A winner whose bytes are gone was overwritten by a writer that got a refusal: two won.
+            # A winner whose bytes are gone was overwritten by another winner.
             lost = sum(1 for body in won if body != found[0])
             return lost + 1, found[1]
     raise StoreUnavailable(f"{store.url}: no writer of a race got through; try again when the store answers")
@@ -218,7 +220,7 @@ async def _content(store: ObjectStore, key: str) -> tuple[bytes, str] | None:
 
 
 class _Probe:
-    """One run: its written objects and findings so far."""
+    """One run of the probe: the written objects, and the findings so far."""
 
     def __init__(self, store: ObjectStore, base: str) -> None:
         self._store = store
@@ -234,7 +236,7 @@ class _Probe:
         return problem is None
 
     async def roots(self) -> bool:
-        """Conditional writes; False if the store supports none, which ends the probe."""
+        """Check conditional writes. Returns False if the store does not support them, which ends the probe."""
         first, problem = await self._written(self._root, b"first", None)
         if not self._found(StoreCondition.CREATE, problem):
             return False
@@ -251,7 +253,7 @@ class _Probe:
         return True
 
     async def segments(self) -> None:
-        """Objects, ranges, checksums."""
+        """Check objects, ranges and checksums."""
         data = bytes(range(256)) * (_SEGMENT_BYTES // 256)
         info = await self._store.put_segment(self._segment, _upload(data, crc32c(data)))
         self._found(StoreCondition.RANGE, await _same(lambda: self._bytes(10_000, 4096), data[10_000:14_096]))
@@ -270,7 +272,8 @@ class _Probe:
         self._found(StoreCondition.TRAILER, await self._trailer_taken(data))
 
     async def _trailer_taken(self, data: bytes) -> str | None:
-        """The fault of a trailing checksum, after which a leading one is used."""
+        """Why a checksum after the bytes cannot be used; None if it can. Without it, checksums are sent before the
+        bytes."""
         try:
             await self._store.put_segment(self._trailed, _trailed(data, crc32c(data)))
             got = await self._store.get(self._trailed)
@@ -290,7 +293,7 @@ class _Probe:
         return "a wrong one was stored as if it were right"
 
     async def deletion(self) -> None:
-        """Listings and deletions."""
+        """Check listings and deletions."""
         base = self._root.rpartition("/")[0] + "/"
         expected = {self._root: 5, self._segment: _SEGMENT_BYTES}
         found = {info.key: info.size async for info in self._store.list(base) if info.key in expected}
@@ -304,7 +307,8 @@ class _Probe:
         return (await self._store.get(self._segment, start, length)).data
 
     async def _written(self, key: str, data: bytes, etag: str | None) -> tuple[str, str | None]:
-        """A write that must succeed. Returns its ETag, or the fault. Raises StoreAway if no try got an answer."""
+        """Do a write that must succeed. Returns its ETag, and the fault or None. Raises StoreAway if no attempt got an
+        answer."""
         problem: StoreError | InvalidRequest | None = None
         async for _ in tries():
             try:
@@ -314,16 +318,16 @@ class _Probe:
             else:
                 got = await self._store.get(key)
                 return new, None if got.data == data and got.etag == new else "read back as something else"
-            found = await _content(self._store, key)  # raises if the store does not answer
+            found = await _content(self._store, key)  # raises an error if the store does not answer
             if found is not None and found[0] == data:
-                return found[1], None  # the answer was lost
+                return found[1], None  # the write succeeded, and its answer was lost
         if isinstance(problem, StoreAway):
             raise problem
         return "", str(problem)
 
     async def _refused(self, key: str, data: bytes, etag: str | None, before: bytes | None) -> str | None:
-        """A write that must be refused and change nothing. Returns the fault. Any error counts as a refusal, because
-        losers may get a 500. Raises StoreAway if no answer arrived."""
+        """Do a write that must be refused and change nothing. Returns the fault, or None. Any error counts as a
+        refusal, because losers may get a 500. Raises StoreAway if no answer arrived."""
         away: StoreAway | None = None
         async for _ in tries():
             try:

@@ -1,9 +1,9 @@
 """Manifest: the list of one partition's objects in the cold tier, and its edits. Pure (docs/formats/manifest.md).
 
 Every manifest that `check` passes, and the result of every edit, has these properties:
-- Segments tile `[first live base, remote_end_offset)` without overlap, and without a hole at or above the log start.
+- Segments cover `[first live base, remote_end_offset)` without overlap, and without a hole at or above the log start.
 - `added − removed = live` for bytes, records and segments; `live_hash` is the sum of the live entries' hashes (C13).
-- Log start and deletion cursor never fall; the remote end falls only by `withdraw`. Edits are idempotent by ids and
+- Log start and deletion cursor never fall. The remote end falls only by `withdraw`. Edits are idempotent by ids and
   offsets, because a commit of unknown outcome is repeated (C29).
 """
 
@@ -52,18 +52,18 @@ _TIERED: Final = "remote.storage.enable"
 
 
 class EditRefused(InvalidRequest):
-    """The manifest does not have the state that the edit needs: read it again and decide again."""
+    """The manifest does not have the state that the edit needs. The caller reads it again and decides again."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a partition's root.
 
     `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
-    deleted; entries at or below it are dead, even if an immutable page lists them. `remote_end_offset`: exclusive end
-    of the held offsets. `reserved_end_offset`: offsets below it may have been assigned. `pages`: level 1 first, then
-    level 0, by offset; `tail`: the newest segments, by offset. `clean_end_offset`: compaction has removed every record
-    below it that a later record below it supersedes. `replaced`: objects that compaction replaced and that are not
-    deleted yet. The module `replacement` edits `clean_end_offset` and `replaced`.
+    deleted. Entries that end at or below it are dead, even if an immutable page lists them. `remote_end_offset`:
+    exclusive end of the offsets in the cold tier. `reserved_end_offset`: offsets below it may have been assigned.
+    `pages`: level 1 first, then level 0, by offset. `tail`: the newest segments, by offset. `clean_end_offset`: below
+    it compaction has removed every record that a later record below it supersedes. `replaced`: objects that compaction
+    replaced and that are not deleted yet. The module `replacement` edits `clean_end_offset` and `replaced`.
     """
 
     topic_id: UUID
@@ -96,13 +96,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Greatest timestamp it holds (expired parts of a page may still count); −1 if none."""
+        """Greatest timestamp in the cold tier; −1 if it is empty. Expired segments of a live page count too."""
         newest = [page.max_timestamp_ms for page in self.pages] + [segment.max_timestamp_ms for segment in self.tail]
         return max(newest, default=-1)
 
     @property
     def bucket_end_offset(self) -> int:
-        """End offset of a log that is restored only from the bucket. The reserved end may be higher."""
+        """End offset of a log that is restored from the bucket alone. The reserved end may be higher."""
         return max(self.remote_end_offset, self.log_start_offset, self.snapshot.end_offset if self.snapshot else 0)
 
     def was_replaced(self, uuid: UUID) -> bool:
@@ -110,13 +110,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return any(each.uuid == uuid for each in self.replaced)
 
     def tail_index(self, offset: int) -> int:
-        """Index in `tail` of the first segment that ends above `offset`; its length if none does."""
+        """Index in `tail` of the first segment that ends above `offset`; the length of `tail` if there is none."""
         return bisect_right(self.tail, offset, key=lambda segment: segment.end_offset)
 
     # ── edits ────────────────────────────────────────────────────────────────────────────────────────────────────
     def claim(self, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-        """The first edit of an epoch. `switch_off` handles configs that switch tiering off. Raises Fenced if the
-        manifest has a higher epoch."""
+        """The first edit of an epoch. If `configs` switch tiering off, only `switch_off` records that. Raises Fenced if
+        the manifest has a higher epoch."""
         if epoch < self.leader_epoch:
             raise Fenced(f"{self._name}: manifest is of epoch {self.leader_epoch}, ours is {epoch}; stop tiering it")
         said = self.configs if self.is_switched_off_by(configs) else configs
@@ -126,19 +126,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, topic=topic, configs=configs)
 
     def is_switched_off_by(self, configs: Mapping[str, str]) -> bool:
-        """Whether these configs switch tiering off, and this root does not record that yet."""
+        """Whether these configs switch tiering off and this root does not record that yet."""
         return _is_off(configs) and not _is_off(self.configs)
 
     def switch_off(self, topic: str, configs: dict[str, str], local_start: int) -> Manifest:
-        """Tiering was switched off: the log start moves to the leader's local start (KIP-950). The root records this,
-        so it happens once per switch, because a later leader may have less on its disk (ADR 26)."""
+        """Tiering was switched off: the log start moves to the leader's local start (KIP-950). The root records the
+        switch, so the log start moves only once. A later leader may have less on its disk (ADR 26)."""
         if not self.is_switched_off_by(configs):
             return self
         return self.set_topic(topic, configs).set_log_start(local_start)
 
     def add(self, segment: RemoteSegment) -> Manifest:
-        """Add a segment at the remote end; a repetition changes nothing. It may begin above the remote end only if all
-        skipped offsets are below the log start."""
+        """Add a segment at the remote end. A repetition changes nothing. The segment may begin above the remote end
+        only if all skipped offsets are below the log start."""
         if any(known.uuid == segment.uuid for known in self.tail):
             return self
         check_segment(segment)
@@ -172,18 +172,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self if offset <= self.log_start_offset else replace(self, log_start_offset=offset)
 
     def set_rewritten_start(self, offset: int) -> Manifest:
-        """As `set_log_start`, for an internal topic that is rewritten from `offset` on. A snapshot must cover
-        everything below `offset`, because after the loss of all disks the log begins with the snapshot.
+        """Set the log start of an internal topic that is rewritten from `offset` on. A snapshot must cover all records
+        below `offset`, because after the loss of all disks the log begins with the snapshot.
         """
         if offset > self.log_start_offset and (self.snapshot is None or offset > self.snapshot.end_offset):
             raise EditRefused(f"{self._name}: no snapshot reaches offset {offset}, where the log is to start")
         return self.set_log_start(offset)
 
     def expire(self, removed: Sequence[RemoteSegment]) -> Manifest:
-        """The objects of `removed`, the oldest live ones, were deleted: advance the cursor past them.
+        """Advance the deletion cursor past `removed`, the oldest live segments, whose objects were deleted.
 
-        All end at or below the log start. Those below the cursor are skipped, so repeating changes nothing. Entries of
-        the tail are compared one by one; the caller has checked those of pages."""
+        All end at or below the log start. Segments below the cursor are skipped, so a repetition changes nothing.
+        Entries of the tail are compared one by one. The caller has checked the entries of pages."""
         fresh = [segment for segment in removed if segment.end_offset > self.deletion_cursor]
         if not fresh:
             return self
@@ -213,12 +213,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def withdraw(self, live: Sequence[RemoteSegment]) -> Manifest:
-        """Remove all segments: tiering was switched off, and the local log holds everything from the log start on.
+        """Remove all segments: tiering was switched off, and the local log holds all records from the log start on.
 
-        `live` are all live segments, as the caller read them; their objects may be deleted after the grace of readers
-        of older roots. The remote end falls to the base of the segment that holds the log start, where a copy can begin
-        if tiering is switched on again; the log start itself may be inside a batch. Repeating changes nothing. Raises
-        EditRefused if `live` does not match the books, e.g. after a copy."""
+        `live` has all live segments, as the caller read them. Their objects may be deleted after the grace for readers
+        of older roots. The remote end falls to the base of the segment that holds the log start. A copy can begin there
+        if tiering is switched on again. It may not be able to begin at the log start, which may be inside a batch. A
+        repetition changes nothing. Raises EditRefused if `live` does not match the totals, e.g. after a copy."""
         if self.live.segments == 0:
             return self
         if totals_of(live) != self.live or hash_of(live) != self.live_hash:
@@ -239,8 +239,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _check_oldest(self, fresh: Sequence[RemoteSegment]) -> None:
-        """`fresh` begins at the first live segment, without overlap. Equal sums then prove that no segment is
-        missing."""
+        """Check that the segments in `fresh` are above the cursor and do not overlap. Equal sums then prove that no
+        segment is missing."""
         end = self.deletion_cursor
         for segment in fresh:
             if segment.base_offset < end:
@@ -248,7 +248,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             end = segment.end_offset
 
     def _check_whole_pages(self, fresh: Sequence[RemoteSegment], cursor: int) -> None:
-        """Check that the sums of a page that expires as a whole match those of its segments."""
+        """Check each page that expires completely: its sums must match those of its segments."""
         for page in self.pages:
             if self.deletion_cursor <= page.first_offset and page.end_offset <= cursor:
                 inside = [s for s in fresh if page.first_offset <= s.base_offset < page.end_offset]
@@ -256,14 +256,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                     raise EditRefused(f"{self._name}: the expired entries are not those of page {page.uuid}")
 
     def reserve(self, end: int) -> Manifest:
-        """Offsets below `end` may be assigned. A lower end changes nothing."""
+        """Reserve the offsets below `end`, so that they may be assigned. A lower end changes nothing."""
         _check_offset(end)
         return self if end <= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 
     def release_reservation(self, end: int) -> Manifest:
         """Lower the reservation to `end`, the log's end.
 
-        It stays at or above the end of the offsets in the bucket (`bucket_end_offset`), because otherwise offsets would
+        Raises EditRefused if `end` is not the end in the bucket (`bucket_end_offset`), because otherwise offsets could
         be assigned twice."""
         if end != self.bucket_end_offset:
             raise EditRefused(
@@ -282,7 +282,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, snapshot=pointer)
 
     def fold_tail(self, page: PagePointer, folded: Sequence[UUID], replaced: UUID | None) -> Manifest:
-        """Move the first segments of the tail (`folded`, in order) into `page`, which also holds all of `replaced`."""
+        """Move the first segments of the tail (`folded`, in order) into `page`. It also has all entries of the page
+        `replaced`."""
         moved = self.tail[: len(folded)]
         if [segment.uuid for segment in moved] != list(folded) or not moved:
             raise EditRefused(f"{self._name}: the tail changed while page {page.uuid} was written")
@@ -291,7 +292,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, pages=pages, tail=self.tail[len(moved) :])
 
     def fold_pages(self, page: PagePointer, folded: Sequence[UUID], replaced: UUID | None) -> Manifest:
-        """Move the first level-0 pointers (`folded`, in order) into `page` of level 1, with all of `replaced`."""
+        """Move the first level-0 pointers (`folded`, in order) into `page` of level 1. It also has all entries of the
+        page `replaced`."""
         first = sum(1 for pointer in self.pages if pointer.level)
         moved = self.pages[first : first + len(folded)]
         if [pointer.uuid for pointer in moved] != list(folded) or not moved:
@@ -310,7 +312,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         replaced: UUID | None,
         end: int,
     ) -> tuple[PagePointer, ...]:
-        """`pages[:end]` with `page` at its end, instead of `replaced` if given; the sums must match."""
+        """`pages[:end]` with `page` appended. If `replaced` is given, `page` takes its place. The sums must match."""
         before = self.pages[:end]
         first = ranges[0]
         if replaced is not None:
@@ -330,7 +332,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.topic}-{self.partition} ({self.topic_id})"
 
     def check(self) -> None:
-        """Raises Corrupt, with the broken rule, if edits cannot have made this manifest."""
+        """Raise Corrupt, with the broken rule, if edits cannot have made this manifest."""
         numbers = (self.log_start_offset, self.deletion_cursor, self.remote_end_offset, self.reserved_end_offset)
         if not all(0 <= n <= INT64_MAX for n in numbers) or not 0 <= self.partition <= INT32_MAX:
             raise Corrupt(f"manifest of {self._name}: offsets {numbers} or the partition are out of range")
@@ -392,5 +394,5 @@ def _check_offset(offset: int) -> None:
 
 
 def new_manifest(topic_id: UUID, partition: int, epoch: int, topic: str, configs: dict[str, str]) -> Manifest:
-    """An empty partition."""
+    """The manifest of an empty partition."""
     return Manifest(topic_id=topic_id, topic=topic, partition=partition, leader_epoch=epoch, configs=configs)

@@ -1,7 +1,7 @@
 """Entries of a manifest: segments, pages, snapshots, and sums over them.
 
-`check_*` bound a damaged or hostile entry (they raise Corrupt): its numbers are in range and in order, and no list in
-it is longer than `RANGES_MAX`.
+`check_*` raise Corrupt for a damaged or hostile entry. They check that its numbers are in range and in order, and that
+no list in it is longer than `RANGES_MAX`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from logformat.record_batch import INT32_MAX, INT64_MAX, NO_TIMESTAMP
 
 HASH_MODULUS: Final = 2**128
 ZERO_HASH: Final = "0" * 32
-RANGES_MAX: Final = 1024  # epochs, and gaps, of one segment: an entry must fit a root in every case
-GAPS_IN_ROOT_MAX: Final = 256  # the newest ranges; older ones stay in their segments' entries
-REPLACED_MAX: Final = 256  # replaced objects during the grace: about 20 KB of a root
+RANGES_MAX: Final = 1024  # epochs or gaps of one segment: an entry must always fit a root
+GAPS_IN_ROOT_MAX: Final = 256  # gaps in the root itself; older ones are only in their segments' entries
+REPLACED_MAX: Final = 256  # replaced objects in their grace: about 20 KB of a root
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One segment object: offsets `[base_offset, end_offset)`. `log_bytes` of batches, `object_bytes` with the footer.
+    """One segment object: offsets `[base_offset, end_offset)`. `log_bytes`: size of the batches. `object_bytes`: size
+    with the footer.
 
-    `leader_epoch`: the epoch of the writer, as in the object's key. `decided`: number of transactions that only the
-    object's footer lists (section 7), so a reader of committed records needs the footer (TX45). `epochs` are (epoch,
-    start offset) of the batches, the first start raised to the base. `gaps` are declared gaps, `[first, end)` (design
-    6).
+    `leader_epoch`: the epoch of the writer, as in the object's key. `decided`: number of transactions in section 7 of
+    the object's footer. If it is above 0, a reader of committed records needs the footer (TX45). `epochs`: (epoch,
+    start offset) of the batches; the first start is raised to the base. `gaps` are declared gaps, `[first, end)`
+    (design 6).
     """
 
     uuid: UUID
@@ -51,13 +52,15 @@ class RemoteSegment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         return SegmentKey(topic_id, partition, self.base_offset, self.leader_epoch, self.uuid)
 
     def identity_hash(self) -> int:
-        """A 128-bit hash that differs from that of any other object, even of the same size and range."""
+        """A 128-bit hash of the object's identity. Two objects have different hashes, even if they have the same size
+        and range."""
         text = f"{self.uuid} {self.base_offset} {self.end_offset} {self.leader_epoch} {self.object_bytes} {self.crc32c}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 class PagePointer(msgspec.Struct, frozen=True, kw_only=True):
-    """An immutable page. Level 0 holds segments, level 1 pointers to pages of level 0; `entries` of either.
+    """A pointer to an immutable page. A page of level 0 has segments, a page of level 1 has pointers to pages of level
+    0. `entries`: their number.
 
     Sums and ranges are over all segments below it, expired ones included. `length` and `crc32c` are those of the
     object.
@@ -85,7 +88,7 @@ class PagePointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
-    """The live state of an internal topic after every offset below `end_offset`."""
+    """A pointer to the live state of an internal topic after all offsets below `end_offset`."""
 
     uuid: UUID
     epoch: int
@@ -98,7 +101,7 @@ class SnapshotPointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplacedObject(msgspec.Struct, frozen=True, array_like=True):
-    """A segment object that compaction replaced at `since_ms` (wall clock): readers of older roots may still want it.
+    """A segment object that compaction replaced at `since_ms` (wall clock). Readers of older roots may still need it.
 
     Base offset and epoch are those of its key."""
 
@@ -113,7 +116,7 @@ class ReplacedObject(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over segments: one side of the double entry."""
+    """Sums over segments. A manifest has three of them: added, removed and live."""
 
     log_bytes: int = 0
     object_bytes: int = 0
@@ -151,7 +154,7 @@ def totals_of(segments: Sequence[RemoteSegment]) -> Totals:
 
 
 def hash_of(segments: Sequence[RemoteSegment]) -> str:
-    """Independent of order: the sum of the entries' hashes modulo 2^128, 32 hex digits."""
+    """The sum of the entries' hashes modulo 2^128, as 32 hex digits. It does not depend on their order."""
     return f"{sum(s.identity_hash() for s in segments) % HASH_MODULUS:032x}"
 
 
@@ -165,7 +168,7 @@ def totals_of_pages(pages: Sequence[PagePointer]) -> Totals:
 
 
 def join_gaps(known: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """`known` and the later `more`, adjacent ones joined."""
+    """The gaps of `known` and the later `more`, with adjacent gaps joined."""
     joined = list(known)
     for first, end in more:
         if joined and joined[-1][1] == first:
@@ -176,7 +179,7 @@ def join_gaps(known: tuple[tuple[int, int], ...], more: tuple[tuple[int, int], .
 
 
 def check_segment(segment: RemoteSegment) -> None:
-    """Raises Corrupt unless the entry describes a possible segment object."""
+    """Raise Corrupt unless the entry describes a possible segment object."""
     name = f"segment {segment.uuid}"
     if not 0 <= segment.base_offset < segment.end_offset <= INT64_MAX or not 0 <= segment.leader_epoch <= INT32_MAX:
         raise Corrupt(f"{name}: offsets [{segment.base_offset}, {segment.end_offset}) or epoch out of range")
@@ -193,7 +196,7 @@ def check_segment(segment: RemoteSegment) -> None:
 
 
 def check_replaced(replaced: Sequence[ReplacedObject], name: str) -> None:
-    """Raises Corrupt unless the list of replaced objects is a possible one."""
+    """Raise Corrupt unless the list of replaced objects is possible."""
     if len(replaced) > REPLACED_MAX or len({each.uuid for each in replaced}) != len(replaced):
         raise Corrupt(f"{name}: {len(replaced)} replaced objects are too many, or one is listed twice")
     for each in replaced:
@@ -214,7 +217,7 @@ def _check_epochs(segment: RemoteSegment) -> None:
 
 
 def check_ranges(ranges: Sequence[tuple[int, int]], first: int, end: int, name: str) -> None:
-    """Raises Corrupt unless `ranges` are non-empty, in order, without overlap, within `[first, end)`."""
+    """Raise Corrupt unless `ranges` are non-empty, in order, without overlap, within `[first, end)`."""
     if len(ranges) > RANGES_MAX:
         raise Corrupt(f"{name}: {len(ranges)} ranges, {RANGES_MAX} are allowed")
     at = first
@@ -225,7 +228,7 @@ def check_ranges(ranges: Sequence[tuple[int, int]], first: int, end: int, name: 
 
 
 def check_page(page: PagePointer) -> None:
-    """Raises Corrupt unless the pointer describes a possible page."""
+    """Raise Corrupt unless the pointer describes a possible page."""
     counts = (page.entries, page.segments, page.log_bytes, page.object_bytes, page.records, page.length)
     if page.level not in (0, 1) or not 0 <= page.first_offset < page.end_offset <= INT64_MAX or min(counts) < 0:
         raise Corrupt(f"page {page.uuid}: level {page.level}, [{page.first_offset}, {page.end_offset}), {counts}")

@@ -1,8 +1,9 @@
 """Selects the format of a manifest's root (docs/formats/manifest.md). Pure.
 
 A program of format 1 ignores `replaced`, `clean_end_offset` and an entry's `decided`, and would drop them from the root
-that it writes. Replaced objects would then be deleted before their grace, or never, and an entry would differ from its
-object. A root with one of these fields thus has format 2, which such a program refuses. It can read all other roots.
+that it writes. Replaced objects would then be deleted before the end of their grace, or never. An entry would differ
+from its object. A root with one of these fields thus has format 2, which such a program refuses. It can read all other
+roots.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Manifest pages: immutable Parquet files of entries that keep a root small (docs/formats/manifest.md).
 
-Level 0 holds segments, level 1 pointers to level-0 pages (C14). Every read checks a page against its pointer: length,
-CRC32C, order and range of the rows, and their sums. No memory is allocated for counts that exceed the pointer's.
-pyarrow is imported by the first call, because most partitions need no page. All calls block (a few ms for 4 096
-entries).
+A page of level 0 has segments, a page of level 1 has pointers to pages of level 0 (C14). Every read checks a page
+against its pointer: length, CRC32C, order and range of the rows, and their sums. A page with more rows than its pointer
+says is refused before memory is allocated for them. pyarrow is imported by the first call, because most partitions need
+no page. All calls block (a few ms for 4 096 entries).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE_ENTRIES_MAX: Final = 65_536
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _FORMAT_KEY: Final = b"thermocline.format_version"
 _LEVEL_KEY: Final = b"thermocline.level"
-_ROWS_AT_ONCE: Final = 256  # Python objects made from a table at a time
+_ROWS_AT_ONCE: Final = 256  # rows converted to Python objects at a time
 
 _DECIDED: Final = "decided"
 _POINTER_COLUMNS: Final = tuple(name for name in PagePointer.__struct_fields__)
@@ -47,28 +47,30 @@ class SegmentPage:
         return len(self._ends)
 
     def index(self, offset: int) -> int:
-        """Row of the first segment that ends above `offset`; the length if none does."""
+        """Row of the first segment that ends above `offset`; the number of rows if there is none."""
         return bisect_right(self._ends, offset)
 
     def rows(self, first: int = 0, end: int | None = None) -> Iterator[RemoteSegment]:
-        """Raises Corrupt for an impossible entry."""
+        """The segments of the rows `[first, end)`. Raises Corrupt for an impossible entry."""
         stop = len(self) if end is None else min(end, len(self))
         for at in range(first, stop, _ROWS_AT_ONCE):
             for row in self.table.slice(at, min(_ROWS_AT_ONCE, stop - at)).to_pylist():
                 yield _segment(row)
 
     def between(self, start: int, end: int) -> list[RemoteSegment]:
-        """The segments that end above `start` and begin below `end`: 15 µs each, so not on a loop."""
+        """The segments that end above `start` and begin below `end`. Each takes 15 µs, so this does not run on a
+        loop."""
         return list(takewhile(lambda segment: segment.base_offset < end, self.rows(self.index(start))))
 
     def find(self, offset: int) -> RemoteSegment | None:
-        """The segment that holds `offset`."""
+        """The segment that holds `offset`; None if there is none."""
         at = self.index(offset)
         found = next(self.rows(at, at + 1), None)
         return found if found is not None and found.base_offset <= offset else None
 
     def find_by_timestamp(self, timestamp_ms: int, from_offset: int) -> RemoteSegment | None:
-        """The first segment that ends above `from_offset` and holds a timestamp ≥ `timestamp_ms`."""
+        """The first segment that ends above `from_offset` and has a timestamp ≥ `timestamp_ms`; None if there is
+        none."""
         for at in range(self.index(from_offset), len(self)):
             if self._max_timestamps[at] >= timestamp_ms:
                 return next(self.rows(at, at + 1))
@@ -106,10 +108,10 @@ def _segment_schema() -> pa.Schema:
             pa.field("records", pa.int64(), False),
             pa.field("min_timestamp_ms", pa.int64(), False),
             pa.field("max_timestamp_ms", pa.int64(), False),
-            pa.field("crc32c", pa.int64(), False),  # unsigned 32 bits; engines without unsigned types read it too
+            pa.field("crc32c", pa.int64(), False),  # 32 bits; signed 64 for engines without unsigned types
             pa.field("epochs", pa.list_(pa.field("element", epoch, False)), False),
             pa.field("gaps", pa.list_(pa.field("element", gap, False)), False),
-            pa.field(_DECIDED, pa.int64(), False),  # a page whose segments have none lacks this column
+            pa.field(_DECIDED, pa.int64(), False),  # a page lacks this column if all its values are 0
         ]
     )
 
@@ -127,7 +129,7 @@ def _pointer_schema() -> pa.Schema:
 
 
 def segment_table(segments: Sequence[RemoteSegment], before: SegmentPage | None = None) -> pa.Table:
-    """Rows for `segments`, after those of `before`."""
+    """A table with the rows of `before`, then rows for `segments`."""
     import pyarrow as pa
 
     rows: list[dict[str, object]] = []
@@ -142,7 +144,7 @@ def segment_table(segments: Sequence[RemoteSegment], before: SegmentPage | None 
 
 
 def table_with(page: SegmentPage, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment]) -> pa.Table | None:
-    """The rows of `page` with `new` in place of `old`; None if it does not hold exactly those."""
+    """The rows of `page` with `new` in place of `old`; None if these rows of the page are not equal to `old`."""
     import pyarrow as pa
 
     at = page.index(old[0].base_offset)
@@ -152,7 +154,7 @@ def table_with(page: SegmentPage, old: Sequence[RemoteSegment], new: Sequence[Re
 
 
 def pointer_table(pointers: Sequence[PagePointer], before: PointerPage | None = None) -> pa.Table:
-    """Rows for `pointers`, after those of `before`."""
+    """A table with the rows of `before`, then rows for `pointers`."""
     import pyarrow as pa
 
     all_pointers = [*(before.pointers if before is not None else ()), *pointers]
@@ -223,7 +225,7 @@ def _read_table(data: bytes, pointer: PagePointer, name: str) -> pa.Table:
         if described.num_rows != pointer.entries or decoded > PAGE_BYTES_MAX:
             raise Corrupt(f"{name}: {described.num_rows} rows in {decoded} bytes, its pointer says {pointer.entries}")
         table = file.read(use_threads=False).replace_schema_metadata(None)
-        table.validate(full=True)  # list offsets and UTF-8, which pyarrow does not check when it reads
+        table.validate(full=True)  # checks list offsets and UTF-8, which reading does not check
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
         raise Corrupt(f"{name} is not readable: {broken}") from broken
     expected = _pointer_schema() if pointer.level else _segment_schema()

@@ -1,7 +1,8 @@
 """Read-only access to one partition's manifest: its root, and its segments by offset and time.
 
-A returned manifest passed its checks and belongs to the partition. `segments` accounts for every offset of its range,
-by a segment or by a page that was skipped for its times. It needs a `ReadStore` only: Spark executors may not write.
+A returned manifest passed its checks and belongs to the partition. `segments` accounts for every offset of its range:
+the offset is in a returned segment, or in a page that was skipped because of its times. The reader needs only a
+`ReadStore`, because Spark executors may not write.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from seams.loop.workers import Workers
 
 
 def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partition: int) -> None:
-    """Raises Corrupt unless the root under `key` is a possible manifest of this partition."""
+    """Raise Corrupt unless the root under `key` is a possible manifest of this partition."""
     content = root.content
     content.check()
     if (content.topic_id, content.partition) != (topic_id, partition):
@@ -32,7 +33,7 @@ def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partitio
 
 @dataclass(frozen=True, slots=True)
 class LiveSegments:
-    """Live segments of a range, in order; `skipped`: ranges of pages that were not read because of their times."""
+    """Live segments of a range, in order. `skipped`: ranges of pages that were not read because of their times."""
 
     segments: tuple[RemoteSegment, ...]
     skipped: tuple[tuple[int, int], ...] = ()
@@ -59,14 +60,15 @@ class ManifestReader:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The newest one read; None before the first load, or if there is none."""
+        """The newest manifest read; None before the first load, or if the partition has none."""
         return None if self._root is None else self._root.content
 
     def _validate(self, root: Root[Manifest]) -> None:
         check_manifest_root(self._key, root, *self._place)
 
     async def load(self) -> Manifest | None:
-        """The current manifest, by a conditional GET if one is known; None if the partition has none.
+        """Read the current manifest, by a conditional GET if an older one is known. None if the partition has no
+        manifest.
 
         Raises Corrupt, NewerFormat, StoreError, AccessRefused."""
         try:
@@ -96,13 +98,13 @@ class ManifestReader:
         min_timestamp_ms: int | None = None,
         horizon_ms: int | None = None,
     ) -> LiveSegments:
-        """Segments of `manifest` that overlap `[start, end)`; with times, at least those that may have wanted records.
+        """Segments of `manifest` that overlap `[start, end)`. Times may exclude segments without wanted records.
 
         Two kinds of segments may be skipped: those without a record of `min_timestamp_ms` or later, and those whose
-        batches all begin at `horizon_ms` or later. For the latter the caller must know how much older a record may be
-        than the first one of its batch. Times skip whole pages only (`skipped`): a page that is read gives every
-        overlapping segment. Raises ObjectMissing for a page that a newer root replaced (load again), Corrupt,
-        NewerFormat, StoreError.
+        batches all begin at `horizon_ms` or later. For `horizon_ms` the caller must allow for records that are older
+        than the first record of their batch. Only complete pages are skipped (`skipped`). A page that is read gives
+        every overlapping segment. Raises ObjectMissing for a page that a newer root replaced (the caller loads again),
+        Corrupt, NewerFormat, StoreError.
         """
         start = max(start, manifest.deletion_cursor)
         found: list[RemoteSegment] = []
@@ -122,8 +124,8 @@ class ManifestReader:
         return LiveSegments(tuple(found), tuple(skipped))
 
     async def page_sizes(self, manifest: Manifest) -> dict[str, int]:
-        """Length in bytes, by key, of all pages that `manifest` names, directly or through a pointer page. Errors: as
-        `segments`."""
+        """Length in bytes, by key, of all pages that `manifest` names directly or through a pointer page. Raises the
+        errors of `segments`."""
         pointers = list(manifest.pages)
         for pointer in manifest.pages:
             if pointer.level:
@@ -132,6 +134,6 @@ class ManifestReader:
 
 
 def _is_outside(pointer: PagePointer, min_timestamp_ms: int | None, horizon_ms: int | None) -> bool:
-    # A page's minimum is −1 if one of its segments has no timestamp: then only its maximum counts.
+    # If a segment of the page has no timestamp, the page's minimum is −1, and only its maximum can exclude it.
     too_old = min_timestamp_ms is not None and pointer.max_timestamp_ms < min_timestamp_ms
     return too_old or (horizon_ms is not None and pointer.min_timestamp_ms >= horizon_ms)

@@ -2,7 +2,7 @@
 
 It does the I/O for `Manifest` and its pages. A page is in the bucket before a root names it. A root stays within 64
 KiB. Nothing is deleted here: the caller deletes unnamed objects after the grace. `may_delete` is true only if no
-attempt of ours can still arrive and the root read after that, with its pages, does not name the object (C3).
+attempt of this process can still arrive, and a root read after that does not name the object (C3).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from seams.crash_points import reach
 from seams.loop.workers import Workers
 from seams.rng import Rng
 
-PAGE_ENTRIES_MIN: Final = 4096  # a page is rewritten with the next entries until it holds this many
-POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) a root holds before they move to level 1
-UNNAMED_MAX: Final = 10_000  # names remembered for deletion; gc deletes the others
-CLAIM_BYTES: Final = 8192  # topic name and configs
+PAGE_ENTRIES_MIN: Final = 4096  # the last page is rewritten with more entries until it has this many
+POINTERS_IN_ROOT_MAX: Final = 32  # level-0 pointers (~450 bytes each) in a root before they move to level 1
+UNNAMED_MAX: Final = 10_000  # keys remembered for deletion; gc finds the others
+CLAIM_BYTES: Final = 8192  # room for a claim's topic name and configs
 _FOLD_TRIES: Final = 4
 _REPLACE_TRIES: Final = 3
 
@@ -84,7 +84,8 @@ class ManifestStore:
         self._reader = PageReader(
             store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
         )
-        # A claim cannot fold, because pages carry the epoch that it is about to set. It thus gets some spare room.
+        # A claim cannot fold, because pages carry the epoch that it is about to set. Other commits therefore leave some
+        # room for a claim.
         self._content_bytes_max = root_bytes_max - ENVELOPE_BYTES_MAX - min(CLAIM_BYTES, root_bytes_max // 8)
         self._page_entries_min = page_entries_min
         self._pointers_in_root_max = pointers_in_root_max
@@ -106,7 +107,7 @@ class ManifestStore:
 
     @property
     def claimed_epoch(self) -> int | None:
-        """The epoch this process claimed the partition for; None before `claim`."""
+        """The epoch for which this process claimed the partition; None before `claim`."""
         return self._epoch
 
     @property
@@ -115,12 +116,12 @@ class ManifestStore:
         return self._root.settled
 
     async def load(self) -> Manifest | None:
-        """Read the root now; None if the partition has none. Errors: `RootStore.load`."""
+        """Read the root now; None if the partition has none. Raises the errors of `RootStore.load`."""
         root = await self._root.load()
         return None if root is None else root.content
 
     async def reload_if_changed(self) -> bool:
-        """Read the root if it changed; returns whether it did."""
+        """Read the root if it changed. Returns whether it changed."""
         return await self._root.load_if_changed() is not None
 
     def _validate(self, root: Root[Manifest]) -> None:
@@ -128,10 +129,11 @@ class ManifestStore:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def create(self, epoch: int, topic: str, configs: dict[str, str], reserved_end: int) -> Manifest:
-        """Create the root of a new partition, with its first reservation. Repeating changes nothing.
+        """Create the root of a new partition, with its first reservation. A repetition changes nothing.
 
-        Does not claim. An existing root keeps its content, except for a higher reservation. Raises Fenced if the root
-        has a higher epoch, also by a claim just after, because then the reservation is not ours."""
+        This does not set `claimed_epoch`. An existing root of this or a lower epoch gets the epoch, topic and configs,
+        and a higher reservation. Raises Fenced if the root has a higher epoch, even if that was claimed just after this
+        commit, because the reservation then belongs to another leader."""
         initial = new_manifest(self._topic_id, self._partition, epoch, topic, configs)
         found = await self.load()
         if found is not None and found.leader_epoch == epoch and found.reserved_end_offset >= reserved_end:
@@ -144,11 +146,10 @@ class ManifestStore:
         return root.content
 
     async def claim(self, epoch: int, topic: str, configs: dict[str, str], also: Edit | None = None) -> Manifest:
-        """The first tiering act of an epoch: from now on only this process may commit (C1). `also`: an edit in the same
-        write.
+        """The first commit of an epoch. After it only this process may commit (C1). `also`: an edit in the same write.
 
         A log that lost its tail must use only the remote end and the reserved end of this result. Raises Fenced for a
-        higher epoch, RootMissing if the partition has no root; else as `RootStore.commit`.
+        higher epoch, RootMissing if the partition has no root, and the errors of `RootStore.commit`.
         """
         async with self._commits:
 
@@ -167,11 +168,11 @@ class ManifestStore:
         return Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {by} right after; stop")
 
     async def commit(self, edit: Edit, may_send: MaySend | None = None) -> Manifest:
-        """Make `edit` (pure, idempotent) durable; returns the newest manifest known to hold it. `may_send`: see
+        """Make `edit` (pure, idempotent) durable. Returns the newest known manifest with this edit. `may_send`: see
         `RootStore.commit`.
 
-        If its epoch is above `claimed_epoch`, the commit succeeded but another broker claimed afterwards: stop. Raises
-        the edit's errors on the newest manifest, and those of `RootStore.commit`."""
+        If the manifest's epoch is above `claimed_epoch`, the commit succeeded but another broker claimed after it; the
+        caller has to stop. Raises the edit's errors on the newest manifest, and the errors of `RootStore.commit`."""
         epoch = self._claimed()
         async with self._commits:
             return (await self._commit(edit, epoch, may_send=may_send)).content
@@ -184,9 +185,9 @@ class ManifestStore:
         may_send: MaySend | None = None,
         also: Edit | None = None,
     ) -> Manifest:
-        """Replace the consecutive live segments `old` of one page or of the tail by `new`. Rewrites their pages, and
-        makes the edit `also` in the same write. Errors: as `commit`, EditRefused also if `old` are not live or are in
-        two pages."""
+        """Replace the consecutive live segments `old` of one page or of the tail by `new`. Their pages are rewritten.
+        The edit `also` is in the same write. Raises the errors of `commit`, and EditRefused if `old` are not live or
+        are in two pages."""
         epoch = self._claimed()
         async with self._commits:
             for attempt in range(_REPLACE_TRIES):
@@ -216,8 +217,8 @@ class ManifestStore:
     async def _moved_page(
         self, manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], epoch: int
     ) -> tuple[PageMove | None, list[str], list[str]]:
-        """Returns the rewritten page of `old`, the keys of lower pages that are no longer named, and the written keys.
-        (None, [], []): `old` is in the tail.
+        """Rewrite the page of `old`. Returns the move, the keys of lower pages that are not named any more, and the
+        written keys. Returns (None, [], []) if `old` is in the tail.
         """
         tail = manifest.tail
         if tail and old[0].base_offset >= tail[0].base_offset:
@@ -244,9 +245,9 @@ class ManifestStore:
         return PageMove(top, above), [str(leaf.key(*place))], [*written, str(above.key(*place))]
 
     async def may_delete(self, key: SegmentKey) -> bool:
-        """Whether an unwanted object of this process under `key` can never become part of the log.
+        """Whether an unnamed object of this process under `key` can never become part of the log.
 
-        False while an attempt that names it may still arrive. Reads the root, and a page if needed."""
+        False while an attempt that names it may still arrive. This reads the root, and a page if needed."""
         async with self._commits:
             manifest = await self.load()
             if manifest is None or not self._root.settled:
@@ -257,7 +258,7 @@ class ManifestStore:
     def take_unnamed(self) -> list[str]:
         """Keys of pages and snapshots that this process's commits stopped naming since the last call.
 
-        Delete them after the grace for readers of older roots; gc deletes the rest."""
+        The caller deletes them after the grace for readers of older roots. gc deletes those that are not remembered."""
         taken, self._unnamed = self._unnamed, []
         return taken
 
@@ -290,9 +291,9 @@ class ManifestStore:
         raise RootTooLarge(f"{self._root.key}: folding entries into pages did not make room")
 
     async def _read_once(self) -> None:
-        """Read the root once, because the last commit's outcome is unknown after the store did not answer until its
-        deadline. The caller paces the tries. Each costs one request until a read succeeds, instead of the ten of a
-        commit's own retries. Errors as `load`, StoreUnavailable without an answer."""
+        """Read the root once, because the outcome of the last commit is unknown: the store did not answer before the
+        commit's deadline. The caller repeats commits with pauses. Until a read succeeds each of them costs one request,
+        not the ten of a commit's own retries. Raises the errors of `load`, and StoreUnavailable without an answer."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 await self._root.load()
@@ -315,7 +316,7 @@ class ManifestStore:
             self._drop(str(old.key(*place)))
 
     async def _is_below(self, leaf: PagePointer, after: Manifest) -> bool:
-        """Whether a level-1 page of `after` names `leaf`; also true if that page cannot be read now."""
+        """Whether a level-1 page of `after` names `leaf`. True also if that page cannot be read now."""
         for upper in after.pages:
             if upper.level and upper.first_offset <= leaf.first_offset < upper.end_offset:
                 try:
@@ -326,11 +327,11 @@ class ManifestStore:
         return False
 
     async def _drop_leaves(self, pointer: PagePointer) -> None:
-        """A level-1 page expired or was withdrawn, and with it all pages below it."""
+        """Drop all pages below a level-1 page that expired or was withdrawn."""
         try:
             page = await self._reader.pointers(pointer)
         except (StoreError, ObjectMissing, Corrupt):
-            return  # gc finds them by listing
+            return  # gc finds these pages by a listing
         for leaf in page.pointers:
             self._drop(str(leaf.key(self._topic_id, self._partition)))
 
@@ -340,7 +341,8 @@ class ManifestStore:
 
     # ── folding ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def _fold(self, epoch: int) -> bool:
-        """Move the tail into a page, and many pointers into a page of pointers; returns whether anything moved."""
+        """Move the tail into a page. If the root has many pointers, move them into a page of level 1. Returns whether
+        anything moved."""
         manifest = self.manifest
         if manifest is None or not manifest.tail:
             return False
@@ -364,7 +366,7 @@ class ManifestStore:
     async def _fold_pages(self, manifest: Manifest, epoch: int) -> None:
         upper = [pointer for pointer in manifest.pages if pointer.level]
         leaves = [pointer for pointer in manifest.pages if not pointer.level]
-        moved = leaves[:-1]  # the last one may still be rewritten
+        moved = leaves[:-1]  # the last page may still be rewritten
         last = upper[-1] if upper and upper[-1].entries < self._page_entries_min else None
         before = None if last is None else await self._reader.pointers(last)
         pointer = await self._put_page(lambda: pointer_table(moved, before), 1, epoch)
@@ -387,7 +389,7 @@ class ManifestStore:
         try:
             await self._store.put_segment(key, upload)
         except StoreError:
-            self._drop(key)  # it may exist; no root will name it
+            self._drop(key)  # the object may exist; no root will name it
             raise
         reach("copy.page_written")
         self._reader.remember(pointer, page)
@@ -398,7 +400,7 @@ class ManifestStore:
         try:
             root = await self._root.commit(edit, epoch=epoch)
         except EditRefused:
-            # The entries moved meanwhile. The refusal is based on a fresh root, after which our write cannot arrive.
+            # The entries were moved meanwhile. If settled, no attempt that names the page can still arrive.
             if self._root.settled:
                 self._drop(key)
             return
@@ -406,9 +408,9 @@ class ManifestStore:
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────────────
     async def find(self, offset: int) -> RemoteSegment | None:
-        """The segment that holds `offset`, in the newest manifest read; None if the cold tier does not hold it.
+        """The segment that holds `offset`, by the newest manifest read; None if the cold tier does not hold it.
 
-        Raises Corrupt, ObjectMissing, StoreError from reading a page; a page deleted after its grace reloads the root.
+        If a page was deleted after its grace, the root is read again. Raises Corrupt, ObjectMissing, StoreError.
         """
         manifest = self.manifest
         if manifest is None:
@@ -450,13 +452,13 @@ class ManifestStore:
         return None
 
     async def leaves(self) -> AsyncIterator[PagePointer]:
-        """The pages of segments, of the manifest known when this begins. Raises as `find`."""
+        """The level-0 pages of the manifest that is known when this begins. Raises the errors of `find`."""
         if (manifest := self.manifest) is not None:
             async for pointer in self._reader.leaves(manifest.pages, manifest.deletion_cursor):
                 yield pointer
 
     async def segments(self, from_offset: int = 0) -> AsyncIterator[RemoteSegment]:
-        """Live segments that end above `from_offset`, in order, of the manifest known when this begins."""
+        """Live segments that end above `from_offset`, in order, of the manifest that is known when this begins."""
         manifest = self.manifest
         if manifest is None:
             return

@@ -1,6 +1,6 @@
 """Reads manifest pages through an LRU cache that partitions may share.
 
-Cached pages passed `decode_page`. The cache holds at most `bytes_max`, or one larger page.
+Every cached page passed the checks of `decode_page`. The cache has at most `bytes_max` bytes, or one larger page.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PageCache:
 
 
 class PageReader:
-    """Pages of one partition."""
+    """Reads the pages of one partition."""
 
     def __init__(
         self, store: ReadStore, topic_id: UUID, partition: int, cache: PageCache, workers: Workers | None
@@ -67,19 +67,21 @@ class PageReader:
         self._workers = workers
 
     async def segments(self, pointer: PagePointer) -> SegmentPage:
-        """Raises Corrupt, NewerFormat, ObjectMissing (deleted after the grace: load the root again), StoreError."""
+        """The page of level 0. Raises Corrupt, NewerFormat, ObjectMissing (it was deleted after the grace; the caller
+        loads the root again), StoreError."""
         page = await self._read(pointer)
         assert isinstance(page, SegmentPage), "decode_page checks the level"
         return page
 
     async def pointers(self, pointer: PagePointer) -> PointerPage:
-        """As `segments`, for level 1."""
+        """The page of level 1. Raises the errors of `segments`."""
         page = await self._read(pointer)
         assert isinstance(page, PointerPage), "decode_page checks the level"
         return page
 
     async def leaves(self, pages: Sequence[PagePointer], start: int) -> AsyncIterator[PagePointer]:
-        """The level-0 pages among and below `pages` (a manifest's) that end above `start`, in order."""
+        """The level-0 pages that end above `start`, in order: those in `pages` (of a manifest), and those below its
+        level-1 pages."""
         for pointer in pages:
             if pointer.end_offset <= start:
                 continue
@@ -94,7 +96,8 @@ class PageReader:
         self._cache.put(str(pointer.key(self._topic_id, self._partition)), page)
 
     async def blocking(self, function: Callable[[*Ts], R], *args: *Ts) -> R:
-        """Off the loop if there are workers: parsing takes ms, the first import of pyarrow 0.3 s."""
+        """Run a blocking call, in a worker if there are workers: parsing takes ms, the first import of pyarrow 0.3
+        s."""
         if self._workers is None:
             return function(*args)
         return await self._workers.run(function, *args, lane=Lane.FILES)

@@ -1,8 +1,8 @@
 """The manifest's edits of compaction: consecutive segments are replaced by others of the same offset range. Pure.
 
 After `replace_segments` the sums and the live hash are right, and every offset is in exactly one segment. Each replaced
-object is in `replaced` until `forget_replaced`, so the collector keeps it for the grace. The caller has rewritten the
-page that lists a replaced segment. A refused edit only leaves unnamed objects.
+object is in `replaced` until `forget_replaced`, so gc keeps it for the grace. If a page lists a replaced segment, the
+caller has already written the new page. If the edit is refused, new objects stay unnamed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from coldstore.manifest.manifest_entries import (
 
 
 class PageMove(NamedTuple):
-    """`before`: a pointer of the root whose page lists the replaced segments, directly or through a lower page;
-    `after`: the page that replaces it."""
+    """The change of a page. `before`: the root's pointer to the page that lists the replaced segments, directly or
+    through a lower page. `after`: the pointer that replaces it."""
 
     before: PagePointer
     after: PagePointer
@@ -37,8 +37,8 @@ class PageMove(NamedTuple):
 def replace_segments(
     manifest: Manifest, old: Sequence[RemoteSegment], new: Sequence[RemoteSegment], move: PageMove | None, now_ms: int
 ) -> Manifest:
-    """Replace `old`, which are live and consecutive, by `new`; a repetition changes nothing. `move`: None if `old` are
-    in the tail. Raises EditRefused, with the manifest unchanged."""
+    """Replace `old`, which are live and consecutive, by `new`. A repetition changes nothing. `move` is None if `old`
+    are in the tail. If this raises EditRefused, the manifest is unchanged."""
     known = {each.uuid for each in manifest.replaced}
     if old and all(segment.uuid in known for segment in old):
         return manifest
@@ -68,27 +68,27 @@ def replace_segments(
 
 
 def set_clean_end(manifest: Manifest, offset: int) -> Manifest:
-    """Record the offset below which a pass cleaned. A lower offset changes nothing. Raises EditRefused beyond the
-    remote end."""
+    """Record the offset below which compaction is complete. A lower offset changes nothing. Raises EditRefused beyond
+    the remote end."""
     if offset > manifest.remote_end_offset:
         raise EditRefused(f"{_name(manifest)}: clean below {offset}, and it ends at {manifest.remote_end_offset}")
     return manifest if offset <= manifest.clean_end_offset else replace(manifest, clean_end_offset=offset)
 
 
 def forget_replaced(manifest: Manifest, uuids: Collection[UUID]) -> Manifest:
-    """The objects were deleted after the grace. A repetition changes nothing."""
+    """Remove replaced objects that were deleted after the grace. A repetition changes nothing."""
     kept = tuple(each for each in manifest.replaced if each.uuid not in uuids)
     return manifest if len(kept) == len(manifest.replaced) else replace(manifest, replaced=kept)
 
 
 def restart_graces(manifest: Manifest, now_ms: int) -> Manifest:
-    """Restart the grace of objects whose time of replacement is in the future, because a clock was set back."""
+    """Restart the grace of objects whose replacement time is in the future. This happens after a clock was set back."""
     at = tuple(each if each.since_ms <= now_ms else replace(each, since_ms=now_ms) for each in manifest.replaced)
     return manifest if at == manifest.replaced else replace(manifest, replaced=at)
 
 
 def room_for_replaced(manifest: Manifest) -> int:
-    """Number of objects that may still be replaced before others must be deleted."""
+    """Number of objects that may be replaced before older ones have to be deleted."""
     return REPLACED_MAX - len(manifest.replaced)
 
 

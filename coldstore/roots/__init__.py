@@ -1,1 +1,1 @@
-"""Roots: small objects replaced by compare-and-set."""
+"""Roots: small objects that are replaced by compare-and-set."""

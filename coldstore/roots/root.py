@@ -1,8 +1,8 @@
-"""Loads and replaces a root in a bucket; performs the I/O for `root_commit.Commit`.
+"""Loads and replaces a root in a bucket. It performs the I/O for `root_commit.Commit`.
 
 Commits of one `RootStore` run one after the other. An attempt of unknown outcome is remembered until the root has a
-later version (`settled`). Until then the objects that it names must not be deleted (C3). After a "slow down" the root
-is written at most every `THROTTLED_S` for a while.
+later version (`settled`). Until then the objects that it names must not be deleted (C3). After a "slow down", writes of
+the root are at least `THROTTLED_S` apart for a while.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ THROTTLED_S: Final = 1.1
 """Cloudflare R2 and GCS take one write of a key a second."""
 THROTTLED_FOR_S: Final = 10.0
 """Time for which a "slow down" counts, because it may be temporary."""
-_LAST_CALL_S: Final = 1.0  # minimum time of a call that begins just before the deadline
+_LAST_CALL_S: Final = 1.0  # least time for a call that begins near the deadline
 
 
 class RootStore(Generic[T]):
-    """The root under `key`; `kind`: see `RootCodec`."""
+    """The root under `key`. `kind`: see `RootCodec`."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class RootStore(Generic[T]):
         validate: Callable[[Root[T]], None] | None = None,
         on_newer: Callable[[Root[T]], None] = lambda _: None,
     ) -> None:
-        """`deadline_s`: longest time of a commit, its queueing included; `validate`: see `RootCodec`; `on_newer` is
-        called at once with each root that becomes the known one."""
+        """`deadline_s`: longest time of a commit, including its wait for earlier commits. `validate`: see `RootCodec`.
+        `on_newer` is called at once with each root that becomes the known one."""
         self._store = store
         self._key = key
         self._codec = RootCodec(kind, validate)
@@ -110,26 +110,26 @@ class RootStore(Generic[T]):
 
     @property
     def known(self) -> Root[T] | None:
-        """The newest root this process has read; the store may have a newer one."""
+        """The newest root that this process has read. The store may have a newer one."""
         return self._known
 
     @property
     def settled(self) -> bool:
-        """Whether every attempt of this process is in `known` or can no longer arrive."""
+        """Whether every attempt of this process is in `known`, or cannot arrive any more."""
         return self._unsettled_version == 0
 
     def content_size(self, content: T) -> int:
-        """Bytes of `content` in the root; with `ENVELOPE_BYTES_MAX` they must stay within `ROOT_BYTES_MAX`."""
+        """Bytes of `content` in the root. Their sum with `ENVELOPE_BYTES_MAX` must not exceed `ROOT_BYTES_MAX`."""
         return self._codec.content_size(content)
 
     async def load(self) -> Root[T] | None:
-        """The current root; None if there is none. Raises RootVanished if there was one; StoreError if the store does
-        not answer; Corrupt, NewerFormat."""
+        """The current root; None if there is none. Raises RootVanished if there was one before, StoreError if the store
+        does not answer, Corrupt, NewerFormat."""
         found = await self._read()
         return self._learn(found)
 
     async def load_if_changed(self) -> Root[T] | None:
-        """The root if it changed (a conditional GET), else None. Errors as `load`."""
+        """The root if it changed (by a conditional GET), else None. Raises the errors of `load`."""
         known = self._known
         if known is None:
             return await self.load()
@@ -152,15 +152,15 @@ class RootStore(Generic[T]):
         initial: T | None = None,
         may_send: Callable[[], None] | None = None,
     ) -> Root[T]:
-        """Apply `edit` to the root as a writer of `epoch`; returns the newest root known to hold it.
+        """Apply `edit` to the root as a writer of `epoch`. Returns the newest known root with this edit.
 
-        The edit is pure, idempotent by the ids it names, and may be called several times; an error that it raises on
-        the newest root is raised here. `claim` may raise the root's epoch to `epoch`; with `exclusive` a root already
-        of `epoch` counts as another's claim. `initial` is edited if there is no root. `may_send` is called before each
-        PUT, also before a resend; a ThermoclineError that it raises ends the commit.
+        The edit is pure, and idempotent by the ids that it names. It may be called several times. An error that it
+        raises on the newest root is raised here. With `claim` the root's epoch may rise to `epoch`. With `exclusive` a
+        root that has `epoch` already is refused as another writer's claim. If there is no root, `initial` is edited.
+        `may_send` is called before each PUT, also before a resend. A ThermoclineError that it raises ends the commit.
 
-        If the returned root's epoch is above `epoch`, the commit succeeded and the writer was superseded afterwards.
-        Raises Fenced (the root has a higher epoch, or vanished), NotClaimed, RootMissing, RootTooLarge, Retryable
+        If the returned root's epoch is above `epoch`, the commit succeeded, and another writer claimed the root after
+        it. Raises Fenced (the root has a higher epoch, or vanished), NotClaimed, RootMissing, RootTooLarge, Retryable
         (nothing is pending), Unsettled (an attempt may still arrive), Corrupt, NewerFormat, AccessRefused."""
         deadline_s = self._clock.monotonic_s() + self._deadline_s
         try:
@@ -188,7 +188,7 @@ class RootStore(Generic[T]):
                 event = await self._perform(effect, deadline_s, may_send)
                 effect = machine.step(event, self._clock.monotonic_s())
         finally:
-            # Also after a cancellation or an error in the middle of a PUT.
+            # This also runs after a cancellation or an error in the middle of a PUT.
             self._unsettled_version = max(self._unsettled_version, machine.unsettled_version or 0)
         if isinstance(effect, Refused):
             raise effect.error
@@ -239,7 +239,8 @@ class RootStore(Generic[T]):
             return None
 
     def _learn(self, found: Root[T] | None) -> Root[T] | None:
-        """Make `found` the known root unless a newer one is known: two reads may answer out of order."""
+        """Make `found` the known root, unless a newer one is known: the answers of two reads may arrive out of
+        order."""
         known = self._known
         if found is None:
             if known is not None:
@@ -254,8 +255,8 @@ class RootStore(Generic[T]):
         return self._known
 
     def _note(self, found: Root[T]) -> None:
-        # An attempt for version v is conditional on version v − 1. Once v exists, the attempt has either made it or can
-        # no longer succeed.
+        # An attempt for version v is conditional on version v − 1. Once version v exists, the attempt either made it,
+        # or cannot succeed any more.
         if found.version >= self._unsettled_version:
             self._unsettled_version = 0
         known = self._known
@@ -263,4 +264,4 @@ class RootStore(Generic[T]):
             self._known = found
             self._on_newer(found)
         elif found.version == known.version:
-            self._known = found  # encrypted again under another key (`rewrap`): the same content with another ETag
+            self._known = found  # after a `rewrap` the same content has another ETag

@@ -1,10 +1,10 @@
-"""State machine of one commit to a root: the outcome table of a compare-and-set (design 1). Pure: events in, one effect
-out.
-- A 200, or the commit's own id in the ring: committed.
-- Another commit's id at its version: lost.
-- While the root still has the version that the attempt started from, exactly the same bytes are sent again (C3).
-- If the ring no longer contains that version, the outcome is unknown, and the edit is repeated on the current root
-  (C29).
+"""State machine of one commit to a root: the outcomes of a compare-and-set (design 1). Pure: each event gives one
+effect.
+- After a 200, or if the ring has the commit's own id, the commit succeeded.
+- If the ring has another commit's id for the attempt's version, the other commit won.
+- While the root still has the version from which the attempt started, exactly the same bytes are sent again (C3).
+- If the ring does not have the attempt's version any more, the outcome is unknown, and the edit is repeated on the
+  current root (C29).
 
 `root.RootStore` performs the effects.
 """
@@ -53,8 +53,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """Effect: the edit is in `root`, the newest known; its epoch is above the writer's if another writer claimed after
-    it."""
+    """Effect: the commit ends. The edit is in `root`, the newest known root. Its epoch is above the writer's if another
+    writer claimed after it."""
 
     root: Root[T]
 
@@ -78,14 +78,14 @@ class PutAccepted:
 
 @dataclass(frozen=True, slots=True)
 class PutUnknown:
-    """Event: any other answer to the PUT, or none (412, 409, 404, 5xx, time-out, reset, empty 200)."""
+    """Event: any other answer to the PUT, or no answer (412, 409, 404, 5xx, time-out, reset, empty 200)."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class PutWithheld:
-    """Event: the writer may not send now, which ends the commit."""
+    """Event: the writer must not send now. This ends the commit."""
 
     why: ThermoclineError
 
@@ -114,11 +114,11 @@ Event = PutAccepted | PutUnknown | PutWithheld | RootFound[T] | GetFailed | Wait
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(Generic[T]):
-    """Bytes that may be in flight, resent unchanged until settled."""
+    """The bytes of one attempt. They are sent again unchanged until the outcome is known."""
 
     commit_id: str
     data: bytes
-    root: Root[T]  # the root after it arrived; its etag is filled in then
+    root: Root[T]  # the root that it makes; the ETag is known after its success
 
     @property
     def version(self) -> int:
@@ -127,10 +127,10 @@ class _Attempt(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Terms(Generic[T]):
-    """A writer's request. `claim` may raise the root's epoch to `epoch`; without it the root must be of that epoch.
+    """A writer's request. With `claim` the root's epoch may rise to `epoch`; without it the root must have that epoch.
 
-    `exclusive` (with claim): a root already of `epoch` is another broker's claim (elections), not our earlier one.
-    `initial` is edited if there is no root; None refuses to create one."""
+    With `exclusive` (in elections) a root that has `epoch` already is the claim of another broker, not an earlier one
+    of this writer. If there is no root, `initial` is edited; if that is None, no root is created."""
 
     edit: Callable[[T], T]
     epoch: int
@@ -140,10 +140,12 @@ class Terms(Generic[T]):
 
 
 class Commit(Generic[T]):
-    """State machine of one commit, from its first read to its outcome. Pure: `new_id` and `jitter` are its randomness.
+    """State machine of one commit, from its first read to its outcome. Pure: randomness comes only from `new_id` and
+    `jitter`.
 
-    `start` gives the first effect, `step` the next one for each event; Done and Refused are the last. Every event has
-    the time; past `deadline_s` the commit ends as Retryable, or as Unsettled if its bytes may still arrive."""
+    `start` gives the first effect, and `step` the next effect for each event. Done and Refused end the commit. Every
+    step gets the time. After `deadline_s` the commit ends with Retryable, or with Unsettled if its bytes may still
+    arrive."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class Commit(Generic[T]):
         self._jitter = jitter
         self._deadline_s = deadline_s
         self._attempt: _Attempt[T] | None = None
-        self._is_sent = False  # the attempt was sent at least once
+        self._is_sent = False  # whether the attempt was sent at least once
         self._seen: Root[T] | None = None
         self._failures = 0
         self._losses = 0
@@ -171,11 +173,11 @@ class Commit(Generic[T]):
 
     @property
     def unsettled_version(self) -> int | None:
-        """The version that a sent attempt may still make; None if none is pending."""
+        """The version that the pending attempt may still make; None if no attempt is pending."""
         return self._attempt.version if self._attempt is not None else None
 
     def start(self, known: Root[T] | None) -> Effect[T]:
-        """Begin with the root that the caller last read (perhaps stale), or with a read."""
+        """Begin with the root that the caller read last (perhaps stale). Without one, begin with a read."""
         if known is None:
             return Get()
         self._seen = known
@@ -207,7 +209,7 @@ class Commit(Generic[T]):
                 return self._found(root, now_s)
 
     def _found(self, root: Root[T] | None, now_s: float) -> Effect[T]:
-        """The outcome table: the outcome of an attempt by the root read after it (or before any attempt)."""
+        """The next effect after a read of the root: the outcome of the attempt, if there was one."""
         attempt, seen = self._attempt, self._seen
         if root is None and seen is not None:
             self._attempt = None
@@ -224,21 +226,22 @@ class Commit(Generic[T]):
             return self._apply_in_time(root, now_s)
         version = 0 if root is None else root.version
         if version < attempt.version:
-            # The outcome is open: the PUT may still arrive, so the same bytes are sent again on the same version.
+            # The outcome is unknown: the PUT may still arrive. So the same bytes are sent again, on the condition of
+            # the same version.
             return self._later(Put(attempt.data, None if root is None else root.etag), now_s)
         assert root is not None
-        self._attempt = None  # the version it was conditional on is gone: it can no longer arrive
+        self._attempt = None  # its condition cannot hold any more, so it cannot arrive
         if root.commit_at(attempt.version) == attempt.commit_id:
             return Done(root)
-        # Lost to another commit, or unknown because the ring is too short: in both cases continue from this root.
+        # Another commit won, or the ring is too short to know. In both cases the edit is repeated on this root.
         self._losses += 1
         if self._losses > 1:
-            return self._later(Get(), now_s)  # many writers: spread them
+            return self._later(Get(), now_s)  # there are many writers: spread them in time
         return self._apply_in_time(root, now_s)
 
     def _apply(self, base: Root[T] | None, *, fresh: bool) -> Effect[T]:
-        """Make a new attempt by editing `base`. After a refusal or a no-op on a possibly stale root, read the root
-        first."""
+        """Make a new attempt by editing `base`. If the edit refuses or changes nothing and `base` may be stale, read
+        the root first."""
         terms = self._terms
         try:
             content = self._edited(base)
@@ -246,7 +249,7 @@ class Commit(Generic[T]):
                 return Done(base) if fresh else Get()
             self._attempt, self._is_sent = self._new_attempt(base, content), False
         except Fenced as refusal:
-            return Refused(refusal)  # epochs never fall: any later root would refuse too
+            return Refused(refusal)  # epochs never fall, so a later root would refuse too
         except ThermoclineError as refusal:
             return Refused(refusal) if fresh else Get()
         return Put(self._attempt.data, None if base is None else base.etag)
@@ -254,7 +257,7 @@ class Commit(Generic[T]):
     def _apply_in_time(self, root: Root[T] | None, now_s: float) -> Effect[T]:
         effect = self._apply(root, fresh=True)
         if isinstance(effect, Put) and now_s >= self._deadline_s:
-            self._attempt = None  # never sent
+            self._attempt = None  # it was never sent
             return self._late()
         return effect
 
@@ -294,7 +297,8 @@ class Commit(Generic[T]):
 
 
 def continues(earlier: Root[T], later: Root[T]) -> bool:
-    """Whether `later` can follow `earlier`: the rings agree on their common versions."""
+    """Whether `later` can follow `earlier`: version and epoch do not fall, and the rings agree about the version of
+    `earlier`."""
     if later.version < earlier.version or later.epoch < earlier.epoch:
         return False
     commit = later.commit_at(earlier.version)

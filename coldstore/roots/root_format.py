@@ -1,6 +1,6 @@
 """Format of root objects, a small JSON envelope around one typed content, and the errors of roots.
 
-This is the envelope of `cluster.json`, `lease.json` and every manifest (docs/formats/manifest.md). A decoded root has a
+`cluster.json`, `lease.json` and every manifest have this envelope (docs/formats/manifest.md). A decoded root has a
 known format, a version, an epoch, a ring with the commits of exactly its last 32 versions, and a correct checksum
 (older roots have none). Each kind of root numbers its own formats. A newer format is refused, so it is never
 overwritten. A root has at most 64 KiB.
@@ -33,7 +33,7 @@ _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class RootTooLarge(InvalidRequest):
-    """The content does not fit a root: move parts of it to pages first."""
+    """The content does not fit a root. Parts of it have to be moved to pages first."""
 
 
 class RootMissing(InvalidRequest):
@@ -41,16 +41,16 @@ class RootMissing(InvalidRequest):
 
 
 class RootVanished(Fenced):
-    """A root that this process has read is gone (its topic was deleted): stop using it."""
+    """A root that this process has read is gone, because its topic was deleted. The caller has to stop using it."""
 
 
 class NotClaimed(InvalidRequest):
-    """The root is of a lower epoch than the commit: claim it first."""
+    """The root has a lower epoch than the commit. It has to be claimed first."""
 
 
 class Unsettled(Retryable):
-    """The time ended while an attempt may still be stored. Commit again (edits are idempotent); delete no object that
-    the attempt named."""
+    """The time ended, and an attempt may still be stored. The caller may commit again, because edits are idempotent. It
+    must not delete an object that the attempt names."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +59,7 @@ class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     ring: tuple[tuple[int, str], ...]
     content: msgspec.Raw
-    crc32c: int | None = None  # over the bytes without this field; needed because a copy loses the store's own checksum
+    crc32c: int | None = None  # of the bytes without this field; a copy loses the store's checksum
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
@@ -75,9 +75,9 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 class RootFormat(Generic[T]):
     """Formats of one kind of root: `version` is the newest; `contents` has the content type of each readable format.
 
-    `needed`: the oldest format that keeps every field of a content; None: the newest. A root is written in that format,
-    but never in an older one than before. An older program thus refuses only roots with fields that it does not
-    know."""
+    `needed` returns the oldest format that keeps every field of a content; if it is None, that is the newest format. A
+    root is written in that format, but not in an older format than before. An older program thus refuses only roots
+    with fields that it does not know."""
 
     version: int
     contents: Mapping[int, type[T]]
@@ -85,13 +85,13 @@ class RootFormat(Generic[T]):
 
     @classmethod
     def first(cls, content_type: type[T]) -> RootFormat[T]:
-        """Formats of a kind that has had only one so far."""
+        """The formats of a kind that has only one."""
         return cls(1, {1: content_type})
 
 
 @dataclass(frozen=True, slots=True)
 class Root(Generic[T]):
-    """One version of a root as read from, or accepted by, the store. `ring`: (version, commit id), oldest first;
+    """One version of a root that the store returned or accepted. `ring`: (version, commit id), oldest first.
     `format_version`: the format of its bytes."""
 
     version: int
@@ -109,7 +109,7 @@ class Root(Generic[T]):
 
 
 class RootCodec(Generic[T]):
-    """Encodes and decodes one kind of root. A bare content type means: this kind has one format.
+    """Encodes and decodes one kind of root. `kind` is a content type if the kind has only one format.
 
     `validate` gets every root that was read, and raises Corrupt for impossible content."""
 
@@ -131,7 +131,7 @@ class RootCodec(Generic[T]):
         return self._version if self._needed is None else max(self._needed(content), before)
 
     def encode(self, version: int, epoch: int, ring: tuple[tuple[int, str], ...], content: T, before: int = 1) -> bytes:
-        """`before`: the format of the root that this one replaces. Raises RootTooLarge above 64 KiB."""
+        """The bytes of a root. `before`: the format of the root that it replaces. Raises RootTooLarge above 64 KiB."""
         raw = msgspec.Raw(_ENCODER.encode(content))
         envelope = _Envelope(self.format_of(content, before), version, epoch, ring, raw)
         data = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
@@ -140,7 +140,8 @@ class RootCodec(Generic[T]):
         return data
 
     def decode(self, key: str, got: Got) -> Root[T]:
-        """Raises NewerFormat, Corrupt with the key and what is wrong, KeyRefused for an encrypted root."""
+        """The root in a response. Raises NewerFormat, Corrupt with the key and the reason, KeyRefused for an encrypted
+        root."""
         refuse_encrypted(key, got.data)
         if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
             raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
@@ -166,9 +167,10 @@ class RootCodec(Generic[T]):
         return root
 
     def is_as_written(self, data: bytes) -> bool:
-        """Whether bytes that `decode` accepted are exactly what this version writes.
+        """Whether bytes that `decode` accepted are exactly the bytes that this program writes.
 
-        A damaged field name fails this: it reads as an unknown field, and the field as absent."""
+        A damaged field name is detected by this check only: `decode` takes it for an unknown field, and the real field
+        for absent."""
         return _ENCODER.encode(_ENVELOPE.decode(data)) == data
 
     def _crc_of(self, envelope: _Envelope) -> int:

@@ -1,9 +1,9 @@
 """Reads a root.
 
-One that cannot be decoded is read again, to tell a damaged object from a damaged response. A root counts as damaged
-after three undecodable reads of one version (one ETag). A bit flipped in transit thus does not count. Neither does a
-mix of two versions: a client that asks for the size first (`ArrowStore` on S3) may read one if a writer commits between
-its two requests.
+A root that cannot be decoded is read again, to distinguish a damaged object from a damaged response. A root counts as
+damaged after three undecodable reads of one version (one ETag). A bit that was flipped in transit thus does no harm. A
+mix of two versions does no harm either. `ArrowStore` on S3 may read such a mix if a writer commits between its request
+for the size and its read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from logformat.errors import Corrupt
 from logformat.values import NewerFormat
 
 SAME_READS: Final = 3  # undecodable reads of one version that count as damage
-READS_MAX: Final = 12  # reads when each finds another version; a writer commits a few times a second at most
+READS_MAX: Final = 12  # reads in all, if each finds another version; a writer commits a few times a second at most
 
 
 async def read_root(
     store: ReadStore, key: str, decode: Callable[[str, Got], Root[T]], got: Got | None = None
 ) -> Root[T]:
-    """The root under `key`, decoded by `decode`; `got`: a first response, if the caller has one.
+    """The root under `key`, decoded by `decode`. `got`: a first response, if the caller has one.
 
     Raises ObjectMissing, Corrupt, NewerFormat, AccessRefused, StoreError (also if it changed under every read)."""
     etag, failures = "", 0
@@ -34,7 +34,7 @@ async def read_root(
                 got = await get_start(store, key, ROOT_BYTES_MAX)
             return decode(key, got)
         except (Corrupt, NewerFormat):
-            seen = "" if got is None else got.etag  # an empty object has none
+            seen = "" if got is None else got.etag  # an empty object has no ETag here
             failures = failures + 1 if seen == etag else 1
             if failures == SAME_READS:
                 raise

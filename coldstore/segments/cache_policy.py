@@ -1,8 +1,8 @@
 """Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant. Pure.
 
 It has a FIFO of newcomers, a FIFO of proven items, and the ids of recently evicted newcomers. A newcomer becomes proven
-if it is visited again before its eviction, or is added again soon after. A sequential reader that reads a chunk in four
-fetches visits it once: a read after the last position belongs to the same visit. The sum of sizes is at most
+if it is visited again before its eviction, or added again soon after it. A read after the last position belongs to the
+same visit, so a sequential reader that reads a chunk in four fetches visits it once. The sum of sizes is at most
 `bytes_max`.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-NEWCOMERS_SHARE: Final = 0.25  # of the budget; prefetched chunks wait here for their reader
+NEWCOMERS_SHARE: Final = 0.25  # of the budget; prefetched chunks are newcomers until they are read
 VISITS_MAX: Final = 3
 GHOSTS_MAX: Final = 4096
 
@@ -53,8 +53,8 @@ class CachePolicy(Generic[Id]):
         return self._bytes
 
     def visit(self, item_id: Id, position: int) -> bool:
-        """The item is read from `position` on; returns whether it is cached. A read that continues the last one is the
-        same visit."""
+        """Note that the item is read from `position` on. Returns whether it is cached. A read that continues the last
+        one is the same visit."""
         item = self._find(item_id)
         if item is None:
             return False
@@ -64,7 +64,7 @@ class CachePolicy(Generic[Id]):
         return True
 
     def admit(self, item_id: Id, size: int) -> tuple[bool, list[Id]]:
-        """Add a new item if room can be made; also returns the evicted ones in order."""
+        """Add a new item. Returns whether it fits, and the evicted items in order."""
         assert item_id not in self, item_id
         if size > self._bytes_max:
             return False, []
@@ -79,12 +79,12 @@ class CachePolicy(Generic[Id]):
         return True, evicted
 
     def resize(self, bytes_max: int) -> list[Id]:
-        """Change the budget; returns the items evicted now."""
+        """Change the budget. Returns the items that this evicts."""
         self._bytes_max = bytes_max
         return self._make_room(0)
 
     def remove(self, item_id: Id) -> bool:
-        """Forget a deleted or damaged item; returns whether it was cached."""
+        """Forget a deleted or damaged item. Returns whether it was cached."""
         item = self._newcomers.pop(item_id, None)
         if item is not None:
             self._newcomer_bytes -= item.size
@@ -106,7 +106,7 @@ class CachePolicy(Generic[Id]):
 
     def _make_room(self, size: int) -> list[Id]:
         evicted: list[Id] = []
-        # Each step evicts, promotes, or uses up a visit of a proven item, so this ends.
+        # Each step evicts an item, promotes one, or uses up a visit of a proven one, so this ends.
         while self._bytes + size > self._bytes_max and len(self):
             newcomers_first = self._newcomer_bytes + size > self._bytes_max * NEWCOMERS_SHARE or not self._proven
             queue = self._newcomers if newcomers_first and self._newcomers else self._proven
@@ -116,7 +116,7 @@ class CachePolicy(Generic[Id]):
         return evicted
 
     def _step(self, queue: OrderedDict[Id, _Item]) -> Id | None:
-        """Evict or move the oldest of `queue`; returns its id if evicted."""
+        """Evict or move the oldest item of `queue`. Returns its id if it was evicted."""
         item_id, item = next(iter(queue.items()))
         if item.visits and queue is self._newcomers:
             self._promote(item_id, item)

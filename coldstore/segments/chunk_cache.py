@@ -1,9 +1,9 @@
-"""Cache of segment objects' chunks on local disk, checked twice, served as open files.
+"""Cache of segment objects' chunks on local disk. Chunks are checked twice and served as open files.
 
-It owns one directory, which it empties at start. A chunk's CRC32C is checked on the received bytes and again on the
-file before it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At most
-`bytes_max` bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. Only one
-task at a time finds and adds a given chunk (`tiering.reading.loader`).
+The cache owns one directory, and empties it at the start. A chunk's CRC32C is checked on the received bytes and again
+on the file before it is used. A file name is never reused, and an evicted file stays readable for its holders (T23). At
+most `bytes_max` bytes are in the directory. If the disk refuses a chunk, the caller gets it in memory. The caller
+(`tiering.reading.loader`) lets only one task at a time find and add a chunk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ ChunkId = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class CachedChunk:
-    """A checked chunk: bytes `[position, position + length)` of `file`, which stays readable while held."""
+    """A checked chunk: bytes `[position, position + length)` of `file`. The file stays readable while this object
+    exists."""
 
     file: File
     position: int
@@ -86,7 +87,7 @@ class MemoryFile:
 
 
 class ChunkCache:
-    """At most `bytes_max` bytes of chunks under `directory`. `start` first; `close` last."""
+    """At most `bytes_max` bytes of chunks under `directory`. The caller calls `start` first and `close` last."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class ChunkCache:
         self._paths: dict[ChunkId, str] = {}
         self._open: OrderedDict[ChunkId, File] = OrderedDict()  # checked in this process, pages likely in memory
         self._open_files_max = open_files_max
-        self._doomed: dict[str, None] = {}  # to be unlinked, even if the task that began it was cancelled
+        self._doomed: dict[str, None] = {}  # to be unlinked, even if a task was cancelled while it did so
         self._sequence = 0
         self._refusing = False
 
@@ -129,7 +130,7 @@ class ChunkCache:
 
     # ── lookups ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def find(self, chunk: ChunkRef) -> CachedChunk | None:
-        """The chunk, if it is cached and its file is right; its bytes are in memory on return."""
+        """The chunk, if it is cached and its file is correct. Its bytes are then in memory."""
         chunk_id = (chunk.key, chunk.index)
         found = await self._from_disk(chunk_id, chunk) if self._policy.visit(chunk_id, 0) else None
         self.counts.hits += found is not None
@@ -141,7 +142,7 @@ class ChunkCache:
         return (chunk.key, chunk.index) in self._policy
 
     async def resize(self, bytes_max: int) -> None:
-        """Change the limit; an excess is evicted at once."""
+        """Change the limit. Chunks above it are evicted at once."""
         await self._unlink(self._policy.resize(bytes_max))
 
     async def drop_segments(self, keys: Collection[str]) -> None:
@@ -157,12 +158,12 @@ class ChunkCache:
         try:
             if file is not None:
                 self._open.move_to_end(chunk_id)
-                # The kernel may have dropped its pages: a worker reads them, so that the loop never waits.
+                # The kernel may have dropped the file's pages. A worker reads them, so that the loop does not wait.
                 await self._workers.run(file.read_at, 0, chunk.length, lane=Lane.COLD_READ)
                 return CachedChunk(file, 0, chunk.length)
             file = await self._workers.run(_open_checked, self._disk, path, chunk, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as damaged:
-            if self._paths.get(chunk_id) == path:  # else evicted meanwhile, perhaps loaded again under another name
+            if self._paths.get(chunk_id) == path:  # otherwise it was evicted meanwhile
                 log.warning("chunk cache: %s: %s; loading it again", chunk_id, damaged)
                 self.counts.damaged += 1
                 self._policy.remove(chunk_id)
@@ -174,7 +175,7 @@ class ChunkCache:
 
     # ── additions ────────────────────────────────────────────────────────────────────────────────────────────────
     async def put(self, chunk: ChunkRef, data: bytes) -> CachedChunk:
-        """Add a chunk that `find` did not find. Raises Corrupt if `data` is not that chunk."""
+        """Add a chunk that `find` did not find. Raises Corrupt if `data` is not the chunk."""
         if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
             raise Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
         cached = await self._insert((chunk.key, chunk.index), chunk, data)
@@ -188,13 +189,13 @@ class ChunkCache:
         if admitted:
             self._paths[chunk_id] = path
         await self._unlink(evicted)
-        if not admitted:  # the limit was lowered under pressure (its log line is there), or is below a chunk
+        if not admitted:  # the limit is below a chunk; it may have been lowered under pressure, which is logged
             self.counts.uncached += 1
             return CachedChunk(MemoryFile(data, path), 0, chunk.length)
         try:
             file = await self._workers.run(_write_checked, self._disk, path, chunk, data, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as refused:
-            if not self._refusing:  # once, not for each chunk
+            if not self._refusing:  # a warning once, not for each chunk
                 log.warning("chunk cache: %s: %s; serving from memory until the disk takes chunks again", path, refused)
             self._refusing = True
             self.counts.uncached += 1
@@ -204,12 +205,12 @@ class ChunkCache:
         self._refusing = False
         if self._paths.get(chunk_id) == path:
             self._keep_open(chunk_id, file)
-        else:  # evicted while it was written
+        else:  # it was evicted while it was written
             await self._workers.run(_unlink, self._disk, [path], lane=Lane.FILES)
         return CachedChunk(file, 0, chunk.length)
 
     def _keep_open(self, chunk_id: ChunkId, file: File) -> None:
-        # Dropped, not closed: the last holder of a file closes it.
+        # Files are dropped here, not closed: the last holder of a file closes it.
         self._open[chunk_id] = file
         self._open.move_to_end(chunk_id)
         while len(self._open) > self._open_files_max:
@@ -236,7 +237,7 @@ class ChunkCache:
 
 
 def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
-    """Blocking. Raises OSError; Corrupt before any byte of the file is returned."""
+    """Open a chunk's file and check its content. Blocking. Raises OSError, Corrupt."""
     file = disk.open(path)
     if file.size() != chunk.length or not chunk_is_whole(chunk, file.read_at(0, chunk.length)):
         file.close()
@@ -245,7 +246,7 @@ def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
 
 
 def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes) -> File:
-    """Blocking. No sync: a start empties the directory anyway."""
+    """Write a chunk's file and check it. Blocking. There is no sync, because a start empties the directory."""
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
         file.write_at(0, [data])

@@ -1,8 +1,8 @@
 """Upper bound of a segment object's footer size, before the log is read.
 
-A copy in one pass announces it, because a store wants the object's length before its first byte. `build_footer`'s
-result fits, with two rare exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that compress
-worse than the local log's.
+A copy in one pass announces the bound, because a store needs the object's length before the first byte. The result of
+`build_footer` fits, with two rare exceptions: more than `_GAPS_EXPECTED` declared gaps in one object, or indexes that
+compress worse than those of the local log.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import INT32_MAX, INT64_MAX
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
-_PACKED_ENTRY_BYTES: Final = 8  # of both indexes; they take 2 to 7
-# Allowance, besides a tenth, for local indexes that pack better. It is largest for batches of 4096 bytes, because
-# Kafka's indexes have an entry for every second one.
+_PACKED_ENTRY_BYTES: Final = 8  # an entry of both indexes; it takes 2 to 7 bytes
+# Allowance, in addition to a tenth, for local indexes that compress better than those of a scan. The difference is
+# largest for batches of 4096 bytes, because Kafka's indexes have an entry for every second batch.
 _PACKED_SPARE_BYTES: Final = 512
-_GAPS_EXPECTED: Final = 8  # in one object, at most; each is a lost tail
+_GAPS_EXPECTED: Final = 8  # most gaps expected in one object; each is a lost tail
 
 
 def footer_room(
@@ -42,11 +42,11 @@ def footer_room(
     transactions: Sequence[DecidedTransaction] = (),
     indexes: tuple[OffsetIndex, TimeIndex] | None = None,
 ) -> int:
-    """Bytes for the footer of `log_bytes` of log up to `end_offset`, exclusive.
+    """Most bytes of the footer for `log_bytes` of log up to `end_offset`, exclusive.
 
     `indexes`: the local log's indexes of the same bytes, with entries at most `interval_of(log_bytes)` / 4 apart. The
-    indexes of a scan compress about as well. Without `indexes` the bound is the probable maximum, several times as
-    much. The lineage contains the epoch of every batch.
+    indexes of a scan compress about as well. Without `indexes` the bound is the probable maximum, which is several
+    times as large. `lineage` has the epoch of every batch.
     """
     epochs = sum(1 for entry in lineage.entries if entry.start_offset > key.base_offset) + 2
     widest = Scan(
@@ -70,7 +70,7 @@ def footer_room(
 
 
 def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -> int:
-    """Both indexes, in three sections, packed or not."""
+    """Most bytes of the three sections with indexes, packed or not."""
     interval = interval_of(log_bytes)
     entries = log_bytes // (interval + 1)  # an upper bound: each entry covers more than the interval
     plain = min(entries, PACKED_ENTRIES_MIN) * _ENTRY_BYTES
@@ -79,6 +79,6 @@ def _index_room(log_bytes: int, indexes: tuple[OffsetIndex, TimeIndex] | None) -
     if indexes is not None:
         offset_index, time_index = thinned(*indexes, apart=interval + 1)
         packed = min(packed, len(pack(offset_index, time_index)) * 11 // 10 + _PACKED_SPARE_BYTES)
-        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan makes as many or more, because it reads every batch
+        if len(offset_index) >= PACKED_ENTRIES_MIN:  # a scan reads every batch, so it makes as many entries or more
             plain = 0
     return max(plain, thin + packed) + TIME_ENTRY_SIZE

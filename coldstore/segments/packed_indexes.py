@@ -1,8 +1,8 @@
 """Packed indexes of a segment: the payload of the footer's optional section 8 (docs/formats/segment-object.md).
 
 Both indexes are stored as columns of differences, split into byte planes and compressed by zlib. An entry takes 2 to 7
-bytes instead of 20, so an entry every 16 KiB costs no more than one every 64 KiB did. Thin indexes are stored as well,
-for older readers. `unpack`'s memory is bounded by the log's size, not by the payload's counts.
+bytes instead of 20, so an entry every 16 KiB does not cost more than an unpacked entry every 64 KiB. Thin indexes are
+stored too, for older readers. The log's size bounds the memory of `unpack`, whatever counts the payload has.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import Buffer
 
-PACKED_ENTRIES_MIN: Final = 256  # fewer (5 KiB) stay as they are
-THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes; a reader that knows only these walks this far
-_LOG_BYTES_MIN: Final = 4096  # log bytes an entry, Kafka's interval: bounds the memory for a payload
+PACKED_ENTRIES_MIN: Final = 256  # fewer entries (5 KiB) are not packed
+THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes; an older reader scans that much
+_LOG_BYTES_MIN: Final = 4096  # least log bytes for each entry (Kafka's interval); bounds the memory of `unpack`
 
-_COUNTS: Final = struct.Struct(">II")  # entries of the offset index, of the time index
+_COUNTS: Final = struct.Struct(">II")  # numbers of entries of the offset index and of the time index
 _OFFSET_BYTES: Final = 8
 _TIME_BYTES: Final = 12
 _BIG: Final = sys.byteorder == "big"
@@ -39,8 +39,8 @@ def is_worth_packing(offset_index: OffsetIndex, log_bytes: int) -> bool:
 def thinned(
     offset_index: OffsetIndex, time_index: TimeIndex, apart: int | None = None
 ) -> tuple[OffsetIndex, TimeIndex]:
-    """Entries at least `apart` bytes (`THIN_BYTES`) from one another, with their time entries, as a scan with a wider
-    interval makes them."""
+    """The indexes with entries at least `apart` bytes (by default `THIN_BYTES`) from one another, as a scan with a
+    wider interval makes them."""
     offsets, positions = offset_index.columns
     timestamps, time_offsets = time_index.columns
     kept: list[int] = []
@@ -50,7 +50,7 @@ def thinned(
         if position - last >= apart:
             kept.append(slot)
             last = position
-    # The greatest timestamp up to an entry is that of the last time entry at or below its offset.
+    # The last time entry at or below an entry's offset has the greatest timestamp up to it.
     times = {bisect_right(time_offsets, offsets[slot]) - 1 for slot in kept} | {len(timestamps) - 1}
     chosen = sorted(slot for slot in times if slot >= 0)
     return (
@@ -109,7 +109,7 @@ def _planes(column: array[int]) -> bytes:
 
 
 def _column(kind: str, count: int, planes: bytes, at: int, base_offset: int) -> tuple[array[int], int]:
-    """The column of `count` entries whose planes begin at `at`, and where they end."""
+    """The column of `count` entries whose planes begin at `at`, and the position where they end."""
     steps = array("Q" if kind == "q" else "I")
     width = steps.itemsize
     raw = bytearray(width * count)

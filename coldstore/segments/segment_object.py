@@ -1,9 +1,9 @@
 """A segment object: unchanged log bytes from position 0, then a footer that describes them
 (docs/formats/segment-object.md).
 
-A parsed footer's indexes point into the range and the log bytes, its chunk CRCs cover exactly the log bytes, and with
-the object's key it is enough to rebuild the manifest's entry (`entry_from_footer`). Footer bytes are not trusted: their
-counts cause no allocation.
+The indexes of a parsed footer point into the range and the log bytes. Its chunk CRCs cover exactly the log bytes. The
+manifest's entry can be rebuilt from the footer and the object's key (`entry_from_footer`). Footer bytes are not
+trusted: no memory is allocated for the counts in them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from logformat.producer_snapshot import ProducerState, decode_producer_state, en
 
 CHUNK_BYTES_MIN: Final = 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024 * 1024
-_TAIL_REST_BYTES: Final = 8 * 1024  # all but the indexes: statistics, lineage, a hundred producers
-_INDEXED_BYTES: Final = 5  # of both packed indexes, for each interval of the log
+_TAIL_REST_BYTES: Final = 8 * 1024  # sections beside the indexes: statistics, lineage, 100 producers
+_INDEXED_BYTES: Final = 5  # bytes of both packed indexes for each index interval
 _TAIL_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _CHUNKS: Final = struct.Struct(">II")  # chunk size, count; then count uint32
 _TRANSACTIONS: Final = struct.Struct(">I")
 _TRANSACTION: Final = struct.Struct(">qhqqB")
-# A reader that does not know a required section may not serve the segment.
+# A reader that does not know a required section must not serve the segment.
 _OPTIONAL: Final = frozenset({Section.PACKED_INDEXES})
 _REQUIRED: Final = frozenset(Section) - _OPTIONAL
 
@@ -62,7 +62,8 @@ class TransactionOutcome(IntEnum):
 
 
 class DecidedTransaction(NamedTuple):
-    """An aborted transaction, or one whose marker is at or above the range's end (C4). Offsets are absolute."""
+    """An aborted transaction, or any transaction whose marker is at or above the range's end (C4). Offsets are
+    absolute."""
 
     producer_id: int
     producer_epoch: int
@@ -72,18 +73,18 @@ class DecidedTransaction(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """Statistics of an object that compaction wrote. `clean_end`: records below it superseded the removed ones.
-    `replaces`: the objects of the same range that it replaced. They may still exist, so a rebuilt manifest must name
-    only one of them."""
+    """Statistics of an object that compaction wrote. `clean_end`: compaction read records up to it; later records below
+    it superseded the removed ones. `replaces`: the objects of the same range that this object replaced. They may still
+    exist, so a rebuilt manifest must name only one of them."""
 
     clean_end: int
     replaces: tuple[UUID, ...]
 
 
 class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The statistics section, JSON: log, range, writer and content counts.
+    """The statistics section (JSON): log, range, writer, and counts of the content.
 
-    `log_crc32c` is of the log bytes; continued over the footer it gives the whole object's."""
+    `log_crc32c`: CRC of the log bytes. Continued over the footer it is the CRC of the complete object."""
 
     topic: str
     topic_id: UUID
@@ -114,8 +115,8 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
-    """Number of last bytes to read so that one GET contains the footer. With `log_bytes` of the object's entry it is
-    exact. Without it, it is nearly always enough: 48 KiB of 128 MiB."""
+    """Number of bytes at the end to read, so that one GET has the footer. With `log_bytes` of the object's entry the
+    number is exact. Without `log_bytes` it is nearly always enough (48 KiB of 128 MiB)."""
     wanted = _TAIL_REST_BYTES + _INDEXED_BYTES * (object_bytes // INDEX_INTERVAL_BYTES)
     if log_bytes is not None and object_bytes - log_bytes > TRAILER_SIZE:
         wanted = object_bytes - log_bytes
@@ -123,7 +124,8 @@ def tail_bytes(object_bytes: int, log_bytes: int | None = None) -> int:
 
 
 def footer_start(tail: bytes | memoryview, object_bytes: int) -> int:
-    """Position of the footer's first byte in the object, from its last bytes. Raises Corrupt, NewerFormat."""
+    """Position of the footer's first byte in the object, read from the object's last bytes. Raises Corrupt,
+    NewerFormat."""
     return read_trailer(tail, object_bytes).footer_position
 
 
@@ -140,9 +142,9 @@ def build_footer(
 ) -> bytes:
     """The footer of the object `key` for the log bytes of `scan`.
 
-    `lineage`: all leader epochs from the beginning of the log to the range's end; `producers`: the state at the range's
-    end (C8). `size`: the size announced before the scan (`coldstore.segments.footer_room`); raises FooterOutgrown if
-    that is too few."""
+    `lineage`: all leader epochs from the beginning of the log to the range's end. `producers`: the state at the range's
+    end (C8). `size`: the size announced before the scan (`coldstore.segments.footer_room`). Raises FooterOutgrown if
+    the footer is larger."""
     assert (key.base_offset, producers.end_offset) == (scan.base_offset, scan.end_offset), (key, producers.end_offset)
     offset_index, time_index, packed = scan.offset_index, scan.time_index, b""
     if is_worth_packing(offset_index, scan.log_bytes):
@@ -198,13 +200,13 @@ def sections_beside_indexes(
 
 
 def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:
-    """CRC32C of the whole object: of its log bytes, then `footer` (sections and trailer)."""
+    """CRC32C of the complete object: of the log bytes, then of `footer` (sections and trailer)."""
     return crc32c(footer, log_crc32c)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFooter:
-    """A parsed footer. `producer_bytes` is decoded on demand: readers of records do not need it."""
+    """A parsed footer. `producer_bytes` is decoded on demand, because readers of records do not need it."""
 
     statistics: SegmentStatistics
     offset_index: OffsetIndex
@@ -224,7 +226,8 @@ class SegmentFooter:
 
     @classmethod
     def parse(cls, tail: bytes, object_bytes: int) -> SegmentFooter:
-        """The footer of an object of `object_bytes` whose last bytes are `tail`, from `footer_start` on or earlier.
+        """The footer of an object of `object_bytes` whose last bytes are `tail`. `tail` begins at `footer_start` or
+        before.
 
         Raises Corrupt (also for a tail that is too short), NewerFormat."""
         trailer = read_trailer(tail, object_bytes)
@@ -272,7 +275,8 @@ class SegmentFooter:
         return state
 
     def check_key(self, key: SegmentKey) -> None:
-        """Raises Corrupt if the object was written under another key: swapped, renamed, or of another log."""
+        """Raise Corrupt if the object was written under another key: it was swapped or renamed, or is of another
+        log."""
         said = self.statistics
         written = SegmentKey(said.topic_id, said.partition, said.base_offset, said.leader_epoch, said.uuid)
         if written != key:
@@ -311,7 +315,7 @@ def entry_from_footer(footer: SegmentFooter, key: SegmentKey) -> RemoteSegment:
 
 
 def _decode_indexes(sections: Mapping[int, memoryview], said: SegmentStatistics) -> tuple[OffsetIndex, TimeIndex]:
-    """The packed indexes if there are any; the others are then thin, for readers that do not know this section."""
+    """The packed indexes if the footer has them: the other sections then have only thin indexes, for older readers."""
     packed = sections.get(Section.PACKED_INDEXES)
     if packed is not None:
         return unpack(packed, said.base_offset, said.log_bytes)

@@ -1,8 +1,8 @@
 """Reads a segment object: positions of chunks and batches, and checked footers and chunks.
 
 `fetch_chunk` checks length and CRC32C of a chunk against the segment's footer. `fetch_footer` refuses a footer that
-names another key. `fetch_committed_footer` also refuses a footer that differs from the manifest's entry (C13). Used by
-the broker's cold reads and by readers without a broker.
+names another key. `fetch_committed_footer` also refuses a footer that differs from the manifest's entry (C13). The
+broker's cold reads and readers without a broker use it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from coldstore.segments.segment_object import SegmentFooter, entry_from_footer, 
 from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
 
-BLOCK_BYTES: Final = 64 * 1024  # headers are walked in blocks of this size: at least an index interval of any segment
-_FETCH_TRIES: Final = 3  # a retry repairs a bit that was flipped in transit
+BLOCK_BYTES: Final = 64 * 1024  # headers are read in blocks of this size, at least an index interval
+_FETCH_TRIES: Final = 3  # a retry helps if a bit was flipped in transit
 
 
 # ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """A fixed slice of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
+    """One chunk of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
 
     key: str
     index: int
@@ -39,7 +39,7 @@ class ChunkRef:
 
 @dataclass(frozen=True, slots=True)
 class LocatedBatch:
-    """A batch's position in its segment's log bytes."""
+    """A batch and its position in its segment's log bytes."""
 
     position: int
     header: BatchHeader
@@ -55,7 +55,8 @@ def chunk_ref(footer: SegmentFooter, key: SegmentKey, index: int) -> ChunkRef:
 
 
 def index_position(footer: SegmentFooter, offset: int) -> int:
-    """A position at or before the batch that holds `offset`, at most an index interval and a batch before it."""
+    """The position of a batch at or before the one that holds `offset`. It is at most an index interval and a batch
+    before it."""
     said = footer.statistics
     if not said.base_offset <= offset < said.end_offset:
         raise InvalidRequest(f"offset {offset} is not in the segment [{said.base_offset}, {said.end_offset})")
@@ -63,18 +64,19 @@ def index_position(footer: SegmentFooter, offset: int) -> int:
 
 
 def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
-    """An offset below which every record is older than `timestamp_ms`; None if all records of the segment are older.
+    """The base offset of a batch below which every record is older than `timestamp_ms`. None if all records of the
+    segment are older.
 
-    A batch begins at the offset. The first batch that may hold a record of that time or later begins at most an index
-    interval and a batch behind it."""
+    The first batch that may have a record of that time or later begins at most an index interval and a batch after
+    it."""
     said = footer.statistics
     if said.max_timestamp_ms < timestamp_ms:
         return None
     # A time entry names the last record of the first batch that has its timestamp. No index holds the first offset of
-    # that batch. Two index entries name offsets that certainly are below the batch: the previous entry of the time
-    # index, and the entry of the offset index below the batch. Time entries are made together with offset entries. So
-    # every batch between these two entries is older than `timestamp_ms`, and the higher one counts. The offset entry
-    # is the higher one if many batches share a timestamp, e.g. with whole seconds or days as timestamps.
+    # that batch. Two index entries have offsets that are certainly below the batch: the previous entry of the time
+    # index, and the entry of the offset index below the batch. Time entries are made together with offset entries, so
+    # every batch between these two is older than `timestamp_ms`. The higher of the two is used. It is the offset entry
+    # if many batches share a timestamp, e.g. if timestamps are whole seconds or days.
     older = footer.time_index.lookup(timestamp_ms - 1)
     first = said.base_offset if older.timestamp < 0 else older.offset + 1
     younger = footer.time_index.first_at(timestamp_ms)
@@ -86,15 +88,15 @@ def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
 
 
 def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:
-    """Walk the batch headers in `block`. A batch begins at its first byte, which is at `position` of the segment.
-    Returns the batch that holds `offset` (or is the first after it), or the position where the walk continues. Raises
-    CorruptBatch where no batch can begin."""
+    """Search `block` for the batch that holds `offset`, or for the first batch after it. A batch begins at the block's
+    first byte, which is at `position` of the segment. Returns the batch, or the position at which the search continues.
+    Raises CorruptBatch at bytes that cannot begin a batch."""
     after = 0
     for at, header in walk(block):
         if header.next_offset > offset:
             return LocatedBatch(position + at, header)
         after = at + header.size
-    if len(block) - after >= HEADER_SIZE:  # the block cuts the last batch; `walk` checked its header
+    if len(block) - after >= HEADER_SIZE:  # the block has only a part of the last batch; `walk` checked its header
         header = read_header(block, after)
         if header.next_offset > offset:
             return LocatedBatch(position + after, header)
@@ -104,14 +106,14 @@ def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | i
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def chunk_is_whole(chunk: ChunkRef, data: Buffer) -> bool:
-    """Whether `data` is the chunk. Blocks 0.5 ms for 4 MiB."""
+    """Whether `data` is the chunk. Takes 0.5 ms for 4 MiB."""
     return len(data) == chunk.length and crc32c(data) == chunk.crc32c
 
 
 async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
-    """The chunk's bytes by a ranged GET, checked; a wrong answer is retried.
+    """The chunk's checked bytes, by a ranged GET. A wrong answer is retried.
 
-    Raises Corrupt if the object is damaged there, ObjectMissing, StoreError."""
+    Raises Corrupt if the object is damaged in this chunk, ObjectMissing, StoreError."""
     why = ""
     for _ in range(_FETCH_TRIES):
         try:
@@ -131,7 +133,8 @@ async def fetch_chunk(store: ReadStore, chunk: ChunkRef) -> bytes:
 async def fetch_footer(
     store: ReadStore, key: SegmentKey, object_bytes: int, log_bytes: int | None = None
 ) -> SegmentFooter:
-    """The footer of an object whose size the manifest or a listing gives: one tail GET, rarely a second one.
+    """The footer of an object whose size is known from the manifest or a listing. It takes one tail GET, rarely a
+    second one.
 
     With `log_bytes` of the manifest's entry it reads exactly the footer. A wrong answer is retried. Raises Corrupt
     (also if the size differs), NewerFormat, ObjectMissing, StoreError."""
@@ -155,8 +158,8 @@ async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int, log_byte
 
 
 async def fetch_committed_footer(store: ReadStore, key: SegmentKey, entry: RemoteSegment) -> SegmentFooter:
-    """The footer of the segment that a manifest names by `entry`. Raises as `fetch_footer`; Corrupt also if the object
-    is not the committed one (C13)."""
+    """The footer of the segment that a manifest names by `entry`. Raises the errors of `fetch_footer`. Raises Corrupt
+    also if the object is not the committed one (C13)."""
     footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
     if entry_from_footer(footer, key) != entry:
         raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")

@@ -1,11 +1,11 @@
 """One pass over the log bytes of a range: checks each batch, and collects the content of the segment's footer.
 
-After a finished scan CRC32C, magic and length of every batch are right, and the batches tile `[base, end)` (C12). The
-chunk CRCs are of exactly the checked bytes, because these are not read a second time. Memory: one piece plus at most
-one batch that straddles two.
+After a finished scan CRC32C, magic and length of every batch are correct, and the batches cover `[base, end)` (C12).
+The chunk CRCs are those of the checked bytes, because the bytes are not read a second time. Memory: one piece, and at
+most one batch that is in two pieces.
 
-Hot path: the loop is inlined (no header objects, no `SegmentIndexer` call a batch): 1.1 µs a batch of 100 bytes instead
-of 2.1; for batches of 16 KiB and more the two CRC passes dominate.
+Hot path: the loop is inlined (no header objects, no call of `SegmentIndexer` for a batch). A batch of 100 bytes takes
+1.1 µs instead of 2.1. For batches of 16 KiB and more the two CRC passes dominate.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from logformat.record_batch import (
 )
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-# Smallest interval, four times Kafka's. A reader of a time range reads the whole index, and about one interval too much
-# of the log. With 5 bytes an entry (`packed_indexes`) the sum of both is smallest for an interval of √(5 × log bytes),
-# which is 26 KB for segments of 128 MiB.
+# The smallest interval, four times that of Kafka. A reader of a time range reads the whole index, and about one
+# interval too much of the log. With 5 bytes an entry (`packed_indexes`) the sum of both is smallest for an interval of
+# √(5 × log bytes), which is 26 KB for segments of 128 MiB.
 INDEX_INTERVAL_BYTES: Final = 16 * 1024
 
 
@@ -57,9 +57,9 @@ def interval_of(log_bytes: int) -> int:
 class Scan:
     """Result of a scan of `[base_offset, end_offset)`.
 
-    `records` excludes control batches; `gaps` are declared ones; `epochs` are (epoch, first offset) of the batches.
-    Timestamps in ms, −1 if no batch has one. The minimum is that of the batches' first records; 0 if a first record has
-    no timestamp but a later one has."""
+    `records` excludes control batches. `gaps` has the declared gaps. `epochs` has (epoch, first offset) of the batches.
+    Timestamps are in ms; −1 if no batch has one. The minimum is the least timestamp of the batches' first records. It
+    is 0 if a first record has no timestamp but a later one has."""
 
     base_offset: int
     end_offset: int
@@ -78,7 +78,8 @@ class Scan:
 
 
 class SegmentScanner:
-    """Feed the bytes of a range in order, in pieces of any size; then `finish`."""
+    """The scan of one range. The caller passes its bytes to `feed`, in order and in pieces of any size, and then calls
+    `finish`."""
 
     def __init__(
         self,
@@ -89,28 +90,29 @@ class SegmentScanner:
         chunk_bytes: int = CHUNK_BYTES,
         index_interval_bytes: int | None = None,
     ) -> None:
-        """`log_bytes` is the size of the whole range, at most 2^31−1: index positions have 31 bits.
+        """`log_bytes`: size of the complete range, at most 2^31−1, because index positions have 31 bits.
 
-        `lineage`, if known: each batch's leader epoch must agree with it, because those four bytes are outside the
-        batch's CRC."""
+        If `lineage` is given, each batch's leader epoch must agree with it, because the batch's CRC does not cover the
+        epoch."""
         if not 0 < log_bytes <= INT32_MAX:
             raise InvalidRequest(f"a segment object holds 1 to {INT32_MAX} log bytes, not {log_bytes}; cut the range")
         self._base_offset = base_offset
         self._log_bytes = log_bytes
         self._chunk_bytes = chunk_bytes
         self._interval = interval_of(log_bytes) if index_interval_bytes is None else index_interval_bytes
-        # Index entries: last offset and position of a batch, greatest timestamp until then and its offset.
+        # Index entries: last offset and position of a batch, greatest timestamp up to this batch, and that timestamp's
+        # offset.
         self._entries: list[tuple[int, int, int, int]] = []
-        self._carry = bytearray()  # the beginning of a batch whose end is in a later piece
-        self._position = 0  # of the first byte of `_carry`, or of the next piece
+        self._carry = bytearray()  # the beginning of a batch that ends in a later piece
+        self._position = 0  # position of the first byte of `_carry`, or of the next piece
         self._next_offset = base_offset
         self._since_entry = 0
         self._batches = self._records = 0
         self._min_timestamp = self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._lineage = lineage
-        self._epoch = -1  # of the previous batch
-        self._epoch_end = base_offset  # the end of that epoch by the lineage
+        self._epoch = -1  # epoch of the previous batch
+        self._epoch_end = base_offset  # end of that epoch by the lineage
         self._epochs: list[tuple[int, int]] = []
         self._gaps: tuple[tuple[int, int], ...] = ()
         self._fed = 0
@@ -124,7 +126,7 @@ class SegmentScanner:
         return self._next_offset
 
     def feed(self, piece: Buffer) -> None:
-        """The next bytes. Raises Corrupt at the first damaged batch, with its offset."""
+        """Check the next bytes. Raises Corrupt at the first damaged batch, with its offset."""
         view = memoryview(piece)
         if self._fed + len(view) > self._log_bytes:
             raise Corrupt(f"{self._where()}: more than the {self._log_bytes} bytes of the range were read")
@@ -135,7 +137,7 @@ class SegmentScanner:
             self._carry += view[start:]
 
     def finish(self, end_offset: int) -> Scan:
-        """Call after the last piece. Raises Corrupt unless the last batch ends at `end_offset`."""
+        """The result, after the last piece. Raises Corrupt unless the last batch ends at `end_offset`."""
         if self._carry or self._fed != self._log_bytes or self._next_offset != end_offset:
             raise Corrupt(
                 f"{self._where()}: {self._fed} of {self._log_bytes} bytes were read up to offset {self._next_offset}, "
@@ -167,7 +169,7 @@ class SegmentScanner:
         )
 
     def _log_crc(self) -> int:
-        """CRC of all bytes, joined from those of the chunks."""
+        """CRC of all bytes, computed from the CRCs of the chunks."""
         joined, left = 0, self._log_bytes
         for crc in self._chunk_crcs:
             joined = join_crc32c(joined, crc, min(self._chunk_bytes, left))
@@ -187,7 +189,8 @@ class SegmentScanner:
             at = end
 
     def _finish_carry(self, view: memoryview) -> int:
-        """Complete the straddling batch from `view` and check it; returns where the next one begins in `view`."""
+        """Complete the batch in `_carry` from `view`, and check it. Returns the position in `view` where the next batch
+        begins."""
         carry = self._carry
         taken = 0
         if len(carry) < LOG_OVERHEAD:
@@ -209,10 +212,11 @@ class SegmentScanner:
             raise Corrupt(f"{self._where()}: batch claims {size} bytes, {self._log_bytes - self._position} are left")
 
     def _walk(self, view: memoryview, start: int) -> int:
-        """Check the whole batches in `view[start:]`; returns where the first incomplete one begins."""
+        """Check the complete batches in `view[start:]`. Returns the position where the first incomplete batch
+        begins."""
         unpack, crc = HEADER.unpack_from, crc32c
         end, at, expected = len(view), start, self._next_offset
-        shift = self._position - start  # position in the log = index in view + shift
+        shift = self._position - start  # a position in the log is the index in `view` plus `shift`
         batches = records = 0
         since, interval = self._since_entry, self._interval
         min_timestamp, max_timestamp = self._min_timestamp, self._max_timestamp
@@ -234,8 +238,8 @@ class SegmentScanner:
                 max_timestamp, self._max_timestamp_offset = max_ts, base + delta
             if max_ts > NO_TIMESTAMP:
                 first_ts = max_ts if attributes & TIMESTAMP_TYPE_BIT else min(base_ts, max_ts)
-                # The first record has no timestamp but a later one has, or the base is a delete horizon: the batch may
-                # have any age.
+                # If the first record has no timestamp but a later one has, or if the base is a delete horizon, the
+                # batch may have any age.
                 if first_ts < 0 or attributes & DELETE_HORIZON_BIT:
                     first_ts = 0
                 if first_ts < min_timestamp or min_timestamp == NO_TIMESTAMP:
@@ -262,7 +266,7 @@ class SegmentScanner:
         return at
 
     def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Built at once: 0.3 µs an entry instead of 3."""
+        """Build the indexes at once: an entry takes 0.3 µs instead of 3."""
         base, entries = self._base_offset, self._entries
         offsets = array("i", [last - base for last, _, _, _ in entries])
         positions = array("i", [position for _, position, _, _ in entries])

@@ -1,7 +1,7 @@
 """Frame of a segment object's footer: typed sections, then a trailer of fixed size (docs/formats/segment-object.md).
 
-After a read the CRC32Cs of trailer, footer and every section matched, and every length lies within the bytes. A section
-of unknown type is skipped if its writer marked it optional, else refused.
+A read checks the CRC32Cs of trailer, footer and every section, and that every length is within the bytes. A section of
+unknown type is skipped if its writer marked it optional. Otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ FOOTER_BYTES_MAX: Final = 64 * 1024 * 1024
 SECTIONS_MAX: Final = 256
 
 _SECTION: Final = struct.Struct(">HHII")  # type, flags, length, CRC32C of the payload
-_TRAILER: Final = struct.Struct(">QQIIHHI8s")  # see Trailer; then version, reserved, CRC32C of all before it, magic
+_TRAILER: Final = struct.Struct(">QQIIHHI8s")  # fields of Trailer, version, reserved, CRC32C of these, magic
 _COVERED: Final = struct.Struct(">QQIIHH")  # the part covered by the trailer's CRC
 SECTION_HEADER_SIZE: Final = _SECTION.size
 TRAILER_SIZE: Final = _TRAILER.size
 
 
 class Section(IntEnum):
-    """Types of the sections that every object has. Numbers are never reused, including the filler's."""
+    """Types of the sections of an object. A number is never used again, not even that of the filler."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -47,8 +47,8 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """`log_bytes`: size of the segment's log as readers see it. `footer_position`: end of the log bytes as stored in
-    the object."""
+    """The trailer's fields. `log_bytes`: size of the segment's log for readers. `footer_position`: end of the stored
+    log bytes in the object."""
 
     log_bytes: int
     footer_position: int
@@ -57,7 +57,7 @@ class Trailer:
 
 
 class FooterOutgrown(ThermoclineError):
-    """The footer is longer than announced: announce its real size."""
+    """The footer is longer than announced. The copy has to be repeated with its real size."""
 
 
 def footer_bytes(payloads: Iterable[int]) -> int:
@@ -66,9 +66,9 @@ def footer_bytes(payloads: Iterable[int]) -> int:
 
 
 def encode_footer(log_bytes: int, sections: Sequence[tuple[int, int, bytes]], size: int | None = None) -> bytes:
-    """Sections as (type, flags, payload), then the trailer: everything after `log_bytes` of log.
+    """The bytes after `log_bytes` of log: the sections, given as (type, flags, payload), then the trailer.
 
-    `size`: pad to exactly so many bytes with a filler. Raises FooterOutgrown if that is too few."""
+    With `size` a filler pads the result to exactly that many bytes. Raises FooterOutgrown if `size` is too small."""
     if size is not None:
         needed = footer_bytes(len(payload) for _, _, payload in sections)
         if needed > size:
@@ -104,7 +104,8 @@ def read_trailer(tail: bytes | memoryview, object_bytes: int) -> Trailer:
 
 
 def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[int]) -> Mapping[int, memoryview]:
-    """Payloads by type, of `footer` = the sections' bytes without the trailer. Raises Corrupt, NewerFormat."""
+    """The payloads by type. `footer` has the bytes of the sections, without the trailer. Raises Corrupt,
+    NewerFormat."""
     view = memoryview(footer)
     if len(view) != trailer.footer_length or crc32c(view) != trailer.footer_crc32c:
         raise Corrupt(f"segment footer: {len(view)} bytes are not the {trailer.footer_length} written, or their CRC")

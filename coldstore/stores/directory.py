@@ -1,10 +1,10 @@
-"""A directory as the bucket: the embedded default, and the store of simulated power cuts.
+"""A directory as the bucket: the default store, also used in simulations of power cuts.
 
 `<root>/<key>` is the object; locks and temporary files are under `<root>/.thermocline/`. Each operation is one worker
-call on the Disk seam with a deadline (`directory_files` has the order of system calls). Safe for many processes on one
-local file system. The ETag is the SHA-256 of the bytes up to 256 KiB; above that, and in listings, it is a weak tag of
-the size. It never uses mtime, inode or xattr, because `cp` loses them (C22). For the same reason the CRC32C of a large
-object is not stored: verification reads the whole object.
+call on the Disk seam with a deadline (`directory_files` has the order of system calls). Many processes on one local
+file system may use it at once. The ETag of an object up to 256 KiB is the SHA-256 of its bytes. For larger objects, and
+in listings, it is a weak tag of the size. The ETag never uses mtime, inode or xattr, because `cp` loses them (C22). For
+the same reason the CRC32C of a large object is not stored: verification reads the complete object.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_PAGE = 1000  # listed entries a worker call
-# Temporary failures: a full, failing or remounting disk, a lack of resources. Others show a file system without support
-# (no hard links, no locks).
+_PAGE = 1000  # listed entries in one worker call
+# Temporary failures: a full, failing or remounting disk, or a lack of resources. Other errors show that the file system
+# lacks a feature (hard links, locks).
 _PASSING = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )
@@ -40,15 +40,15 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DirectoryDeadlines:
-    """Seconds after which a call raises StoreAway; its operation may still take effect."""
+    """Seconds after which a call raises StoreAway. Its operation may still take effect."""
 
-    small_s: float = 20.0  # everything but segments
+    small_s: float = 20.0  # all calls except writes of segments
     segment_s: float = 300.0
-    lock_s: float = 5.0  # waiting for other writers of one root
+    lock_s: float = 5.0  # wait for other writers of a root
 
 
 class DirectoryStore:
-    """`ObjectStore` over the directory `root` (absolute; created by the first write)."""
+    """An `ObjectStore` over the directory `root`. The path is absolute; the first write creates the directory."""
 
     def __init__(
         self, disk: Disk, workers: Workers, root: str, rng: Rng, deadlines: DirectoryDeadlines | None = None
@@ -69,7 +69,7 @@ class DirectoryStore:
         check_range(key, start, length)
         if start or length is not None:
             return await self._run(self._files.read_range, key, start, length, lane=Lane.COLD_READ)
-        # Whole reads are of roots and pages: they must not queue behind chunks.
+        # Only roots and pages are read completely. They must not queue behind chunks.
         whole = await self._run(self._files.read_whole, key, lane=Lane.STORE)
         assert whole is not None
         return whole
@@ -122,8 +122,8 @@ class DirectoryStore:
             raise _mapped(failure, self.url) from failure
 
     async def close(self) -> None:
-        """Release the writer's lock. Returns without an error if the disk does not answer: the lock ends with the
-        process, and the next writer removes its file.
+        """Release the writer's lock. If the disk does not answer, this returns without an error: the lock ends with the
+        process, and the next writer removes the file.
         """
         async with self._preparing:
             if self._prepared:
@@ -159,7 +159,7 @@ def _next_page(walk: Iterator[ObjectInfo]) -> tuple[ObjectInfo, ...]:
 
 
 def _mapped(failure: OSError, url: str) -> ThermoclineError:
-    """An errno as one of our errors."""
+    """The store error for an errno."""
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return AccessRefused(f"{url}: {failure}; the broker's user must be able to read and write there")
     if failure.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):

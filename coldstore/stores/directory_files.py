@@ -1,10 +1,11 @@
 """The blocking operations of a directory bucket, one worker call each, and their order of system calls.
 
-A name appears only with its whole, synced content. A write that returned is durable, including names of new
-directories. A complete read returns only durable bytes, because its reader acts on them (it may delete the local copy).
-A conditional write compares under its key's lock. Errors are `OSError` or those of `coldstore.object_store`. Temporary
-files carry their writer's name, and the writer holds a lock of that name. A process's first write removes files of
-writers whose lock it can take. This is housekeeping: a file that vanishes under a writer only fails that write.
+A name appears only with its complete, synced content. A write that returned is durable, including the names of new
+directories. A read of a complete object returns only durable bytes, because its reader acts on them (it may delete the
+local copy). A conditional write compares under its key's lock. Errors are `OSError` or those of
+`coldstore.object_store`. Temporary files have the writer's name in their names, and the writer holds a lock of that
+name. The first write of a process removes the files of writers whose lock it can take. If a file of a live writer is
+removed, only that write fails.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from logformat.errors import InvalidRequest
 from seams.files.disk import Disk, File, Lock
 from seams.rng import Rng
 
-SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing this much costs 0.25 ms
-LOCK_STRIPES = 256  # lock files shared by all keys: their number stays bounded, they are never deleted
-_VANISHED_MAX = 64  # if a directory disappears between our mkdir and our link more often in a row, it is no race
+SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing 256 KiB takes 0.25 ms
+LOCK_STRIPES = 256  # lock files that all keys share; they are never deleted
+_VANISHED_MAX = 64  # more often in a row, a directory that disappears between mkdir and link is an error
 
 
 class DirectoryFiles:
-    """Objects as files below `root` (absolute). Methods may run in several threads; `prepare` once, before writes."""
+    """Objects as files below `root` (absolute). Methods may run in several threads. `prepare` is called once, before
+    the first write."""
 
     def __init__(self, disk: Disk, root: str, rng: Rng, lock_wait_s: float) -> None:
         self.root = root
@@ -46,11 +48,10 @@ class DirectoryFiles:
         self._lock_wait_s = lock_wait_s
         self._writer = ""
         self._writer_lock: Lock | None = None
-        # Directories whose names are known to be durable, up to the bucket's own directory. A root object is in or
-        # below each of them, so none is ever pruned. Creating an object syncs all names again, because other processes
-        # may remove and recreate directories of segments.
+        # Directories whose names are known to be durable, up to the bucket's own directory. When an object is created,
+        # all names are synced again, because other processes may remove and recreate directories of segments.
         self._durable: set[str] = set()
-        self._formatted = False  # we saw the system directory
+        self._formatted = False  # this process has seen the system directory
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -62,12 +63,12 @@ class DirectoryFiles:
             try:
                 return self._disk.open(path)
             except (FileNotFoundError, NotADirectoryError):
-                pass  # deleted since
+                pass  # deleted meanwhile
         self._check_bucket()
         raise ObjectMissing(f"{key}: no such object in file://{self.root}")
 
     def read_whole(self, key: str, unless_etag: str | None = None) -> Got | None:
-        """The whole object, durable; None if its ETag is `unless_etag`."""
+        """The complete object, which is durable. None if its ETag is `unless_etag`."""
         file = self.open(key)
         try:
             size = file.size()
@@ -80,8 +81,8 @@ class DirectoryFiles:
         etag = content_etag(data) if size <= SMALL_BYTES_MAX else size_etag(size)
         if etag == unless_etag and size <= SMALL_BYTES_MAX:
             return None
-        # Between a writer's rename and its directory sync, a power cut can revert the name. After this sync the read
-        # version, or a newer one, is durable.
+        # Between a writer's rename and its directory sync, a power cut can revert the name. After this sync the version
+        # that was read, or a newer one, is durable.
         self._sync_names(key, all_parents=False)
         return Got(data, etag, size)
 
@@ -100,7 +101,7 @@ class DirectoryFiles:
         return Got(data, etag, size)
 
     def describe(self, key: str) -> ObjectInfo:
-        """Size and ETag; the CRC32C of a small object."""
+        """Size and ETag of an object, and the CRC32C of a small object."""
         file = self.open(key)
         try:
             size = file.size()
@@ -112,7 +113,8 @@ class DirectoryFiles:
         return ObjectInfo(key, size, content_etag(data), crc32c(data))
 
     def walk(self, prefix: str, directory: str = "") -> Iterator[ObjectInfo]:
-        """Objects below `directory` ('' or ending in '/') in the byte order of whole keys, as S3 lists them."""
+        """Objects below `directory` ('' or with a final '/') in the byte order of complete keys, as in S3's
+        listings."""
         entries = []
         self._check_bucket()
         for name in self._names(f"{self.root}/{directory}"):
@@ -130,8 +132,8 @@ class DirectoryFiles:
                 yield ObjectInfo(key, found.size, size_etag(found.size))
 
     def _check_bucket(self) -> None:
-        """Raises StoreUnavailable if the bucket's directory was moved away or is not mounted: then no object is
-        missing."""
+        """Raise StoreUnavailable if the bucket's directory was moved away or is not mounted. Without this check its
+        objects would seem to be missing."""
         if self._formatted and self._disk.stat(self._system) is None:
             raise StoreUnavailable(f"file://{self.root}: the bucket's directory is gone; mount it or move it back")
 
@@ -144,7 +146,8 @@ class DirectoryFiles:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write_segment(self, key: str, body: Upload) -> ObjectInfo:
-        """Write, check, sync, then link to the name. Raises InvalidRequest if the name is taken, ChecksumRefused."""
+        """Write, check and sync a file, then link it to the object's name. Raises InvalidRequest if the name is taken,
+        ChecksumRefused."""
         temporary = self._temporary()
         try:
             file = self._create(temporary)
@@ -162,8 +165,8 @@ class DirectoryFiles:
         return ObjectInfo(key, body.size, etag, body.checksum())
 
     def write_root(self, key: str, data: bytes, if_match: str | None) -> str:
-        """Compare and replace under the key's lock; returns the new ETag. Raises PreconditionFailed,
-        ConditionalConflict."""
+        """Compare the ETag and replace the object under the key's lock. Returns the new ETag. Raises
+        PreconditionFailed, ConditionalConflict."""
         stripe = hashlib.sha256(key.encode()).digest()[0] % LOCK_STRIPES
         try:
             lock = self._disk.lock(f"{self._system}/locks/{stripe:02x}", wait_s=self._lock_wait_s)
@@ -182,7 +185,8 @@ class DirectoryFiles:
         return content_etag(data)
 
     def replace_object(self, key: str, body: Upload, if_match: str) -> None:
-        """Write, check, sync, then rename over the object. Raises ObjectMissing, PreconditionFailed, ChecksumRefused.
+        """Write, check and sync a file, then rename it over the object. Raises ObjectMissing, PreconditionFailed,
+        ChecksumRefused.
 
         An object that is deleted at the same time reappears as an orphan."""
         temporary = self._temporary()
@@ -229,7 +233,8 @@ class DirectoryFiles:
             self._drop(temporary)
 
     def _link(self, temporary: str, key: str) -> bool:
-        """Give the object its name; False if it is taken. Makes the directories, again if a deleter removed them."""
+        """Give the object its name. Returns False if the name is taken. Directories are created, also again if a
+        deletion removed them."""
         path = f"{self.root}/{key}"
         parent = path.rpartition("/")[0]
         for attempt in range(1, _VANISHED_MAX + 1):
@@ -242,7 +247,7 @@ class DirectoryFiles:
                 if self._disk.stat(path) is not None:
                     return False
                 in_the_way = self._disk.stat(parent)
-                # The name is free: a file blocks its directories, or a directory was removed meanwhile.
+                # The name is free: either a file has the name of a directory, or a directory was removed meanwhile.
                 if attempt == _VANISHED_MAX or (in_the_way is not None and not in_the_way.is_dir):
                     raise
             except FileNotFoundError:
@@ -251,7 +256,8 @@ class DirectoryFiles:
         return True
 
     def _sync_names(self, key: str, *, all_parents: bool) -> None:
-        """Make the object's name durable, and those of its directories unless known to be."""
+        """Make the names of the object and its directories durable. With `all_parents` False, directories that are
+        known to be durable are skipped."""
         above = f"{self.root}/{key}".rpartition("/")[0]
         self._disk.sync_dir(above)
         made_durable = []
@@ -264,7 +270,7 @@ class DirectoryFiles:
     # -- deleting --------------------------------------------------------------------------------------------------
 
     def unlink_all(self, keys: Sequence[str]) -> None:
-        """Delete objects, durably; missing ones are fine. Empty directories are removed too."""
+        """Delete the objects that exist, durably. Empty directories are removed too."""
         parents: dict[str, None] = {}
         for key in keys:
             path = f"{self.root}/{key}"
@@ -276,11 +282,12 @@ class DirectoryFiles:
             try:
                 self._disk.sync_dir(parent)
             except FileNotFoundError:
-                continue  # another deleter pruned it
+                continue  # another process removed it
             self._prune(parent)
 
     def _prune(self, directory: str) -> None:
-        """Remove empty directories upwards. rmdir refuses a filled one; a put makes a missing one again."""
+        """Remove empty directories upwards. rmdir refuses a directory that is not empty. A put creates a missing
+        directory again."""
         while directory != self.root:
             self._durable.discard(directory)
             try:
@@ -296,8 +303,8 @@ class DirectoryFiles:
     # -- the system directory --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make our directories durable, take our writer's lock, remove dead writers' files. Called once, before the
-        first write.
+        """Make the system directories durable, take this writer's lock, and remove the files of dead writers. This is
+        called once, before the first write.
         """
         missing, above = [], self.root
         while above and self._disk.stat(above) is None:
@@ -313,13 +320,13 @@ class DirectoryFiles:
             path = self._writer_path(self._writer)
             lock = self._disk.lock(path, wait_s=self._lock_wait_s)
             if self._disk.stat(path) is None:
-                lock.release()  # another process removed the file before it was locked: take another name
+                lock.release()  # the file was removed before it was locked: take another name
             else:
                 self._writer_lock = lock
         self._clean_after_dead_writers()
 
     def forget_writer(self) -> None:
-        """Release the writer's lock; the next write needs `prepare` again."""
+        """Release the writer's lock. The next write needs `prepare` again."""
         if self._writer_lock is not None:
             lock, self._writer_lock = self._writer_lock, None
             self._drop(self._writer_path(self._writer))
@@ -335,7 +342,7 @@ class DirectoryFiles:
             try:
                 lock = self._disk.lock(self._writer_path(writer))
             except BlockingIOError:
-                continue  # alive
+                continue  # the writer is alive
             for name in names:
                 self._drop(f"{directory}/{name}")
             self._drop(self._writer_path(writer))
@@ -348,7 +355,7 @@ class DirectoryFiles:
         return f"{self._system}/tmp/{self._writer}.{self._rng.uuid()}"
 
     def _create(self, temporary: str) -> File:
-        """A new file to write; raises StoreUnavailable if the bucket's directory is gone."""
+        """A new file to write. Raises StoreUnavailable if the bucket's directory is gone."""
         try:
             return self._disk.open(temporary, write=True, create=True, exclusive=True)
         except FileNotFoundError:
@@ -368,7 +375,7 @@ def content_etag(data: bytes) -> str:
 
 
 def size_etag(size: int) -> str:
-    """A weak tag (RFC 9110 section 8.8.1) of the size only; no replacement relies on it."""
+    """A weak tag (RFC 9110 section 8.8.1) of the size. Roots are never compared by it."""
     return f'W/"{size}"'
 
 
@@ -377,7 +384,7 @@ def _etag_of(file: File, size: int) -> str:
 
 
 def _fill(file: File, key: str, body: Upload) -> None:
-    """Write the body; raises ChecksumRefused if it differs from its announced size or checksum."""
+    """Write the body. Raises ChecksumRefused if it differs from its announced size or checksum."""
     position = checksum = 0
     for piece in body.open():
         checksum = crc32c(piece, checksum)

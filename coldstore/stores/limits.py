@@ -1,27 +1,29 @@
 """Checks of all stores against hostile keys, impossible ranges and oversized answers.
 
-A key that passes stays below the bucket's root on any store. A whole GET is bounded before its first byte is read.
+A valid key stays below the bucket's root on every store. The size of a complete GET is checked before its first byte is
+read.
 """
 
 from __future__ import annotations
 
 from logformat.errors import InvalidRequest
 
-SYSTEM_DIRECTORY = ".thermocline"  # a directory bucket's locks and temporary files; no key may begin with it
+SYSTEM_DIRECTORY = ".thermocline"  # locks and temporary files of a directory bucket; not allowed in keys
 KEY_BYTES_MAX = 1024  # S3
 NAME_BYTES_MAX = 255  # a file system's limit for one part of a key (directory bucket, versitygw)
-GET_BYTES_MAX = 256 << 20  # one answer in memory; objects are not trusted
-PART_BYTES = 64 << 20  # of a multipart upload
-SINGLE_PARTS = 4  # up to this many parts (256 MiB) are sent as one PUT, because every part is a billed request
+GET_BYTES_MAX = 256 << 20  # one answer in memory; sizes of objects are not trusted
+PART_BYTES = 64 << 20  # size of one part of a multipart upload
+SINGLE_PARTS = 4  # an object of up to this many parts (256 MiB) is one PUT, because every part is a billed request
 
 
 def segment_requests(size: int) -> int:
-    """Billed requests for storing an object of `size` bytes: one, or begin, parts and complete."""
+    """Billed requests for storing an object of `size` bytes: one PUT, or the begin, the parts and the completion."""
     return 1 if size <= PART_BYTES * SINGLE_PARTS else 2 + -(-size // PART_BYTES)
 
 
 def check_key(key: str) -> None:
-    """Raises InvalidRequest for a key that would leave the bucket or mean different things on different stores."""
+    """Raise InvalidRequest for a key that would leave the bucket, or would name different objects on different
+    stores."""
     parts = key.split("/")
     if not key or "" in parts or "." in parts or ".." in parts or parts[0] == SYSTEM_DIRECTORY:
         raise InvalidRequest(f"object key {key!r}: empty, '.', '..' and {SYSTEM_DIRECTORY!r} are not allowed in it")
@@ -34,7 +36,7 @@ def check_key(key: str) -> None:
 
 
 def check_range(key: str, start: int, length: int | None) -> None:
-    """A range for `ObjectStore.get`: a positive length, and none for a tail."""
+    """Check a range for `ObjectStore.get`: a length is positive, and a tail has no length."""
     assert length is None or length > 0, f"{key}: empty range"
     assert start >= 0 or length is None, f"{key}: a tail GET has no length"
     if (asked := -start if start < 0 else length) is not None and asked > GET_BYTES_MAX:
@@ -42,8 +44,8 @@ def check_range(key: str, start: int, length: int | None) -> None:
 
 
 def resolve_range(key: str, start: int, length: int | None, size: int) -> tuple[int, int]:
-    """First byte and length of the answer for an object of `size` bytes. Raises InvalidRequest past its end or if too
-    large."""
+    """First byte and length of the answer for an object of `size` bytes. Raises InvalidRequest for a start beyond the
+    end, or a length above the limit."""
     if start < 0:
         start = max(0, size + start)
     elif start >= size and (start or length is not None):

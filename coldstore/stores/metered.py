@@ -32,24 +32,24 @@ from logformat.errors import ThermoclineError
 from seams.clock import Clock
 from seams.files.disk import File
 
-# Upper bounds of the latency buckets in milliseconds; one more bucket counts longer times.
+# Upper bounds of the latency buckets in milliseconds. One more bucket counts longer times.
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-_PER_REQUEST = 1000  # listed entries, deleted keys
+_PER_REQUEST = 1000  # listed entries or deleted keys in one request
 _FAILURE_CHARS = 200
 
 
 class CallOutcome(Enum):
-    """How a call ended; the value is its label in metrics. A 304, a 404 and a lost race are answers, not errors."""
+    """How a call ended. The value is its label in metrics. A 304, a 404 and a lost race are answers, not errors."""
 
     OK = "ok"
     UNCHANGED = "unchanged"  # 304
     MISSING = "missing"  # 404
     LOST_RACE = "lost_race"  # 412
-    CONFLICT = "conflict"  # 409: another conditional write was in flight; it is tried again
+    CONFLICT = "conflict"  # 409: another conditional write was in flight; the caller tries again
     UNAVAILABLE = "unavailable"  # 5xx, reset, time-out, an invalid answer
     REFUSED = "refused"  # 401, 403
     CHECKSUM = "checksum"  # the store received other bytes than were sent
-    ABANDONED = "abandoned"  # the caller waited long enough, or stopped
+    ABANDONED = "abandoned"  # the caller stopped waiting
     OTHER = "other"
 
 
@@ -66,8 +66,8 @@ _OUTCOMES: Final = {
 
 @dataclass(slots=True)
 class Meter:
-    """One operation's counts. Bytes are those of bodies: sent by puts, received by gets. `failed_in_a_row`: failures
-    since the last answer, the first at `failing_since_s`, the last with `failure`.
+    """One operation's counts. `bytes`: size of the bodies that puts sent and gets received. `failed_in_a_row`: failures
+    since the last answer. `failing_since_s`: time of the first of them. `failure`: message of the last one.
     """
 
     requests: int = 0
@@ -80,7 +80,8 @@ class Meter:
     failure: str = ""
 
     def ended(self, outcome: CallOutcome, failure: str, now_s: float) -> None:
-        """Count the outcome of a call. A lost race for a root (412, 409) is an answer; an abandoned call has none."""
+        """Count the outcome of a call. A lost race for a root (412, 409) is an answer. An abandoned call has no
+        answer."""
         self.outcomes[outcome] += 1
         if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""
@@ -96,7 +97,7 @@ class Meter:
 
     @property
     def errors(self) -> int:
-        """Calls without an answer, or refused."""
+        """Number of calls that got no answer or were refused."""
         return sum(count for outcome, count in self.outcomes.items() if outcome not in ANSWERS)
 
 
@@ -111,7 +112,7 @@ class Failing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """One call: `start` and `length` as asked for."""
+    """One call. `start` and `length`: the requested range."""
 
     operation: Operation
     key: str
@@ -133,7 +134,7 @@ class _Call:
 
 
 class MeteredStore:
-    """`ObjectStore` that counts. `log_max` > 0 keeps the last calls in `log` (tests)."""
+    """An `ObjectStore` that counts. With `log_max` > 0 the last calls are kept in `log` (for tests)."""
 
     def __init__(
         self,
@@ -189,8 +190,8 @@ class MeteredStore:
             await self._inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        # The latency of a listing would include its consumer's time, so only requests are counted, one per page of
-        # entries.
+        # For a listing only requests are counted, one per page of entries: its latency would include the consumer's
+        # time.
         meter, entries, outcome, said = self.meters[Operation.LIST], 0, CallOutcome.OK, ""
         meter.requests += 1
         try:

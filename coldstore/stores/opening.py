@@ -1,7 +1,7 @@
 """Opens the store of a bucket URL.
 
-A client library is loaded only for a store of its kind. With a key file, objects are encrypted and decrypted on their
-way (`coldstore.encryption`).
+A client library is loaded only if the store needs it. With a key file, objects are encrypted when they are written and
+decrypted when they are read (`coldstore.encryption`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def open_rewrapper(url: BucketUrl, world: World, scratch: str) -> Rewrapper:
-    """The rewrapper of the URL's bucket for the active key of its key file; `scratch`: a directory for a copy of one
-    object. Raises as `open_store`, InvalidRequest for a URL without a key file."""
+    """The rewrapper of the URL's bucket for the active key of its key file. `scratch`: a directory for the copy of one
+    object. Raises the errors of `open_store`, and InvalidRequest for a URL without a key file."""
     from coldstore.encryption.key_file import load_ring
     from coldstore.encryption.rewrap import Rewrapper
 
@@ -30,9 +30,10 @@ def open_rewrapper(url: BucketUrl, world: World, scratch: str) -> Rewrapper:
 
 
 def open_store(url: BucketUrl, world: World) -> ObjectStore:
-    """The store of a URL; nothing is sent to it yet. Imports may take a second.
+    """The store of a URL. No request is sent yet. Imports may take a second.
 
-    With a key file it is read, and its keys are unwrapped. Raises KeyFileRefused, AccessRefused, StoreUnavailable."""
+    If the URL has a key file, it is read and its keys are unwrapped. Raises KeyFileRefused, AccessRefused,
+    StoreUnavailable."""
     store = _open_plain(url, world)
     if url.key_file is None:
         return store
@@ -43,7 +44,7 @@ def open_store(url: BucketUrl, world: World) -> ObjectStore:
 
 
 def keys_of(store: ObjectStore, url: BucketUrl) -> ReloadedKeys | None:
-    """The keys of an open store, to be read again; None where it does not encrypt."""
+    """The keys of an open store, for a reload; None if the store does not encrypt."""
     if url.key_file is None:
         return None
     from coldstore.encryption.encrypted_store import EncryptedStore
@@ -57,6 +58,6 @@ def _open_plain(url: BucketUrl, world: World) -> ReplacingStore:
         from coldstore.stores.directory import DirectoryStore
 
         return DirectoryStore(world.disk, world.workers, url.path, world.rng)
-    from coldstore.stores.s3 import S3Store  # loads boto3 and aiobotocore: 1.2 s that a directory bucket never pays
+    from coldstore.stores.s3 import S3Store  # loads boto3 and aiobotocore in 1.2 s
 
     return S3Store(url, world.workers, world.clock)

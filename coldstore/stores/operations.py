@@ -1,4 +1,4 @@
-"""Names of an object store's operations: labels of metrics, keys of fault scripts."""
+"""Names of an object store's operations, for labels of metrics and for fault scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Operation(Enum):
-    """One method of `ObjectStore`; the value is its label in metrics and logs."""
+    """One method of `ObjectStore`. The value is its label in metrics and logs."""
 
     GET = "get"
     GET_IF_CHANGED = "get_if_changed"

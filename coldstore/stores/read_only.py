@@ -1,7 +1,7 @@
 """A store wrapper that refuses every write.
 
-Reads pass unchanged. A write raises AccessRefused before any request is sent, and is counted, because it is a bug of
-ours.
+Reads pass unchanged. A write raises AccessRefused before any request is sent. It is counted, because it is a bug of
+this program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seams.files.disk import File
 
 
 class ReadOnlyStore:
-    """`ObjectStore` over `store`; `refused` counts the writes."""
+    """An `ObjectStore` over `store`. `refused`: number of refused writes."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

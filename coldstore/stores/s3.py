@@ -1,11 +1,11 @@
 """An S3-compatible bucket, through two clients.
 
-Reads, listings and deletions use aiobotocore on the loop; writes use boto3 in worker threads. aiobotocore's upload of
-segments stalls the loop. For roots, aiohttp resends a PUT by itself when a kept connection closes without an answer,
-and the resent conditional PUT gets 412 for its own success. Nothing is retried here. At most two segments are uploaded
-at a time, so two threads of the lane stay free for roots. A read has exactly the length that the store announced, or
-fails. Every call has a deadline. Importing this module loads both clients (1.2 s): only `coldstore.stores.opening`
-does.
+Reads, listings and deletions use aiobotocore on the loop. Writes use boto3 in worker threads, for two reasons.
+aiobotocore stalls the loop when it uploads a segment. aiohttp sends the PUT of a root again if a kept connection closes
+without an answer; the second PUT then gets 412 because the first one succeeded. Nothing is retried here. At most two
+segments are uploaded at a time, so two threads of the lane stay free for roots. A read has exactly the length that the
+store announced, or fails. Every call has a deadline. Importing this module loads both clients in 1.2 s, so only
+`coldstore.stores.opening` imports it.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from seams.loop.workers import Lane, Workers
 
 T = TypeVar("T")
 
-RANGED_GETS_MAX = 4  # at once; more only queue in the NIC and delay the loop (measured)
-SEGMENT_PUTS_MAX = 2  # of the store lane's four threads
-DELETE_KEYS_MAX = 1000  # S3, a request
+RANGED_GETS_MAX = 4  # at once; more would queue in the NIC and delay the loop (measured)
+SEGMENT_PUTS_MAX = 2  # the store lane has four threads
+DELETE_KEYS_MAX = 1000  # S3's limit for one request
 _BODY_CHUNK = 1 << 20
 _CONNECT_S = 5.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # every listing has at least one
+_OF_A_LISTING = frozenset({"IsTruncated", "Name", "KeyCount", "Contents"})  # every listing has at least one of these
 _MISSING_IS_FINE = frozenset({"NoSuchKey", "NotFound"})
 _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class S3Deadlines:
-    """Seconds after which a call raises StoreAway, its wait for a slot included."""
+    """Seconds after which a call raises StoreAway, including its wait for a slot."""
 
     get_s: float = 30.0
-    small_s: float = 10.0  # HEAD, roots both ways, one page of a listing, one request of deletions
+    small_s: float = 10.0  # HEAD, reads and writes of roots, one page of a listing, one request of deletions
     segment_s: float = 300.0
 
 
 class S3Store:
-    """`ObjectStore` over one bucket and prefix. Bound to the loop it is first used on."""
+    """An `ObjectStore` over one bucket and prefix. It belongs to the event loop of its first call."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class S3Store:
         self._connections = ranged_gets_max + 12
         self._reader: Any = None
         self._exits = contextlib.AsyncExitStack()
-        self._writers: tuple[Any, Any] | None = None  # roots, segments: they differ in how long they wait
+        self._writers: tuple[Any, Any] | None = None  # clients for roots and for segments; their time-outs differ
 
     @property
     def url(self) -> str:
@@ -226,7 +226,7 @@ class S3Store:
         page = [
             ObjectInfo(entry["Key"][len(self._prefix) :], int(entry["Size"]), str(entry.get("ETag", "")))
             for entry in answer.get("Contents", ())
-            if not entry["Key"].endswith("/")  # a console's "folder": no key of ours ends so
+            if not entry["Key"].endswith("/")  # a "folder" of a console; no valid key ends with a slash
         ]
         following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         if answer.get("IsTruncated") and not following:
@@ -257,7 +257,7 @@ class S3Store:
                 key,
                 body,
                 self._storage(),
-                # asyncio's timeout leaves the thread running; this deadline ends its upload.
+                # asyncio's timeout does not stop the thread. This deadline ends its upload.
                 lambda: self._clock.monotonic_s() > deadline,
                 self._part_bytes,
                 {} if if_match is None else {"IfMatch": if_match},
@@ -341,12 +341,12 @@ def _etag(answer: dict[str, Any], key: str) -> str:
 
 
 def _is_error(data: bytes) -> bool:
-    """Whether an object is S3's error document: objects read whole are JSON, Parquet or record batches."""
+    """Whether a complete object is an error document of S3. Valid objects are JSON, Parquet or record batches."""
     return data[:5] == b"<?xml" and b"<Error>" in data[:200]
 
 
 def _granted(answer: dict[str, Any], key: str, start: int, length: int | None) -> tuple[int, int]:
-    """Length of the returned range, and the object's size; the range must be the requested one."""
+    """Length of the returned range, and the object's size. Raises StoreUnavailable if it is not the requested range."""
     match = _CONTENT_RANGE.fullmatch(str(answer.get("ContentRange", "")))
     if match is None or answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
         raise StoreUnavailable(f"GET {key}: a range was asked for, the store answered without one")

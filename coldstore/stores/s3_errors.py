@@ -1,7 +1,7 @@
-"""Maps S3 status codes and botocore's exceptions to our errors.
+"""Maps S3 status codes and botocore's exceptions to the errors of `coldstore.object_store`.
 
-For a conditional write only 412 (and 404 to If-Match) and 409 are named. Any other failure is StoreUnavailable, because
-the write may have happened.
+Only 412 (and 404 to If-Match) and 409 have an error of their own for conditional writes. Other failures are
+StoreUnavailable, because the write may have happened.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ NO_CREDENTIALS = (
     TokenRetrievalError,
     ProfileNotFound,
 )
-# Temporary refusals (or a wrong clock) with a 4xx status.
-# NoSuchUpload: the completion may have been done already, by an attempt whose answer was lost (T8).
+# Temporary refusals (or a wrong clock) with a 4xx status. After NoSuchUpload the upload may be complete, because the
+# answer of an earlier attempt was lost (T8).
 _PASSING = frozenset(
     {"RequestTimeout", "RequestTimeTooSkewed", "IncompleteBody", "SlowDown", "OperationAborted", "NoSuchUpload"}
 )
-# 503 is SlowDown, or an overloaded store: both want fewer requests.
+# 503 is SlowDown or an overloaded store. In both cases fewer requests should be sent.
 _THROTTLED = frozenset({429, 503})
 _AWAY = frozenset({502, 504, 507})  # the store or its proxy did not process the request
 _CHECKSUM = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
@@ -49,7 +49,7 @@ _CREDENTIALS = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken
 
 
 def refusal(what: str, status: int, code: str, message: str, *, conditional: bool = False) -> ThermoclineError:
-    """An answer with an error status as one of our errors; `what` names operation, key and bucket."""
+    """The error for an answer with an error status. `what` names operation, key and bucket."""
     text = f"{what}: {status} {code} {message}".rstrip()
     if code in _CHECKSUM:
         return ChecksumRefused(text)
@@ -78,7 +78,7 @@ def refusal(what: str, status: int, code: str, message: str, *, conditional: boo
 
 
 def mapped(failure: Exception, what: str, *, conditional: bool = False) -> ThermoclineError:
-    """Any exception of the clients as one of our errors."""
+    """The error for an exception of the clients."""
     if isinstance(failure, ClientError):
         error = failure.response.get("Error", {})
         status = int(failure.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

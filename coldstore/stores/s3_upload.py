@@ -1,13 +1,13 @@
 """Uploads one object with boto3, in the caller's thread.
 
 At most one piece of the source is in memory. The object's CRC32C is sent before or after the bytes, and the store
-checks it: without one, versitygw and LocalStack store a short object if a client dies in mid-body. No byte is sent
-twice. An error of the source is raised unchanged. An object up to 256 MiB is one streaming PUT, a larger one has parts
-of 64 MiB (`limits.PART_BYTES`), because every part is a billed request. Parts have their checksum in a header, so a
-multipart upload reads its source twice (CRC32C runs at 9 GB/s and more). A checksum known only at the end is a trailer
-of the `aws-chunked` encoding, as the AWS SDKs send it over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER). botocore's own
-encoder needs a C library for CRC32C and makes frames of 1 MiB, so the frame is made here, and `announce_trailer` makes
-botocore sign it.
+checks it. Without a CRC32C, versitygw and LocalStack store a short object if a client dies in mid-body. No byte is sent
+twice. An error of the source is raised unchanged. An object up to 256 MiB is one streaming PUT, because every part is a
+billed request. A larger object has parts of 64 MiB (`limits.PART_BYTES`). Parts have their checksum in a header, so a
+multipart upload reads its source twice (CRC32C runs at 9 GB/s or more). A checksum that is known only at the end is
+sent as a trailer of the `aws-chunked` encoding, as the AWS SDKs do over TLS (STREAMING-UNSIGNED-PAYLOAD-TRAILER).
+botocore's own encoder needs a C library for CRC32C and makes frames of 1 MiB. The frame is therefore made here, and
+`announce_trailer` makes botocore sign it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SegmentBody:
         self.failure: Exception | None = None
 
     def read(self, _size: int = -1) -> Buffer:
-        """The next piece, empty at the end."""
+        """The next piece; empty at the end."""
         try:
             if self._expired():
                 raise StoreUnavailable("the upload's deadline passed in mid-body")
@@ -55,7 +55,7 @@ class SegmentBody:
             if self._sent > self._size or (not piece and self._sent < self._size):
                 raise ChecksumRefused(f"the source gave {self._sent} bytes, {self._size} were announced")
         except Exception as failure:
-            self.failure = failure  # botocore wraps this error so that it is not recognised
+            self.failure = failure  # kept, because botocore wraps the error in its own
             raise
         return piece
 
@@ -63,7 +63,7 @@ class SegmentBody:
         return self._sent
 
     def seek(self, position: int, _whence: int = 0) -> int:
-        """Begin again from the start, after a redirect to the bucket's region. Refuses any other position."""
+        """Return to the start, after a redirect to the bucket's region. Other positions are refused."""
         if position != 0:
             raise OSError("an upload can only be sent again from its start")
         self._pieces = self._open_pieces()
@@ -80,7 +80,7 @@ class TrailedBody(SegmentBody):
 
 
 def announce_trailer(request: Any, **_: object) -> None:
-    """botocore's `before-sign`: set and sign the headers of a TrailedBody."""
+    """Handler of botocore's `before-sign` event: set the headers of a TrailedBody, which are then signed."""
     if isinstance(request.data, TrailedBody):
         request.headers["Content-Encoding"] = "aws-chunked"
         request.headers["X-Amz-Trailer"] = _TRAILER
@@ -89,15 +89,15 @@ def announce_trailer(request: Any, **_: object) -> None:
 
 
 def framed_size(size: int) -> int:
-    """Bytes of `_framed` for a body of `size`."""
+    """Number of bytes of `_framed` for a body of `size` bytes."""
     return len(_frame_head(size)) + size + len(_end(size, 0))
 
 
 def _framed(body: Upload) -> Iterator[Buffer]:
-    """The body as `aws-chunked`: one frame of all its bytes, an empty one, the trailer.
+    """The body as `aws-chunked`: one frame with all bytes, an empty frame, and the trailer.
 
-    One frame, as the AWS SDK for Go sends a body of known length. The header of every further frame would be a separate
-    packet, which costs as much as copying a quarter of a megabyte."""
+    The AWS SDK for Go also sends a body of known length as one frame. The header of each further frame would be a
+    separate packet, which costs as much as copying 256 KiB."""
     if body.size:
         yield _frame_head(body.size)
     given = 0
@@ -137,7 +137,7 @@ class _Source:
             yield piece
 
     def ended(self) -> bool:
-        """Whether the source is exhausted; requests the next piece."""
+        """Whether the source has ended. This requests the next piece."""
         if not self._left:
             self._left = memoryview(next(self._pieces, b""))
         return not self._left
@@ -153,8 +153,8 @@ def put_object(
     part_bytes: int = PART_BYTES,
     condition: dict[str, str] | None = None,
 ) -> ObjectInfo:
-    """Store `body` under `target` (Bucket, Key). `condition`: a condition on the object that is there now. Raises
-    botocore's errors, ours, or those of the source."""
+    """Store `body` under `target` (Bucket, Key). `condition`: a condition on the existing object. Raises botocore's
+    errors, those of `coldstore.object_store`, or those of the source."""
     condition = condition or {}
     try:
         if body.size <= part_bytes * SINGLE_PARTS:
@@ -167,20 +167,20 @@ def put_object(
 
 def _free_frames(failure: BaseException | None) -> None:
     """Free the memory and files that a failure's traceback holds. botocore's errors form cycles with their tracebacks,
-    so otherwise every try in an outage would hold them until Python's garbage collector runs."""
+    so without this every attempt in an outage would hold them until Python's garbage collector runs."""
     while failure is not None:
         clear_frames(failure.__traceback__)
         failure = failure.__cause__ or failure.__context__
 
 
 def encoded_crc32c(checksum: int) -> str:
-    """The form of S3's headers: base64 of four big-endian bytes."""
+    """The checksum as in S3's headers: base64 of four big-endian bytes."""
     return base64.b64encode(struct.pack(">I", checksum)).decode()
 
 
 def decoded_crc32c(header: str | None) -> int | None:
-    """The checksum of the whole object; None if there is none. A composite checksum (`…-3`) is not that of the whole
-    object.
+    """The checksum of the complete object; None if the header has none. A composite checksum (`…-3`) is not that of the
+    complete object.
     """
     if header is None or len(header) != 8:
         return None
@@ -191,7 +191,8 @@ def decoded_crc32c(header: str | None) -> int | None:
 
 
 def _required(answer: dict[str, Any], name: str, key: str) -> str:
-    """A field that every success has. An answer that does not come from the store may lack it."""
+    """A field that every successful answer of a store has. Raises StoreUnavailable without it: the answer may not come
+    from the store."""
     if not answer.get(name):
         raise StoreUnavailable(f"PUT {key}: success without an {name}; whether it was stored is unknown")
     return str(answer[name])
@@ -263,7 +264,7 @@ def _put_parts(
 
 
 def _part_checksums(body: Upload, sizes: list[int]) -> tuple[list[int], int]:
-    """The checksum of each part, and that of the whole."""
+    """The checksum of each part, and that of the complete object."""
     source, checksums, whole = _Source(body.open()), [], 0
     for size in sizes:
         checksum = 0

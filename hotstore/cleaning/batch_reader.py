@@ -1,8 +1,8 @@
 """Reads runs of complete batches from a segment file.
 
 It checks their positions and offsets, not their content. A run's batches have valid lengths, and each begins at the
-offset where the last one ended: no CRC covers a base offset. The reader of the records checks each CRC; `damage_in`
-then finds the damaged batch.
+offset where the last one ended. The offsets are checked because no CRC covers a base offset. The reader of the records
+checks each CRC; `damage_in` then finds the damaged batch.
 
 Hot path: one `unpack_from` a batch.
 """
@@ -29,13 +29,13 @@ from logformat.record_batch import (
 )
 from seams.files.disk import File
 
-READ_BYTES_MAX: Final = 8 << 20  # of one run, unless its first batch is longer
-_MAGIC: Final = 3  # index in `Fields`
+READ_BYTES_MAX: Final = 8 << 20  # size of one run, unless its first batch is longer
+_MAGIC: Final = 3  # indexes in `Fields`
 
 
 class Run(NamedTuple):
-    """Whole batches from `position` of the file, with offsets [`offset`, `end_offset`). `batches` is a view of the
-    reader's buffer: valid until the next read."""
+    """Complete batches from `position` of the file, with offsets [`offset`, `end_offset`). `batches` is a view of the
+    reader's buffer and valid until the next read."""
 
     file: File
     position: int
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 class BatchReader:
-    """One buffer of at most READ_BYTES_MAX; a longer batch gets a separate buffer."""
+    """A reader with one buffer of at most READ_BYTES_MAX. A longer batch gets a separate buffer."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -55,8 +55,9 @@ class BatchReader:
         self._buffer = bytearray()
 
     def read(self, file: File, position: int, length: int, offset: int | None) -> Run:
-        """The whole batches in [position, position + length), at least the first; `offset` is the expected base offset;
-        None accepts that of the first batch. Raises OSError, and DamagedLog where no batch of that offset can begin.
+        """The complete batches in [position, position + length), but at least the first batch. `offset` is the expected
+        base offset; None accepts that of the first batch. Raises OSError, and DamagedLog if no batch with that offset
+        begins at `position`.
         """
         wanted = max(min(length, READ_BYTES_MAX), HEADER_SIZE)
         if len(self._buffer) < wanted:
@@ -64,7 +65,7 @@ class BatchReader:
         view = memoryview(self._buffer)[:wanted]
         view = view[: file.read_into(position, view)]
         if len(view) >= HEADER_SIZE and wanted < (size := read_header(view).size) <= BATCH_BYTES_MAX:
-            view = memoryview(bytearray(min(size, file.size() - position)))  # bounds damaged lengths
+            view = memoryview(bytearray(min(size, file.size() - position)))  # limit for damaged lengths
             view = view[: file.read_into(position, view)]
         return _whole_batches(file, position, view, offset)
 
@@ -95,7 +96,7 @@ def _whole_batches(file: File, position: int, view: memoryview, offset: int | No
 
 
 def damage_in(run: Run, refusal: Corrupt | InvalidRequest) -> DamagedLog:
-    """The damage for which the run's content was refused: its first batch that fails a check, else the whole run."""
+    """The damage in a run whose content was refused: the first batch that fails a check, or else the complete run."""
     at, offset = 0, run.offset
     try:
         while at < len(run.batches):

@@ -1,9 +1,9 @@
 """One pass over one compacted log, through its lease (Kafka's Cleaner.doClean).
 
-The dirty part fills the map of keys, segment by segment; when the map is full the pass ends there. Then each run of
-segments below that point is rewritten without superseded records, and swapped in. Every step begins under the lease. If
-the role ends, unfinished files remain, and the next pass or start removes them. The last step records the offset below
-which the log is clean.
+The keys of the dirty part are mapped, segment by segment. If the map gets full, the pass ends at that offset. Then each
+run of segments that begin below the end is rewritten without superseded records, and swapped in. Every step begins
+under the lease. If the role ends, unfinished files remain, and the next pass or start removes them. The last step
+records the offset below which the log is clean.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PassOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The log's state when a pass was planned: its era, and whether it is tiered."""
+    """The log's state when a pass was planned: its era, and whether the topic is tiered."""
 
     era: int
     tiered: bool
@@ -51,8 +51,9 @@ class Planned:
         return cls(log.era, log.config.tiered)
 
     def check(self, log: LogCore) -> None:
-        """Raises PassOver. A truncation may have removed a key's newest record. A topic that is no longer compacted
-        keeps every record. A topic that became tiered keeps records that are not in the bucket yet."""
+        """Raise PassOver if the pass must not continue. A truncation may have removed a key's newest record. A topic
+        that is not compacted any more keeps every record. A topic that became tiered keeps records that are not in the
+        bucket yet."""
         if log.era != self.era:
             raise PassOver("it was truncated, or begins elsewhere")
         if not log.config.compacts:
@@ -69,7 +70,7 @@ class Throttle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """The result of a pass. Bytes of the segments that it read and wrote; `end`: the log is clean below it."""
+    """The result of a pass: bytes of the segments that it read and wrote. The log is clean below `end`."""
 
     first_dirty: int
     end: int
@@ -82,13 +83,13 @@ class PassReport:
 async def clean(
     lease: Lease, engine: CleanerEngine, part: Cleanable, planned: Planned, throttle: Throttle
 ) -> PassReport:
-    """Clean [`part.first_dirty`, `part.end`) of the lease's log against everything below it. `engine` starts with an
-    empty map. Raises LeaseOver and PlaceQuiesced (the role ended), PassOver, DamagedLog, CleanerLost, MapTooSmall,
-    OSError; segments already swapped in stay."""
+    """Clean the log of `lease`: map the keys in [`part.first_dirty`, `part.end`), and remove superseded records below
+    the mapped end. Raises LeaseOver and PlaceQuiesced (the role ended), PassOver, DamagedLog, CleanerLost, MapTooSmall,
+    OSError. Segments that are swapped in already stay."""
     lease.check()
     log = lease.log
     still = partial(planned.check, log)
-    await _call(lease, remove_cleaned, log.directory)  # left by a pass that ended with its role
+    await _call(lease, remove_cleaned, log.directory)  # files of a pass that ended with its role
     segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
     end = await _map_keys(lease, engine, segments, part, throttle)
     read = written = before = after = 0
@@ -104,7 +105,7 @@ async def clean(
 async def _map_keys(
     lease: Lease, engine: CleanerEngine, segments: Sequence[Segment], part: Cleanable, throttle: Throttle
 ) -> int:
-    """Fill the map from the dirty segments; returns the offset where it ended: all before it is in the map."""
+    """Map the keys of the dirty segments. Returns the offset below which all of them are mapped."""
     end = part.first_dirty
     for segment in segments:
         if segment.end_offset <= part.first_dirty:
@@ -128,7 +129,7 @@ async def _map_keys(
 async def _rewrite(
     lease: Lease, engine: CleanerEngine, run: SegmentRun, still: Callable[[], None], throttle: Throttle
 ) -> int:
-    """Write the run's cleaned segment and swap it in; returns its size in bytes."""
+    """Write the cleaned segment of a run and swap it in. Returns its size in bytes."""
     log = lease.log
     still()
     try:
@@ -154,18 +155,18 @@ async def _rewrite(
         return cleaned.size
     except (OSError, Corrupt, CleanerLost, PassOver):
         if not lease.is_over and not log.failure:
-            await _call(lease, remove_cleaned, log.directory)  # a full disk needs the space now
+            await _call(lease, remove_cleaned, log.directory)  # free the space at once, because the disk may be full
         raise
 
 
 async def _call(lease: Lease, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-    """A step under the lease. The lease may have ended during the previous step. Raises LeaseOver."""
+    """Run a step under the lease. Raises LeaseOver, also if the lease ended during the previous step."""
     lease.check()
     return await lease.call(function, *args, lane=lane)
 
 
 def _open_outputs(directory: Directory, base_offset: int) -> tuple[File, File, File]:
-    """*Blocking*: new files of a cleaned segment: log, offset index, time index. Raises OSError."""
+    """Open the new files of a cleaned segment: log, offset index, time index. Blocking. Raises OSError."""
     log, offsets, times = (
         directory.open(cleaned_file(base_offset, suffix), write=True, create=True, exclusive=True)
         for suffix in CLEANED_SUFFIXES

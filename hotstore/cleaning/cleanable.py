@@ -16,7 +16,7 @@ from logformat.record_batch import INT32_MAX
 
 
 class Cleanable(NamedTuple):
-    """Offsets [`first_dirty`, `end`) may be cleaned. `is_due`: a pass should begin."""
+    """The dirty part of a log, with the offsets [`first_dirty`, `end`). `is_due`: a pass should begin."""
 
     first_dirty: int
     end: int
@@ -39,8 +39,8 @@ def cleanable(
     now_ms: int,
     config: LogConfig,
 ) -> Cleanable:
-    """The part of the sealed `segments`, oldest first, that may be cleaned. Times in ms. `cleaned_offset`: the log is
-    clean below it, by the checkpoint. `committed_end`: records at or above it may still be truncated. `log_start`:
+    """The part of the sealed `segments` (oldest first) that may be cleaned. Times are in ms. `cleaned_offset`: by the
+    checkpoint the log is clean below it. `committed_end`: records at or above it may still be truncated. `log_start`:
     records below it are deleted."""
     start = max(log_start, segments[0].base_offset) if segments else log_start
     first_dirty = start if cleaned_offset is None else max(start, cleaned_offset)
@@ -67,8 +67,8 @@ def must_roll(active: SegmentInfo, now_ms: int, config: LogConfig) -> bool:
 
 
 def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogConfig) -> bool:
-    """Whether `min.compaction.lag.ms` protects a record of the segment. Without timestamps the time of arrival
-    counts."""
+    """Whether `min.compaction.lag.ms` protects a record of the segment. If the records have no timestamps, their time
+    of arrival is used."""
     if config.min_compaction_lag_ms <= 0 or segment.end_offset <= first_dirty:
         return False
     newest = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.first_append_ms
@@ -76,9 +76,9 @@ def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogCo
 
 
 def groups(segments: Sequence[Segment], config: LogConfig) -> list[tuple[Segment, ...]]:
-    """Runs of segments that each become one: within `segment.bytes`, within an index of `segment.index.bytes`, with
-    relative offsets of 31 bits, and within the limit of aborted transactions of a segment (TX44), because their markers
-    stay. A larger segment stays alone."""
+    """Runs of segments that are each merged into one. The result must be within `segment.bytes` and
+    `segment.index.bytes`, and have relative offsets of 31 bits. It must be within the limit of aborted transactions of
+    a segment (TX44), because their markers are kept. A segment that exceeds a limit is not merged."""
     runs: list[list[Segment]] = []
     size = aborted = 0
     for segment in segments:
@@ -100,5 +100,5 @@ def groups(segments: Sequence[Segment], config: LogConfig) -> list[tuple[Segment
 
 
 def _index_bytes(log_bytes: int, config: LogConfig) -> int:
-    """Largest size of the time index for a number of log bytes: an entry of 12 bytes after each interval."""
+    """Largest size of the time index for a number of log bytes: an entry of 12 bytes for each interval."""
     return 12 * (log_bytes // max(config.index_interval_bytes, 61) + 1)

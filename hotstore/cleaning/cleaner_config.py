@@ -13,13 +13,13 @@ UNTHROTTLED: Final = 1.7976931348623157e308
 
 @dataclass(frozen=True, slots=True)
 class CleanerConfig:
-    """Kafka's configs with units in their names, and its defaults. Values are valid: `broker.config` checks them.
+    """Kafka's configs with units in their names, and its defaults. `broker.config` checks the values.
 
-    - `threads`: passes at the same time. `dedupe_buffer_bytes` and `io_buffer_bytes` are for all of them together.
+    - `threads`: number of passes at the same time. All passes share `dedupe_buffer_bytes` and `io_buffer_bytes`.
     - `io_buffer_load_factor`: how full a pass fills its part of the dedupe buffer with keys, above 0, at most 1.
-    - `io_bytes_per_s`: bytes that all passes together read; `UNTHROTTLED`: no limit.
+    - `io_bytes_per_s`: limit on the bytes that all passes together read; `UNTHROTTLED` is no limit.
     - `backoff_ms`: wait when no log is to be cleaned.
-    - `enabled`: False: no log is cleaned, and compacted topics grow.
+    - `enabled`: if False, no log is cleaned, and compacted topics grow.
     """
 
     threads: int = 1
@@ -32,12 +32,13 @@ class CleanerConfig:
 
     @property
     def map_bytes(self) -> int:
-        """Bytes of one pass's map of keys; at most 2 GiB, as in Kafka."""
+        """Bytes of the map of keys of one pass; at most 2 GiB, as in Kafka."""
         return min(self.dedupe_buffer_bytes // self.threads, INT32_MAX)
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of one pass's read buffer, and of its write buffer. May be 0: a step takes at least one batch."""
+        """Bytes of the read buffer of one pass, and of its write buffer. 0 is allowed, because a step processes at
+        least one batch."""
         return self.io_buffer_bytes // self.threads // 2
 
     @property

@@ -1,8 +1,8 @@
 """The cleaner's engine: reads batches of open files, maps their keys, writes cleaned segments with both indexes.
 
 `CleanerEngine` is the interface. The broker uses `engine_process.ProcessEngine`; `LocalEngine` works in the calling
-thread on any `File`. All calls block, and one thread at a time may call. An engine opens no path and renames nothing:
-the caller owns files, names and directories. The output of a pass takes effect only when the caller swaps it in.
+thread on any `File`. All calls block, and only one thread at a time may call. An engine does not open paths or rename
+files: the caller owns files, names and directories. The output of a pass takes effect when the caller swaps it in.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class CleanerLost(Retryable):
-    """The engine's process died or hung and was killed. The pass is over; the next `begin` starts another process.
+    """The engine's process died, or hung and was killed. The pass is over, and the next `begin` starts another process.
 
-    Its files are half-written. Unlink them, and open new ones for another pass, because a killed process that waits for
-    a disk may still finish one write to the old files.
+    The caller unlinks the output files and opens new ones for the next pass, because a killed process that waits for a
+    disk may still finish a write to the old files.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
-    """A finished segment. Its three files are synced; their names in the directory are not.
+    """A finished segment. Its three files are synced, but their names in the directory are not.
 
-    `size` in bytes; `end_offset` is the end of the read batches, because fillers cover removed ones. `max_timestamp` in
-    ms (−1: none), `max_timestamp_offset` as `SegmentIndexer` has it.
+    `size` is in bytes. `end_offset` is the end of the batches that were read, because fillers stand for removed ones.
+    `max_timestamp` is in ms; −1 if there is none. `max_timestamp_offset` is that of `SegmentIndexer`.
     """
 
     size: int
@@ -48,11 +48,12 @@ class CleanedSegment:
 
 
 class CleanerEngine(Protocol):
-    """One pass at a time: `begin`, `map` until all is mapped or the map is full, then segment by segment
-    `begin_segment`, `clean` until all is read, `finish_segment`; `end` in every case.
+    """An engine for one pass at a time. A pass calls `begin`, then `map` until all keys are mapped or the map is full.
+    For each segment it calls `begin_segment`, `clean` until all batches are read, and `finish_segment`. It always calls
+    `end`.
 
-    Errors: OSError of a file (full disk: `seams.files.disk.is_full`) or of memory (ENOMEM); DamagedLog with file,
-    position and offset for input that is not whole, valid, contiguous batches; CleanerLost. After an error of any call
+    Raises OSError of a file (full disk: `seams.files.disk.is_full`) or of memory (ENOMEM), and CleanerLost. Raises
+    DamagedLog with file, position and offset if the input is not complete, valid, contiguous batches. After an error
     the pass is over: only `end` and `begin` are allowed."""
 
     def begin(self, buffer_bytes: int, rules: CleanRules) -> None:
@@ -60,50 +61,52 @@ class CleanerEngine(Protocol):
         ...
 
     def map(self, file: File, position: int, length: int) -> Mapped:
-        """Map the whole batches in [`position`, `position` + `length`); at least the first, however long it is.
+        """Map the keys of the complete batches in [`position`, `position` + `length`), but at least the first batch.
 
-        A batch is mapped whole or not at all. `length` must not reach beyond the segment's end."""
+        If the map has no room for all keys of a batch, none of them is mapped. `length` must not reach beyond the
+        segment's end."""
         ...
 
     def begin_segment(
         self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File
     ) -> None:
-        """Begin a cleaned segment in these files, which are emptied. `interval_bytes`: index.interval.bytes."""
+        """Begin a cleaned segment in these files, which are truncated first. `interval_bytes`: index.interval.bytes."""
         ...
 
     def clean(self, file: File, position: int, length: int) -> int:
-        """Clean the whole batches in [`position`, `position` + `length`), at least the first; returns their bytes.
+        """Clean the complete batches in [`position`, `position` + `length`), but at least the first batch. Returns
+        their size in bytes.
 
         They continue the batches of the last call. The retained records are written to the segment."""
         ...
 
     def finish_segment(self) -> CleanedSegment:
-        """Write the last filler and both indexes, sync the three files and release them."""
+        """Write the last filler and both indexes, sync the three files, and release them."""
         ...
 
     def end(self) -> None:
-        """End the pass, finished or not; the map's memory is given back. Never raises."""
+        """End the pass, finished or not, and free the memory of the map. Never raises."""
         ...
 
     def reap(self) -> None:
-        """Forget a process that ended by itself between two passes; call it now and then, while no other call runs.
-        Does not block, never raises."""
+        """Forget a process that ended by itself between two passes. The caller calls this periodically, while no other
+        call runs. Does not block, never raises."""
         ...
 
     def close(self) -> None:
-        """Close the engine, from any thread. A running call of `ProcessEngine` raises CleanerLost, and so does each
-        later call. Never raises."""
+        """Close the engine, from any thread. Running and later calls of `ProcessEngine` raise CleanerLost. This call
+        never raises."""
         ...
 
 
-_REFUSALS: Final = (Corrupt, InvalidRequest)  # all errors that mean invalid bytes in a log
+_REFUSALS: Final = (Corrupt, InvalidRequest)  # errors that mean invalid bytes in a log
 
 
 class LocalEngine:
-    """`CleanerEngine` in the calling thread: for tests, the simulation and the child process."""
+    """A `CleanerEngine` in the calling thread, for tests, the simulation and the child process."""
 
     def __init__(self, rng: Rng) -> None:
-        """`rng` makes the key of each pass's hash."""
+        """`rng` makes the hash key of each pass."""
         self._rng = rng
         self._reader = BatchReader()
         self._pass: _Pass | None = None
@@ -176,10 +179,10 @@ class LocalEngine:
             running.offsets.close()
 
     def reap(self) -> None:
-        """There is no process."""
+        """Does nothing: there is no process."""
 
     def close(self) -> None:
-        self._is_closed = True  # only `end` frees the memory, because another thread may use it
+        self._is_closed = True  # the memory is freed by `end`, because another thread may use it
 
     def _running(self) -> _Pass:
         if self._is_closed:
@@ -195,8 +198,8 @@ class LocalEngine:
 
 @dataclass(slots=True)
 class _OpenSegment:
-    """`read_offset`: base offset of the next batches to clean. `is_cold`: none of the source files was in the page
-    cache.
+    """A segment that is being written. `read_offset`: base offset of the next batches to clean. `is_cold`: none of the
+    source files was in the page cache.
     """
 
     cleaner: BatchCleaner
@@ -207,7 +210,7 @@ class _OpenSegment:
 
 @dataclass(slots=True)
 class _Pass:
-    """`mapped_offset`: where the next batches to map begin; None before the first."""
+    """A running pass. `mapped_offset`: base offset of the next batches to map; None before the first batch."""
 
     rules: CleanRules
     offsets: OffsetMap
@@ -217,8 +220,8 @@ class _Pass:
     cold: dict[str, bool] = field(default_factory=dict)
 
     def look_at(self, file: File, position: int, length: int) -> bool:
-        """Whether bytes of the file were missing in the page cache when the pass first read it. If so, the pass drops
-        its own pages from the cache, because they would evict data that consumers read.
+        """Whether bytes of the file were missing in the page cache when the pass began to read it. If True, the pass
+        drops its pages from the cache, because they would evict data that consumers read.
         """
         found = self.cold.get(file.path)
         if found is None:

@@ -1,7 +1,7 @@
 """Main program of the cleaner's child process: runs a `LocalEngine` for the requests of one `ProcessEngine`.
 
-It opens no path: files come as descriptors with a request. It exits with its parent, after `idle_s` (its third
-argument) without a pass, and after an error that concerns neither a file nor the content of a log.
+It opens no path: files come as descriptors with a request. It exits when its parent exits, after `idle_s` (its third
+argument) without a pass, and after an error that is not about a file or the content of a log.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _KERNELS: Final = "logformat.compaction.batch_cleaner"
 def main(arguments: Sequence[str]) -> None:
     channel = ParentChannel.of_arguments(arguments)
     lower_priority()
-    import_module(_KERNELS)  # before the first request: the deadline of a start covers it
+    import_module(_KERNELS)  # imported before the first request: the deadline of a start covers this
     channel.send(messages.encode(messages.Done()))
     serve(channel, LocalEngine(SystemRng()), float(arguments[2]))
 
 
 def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
-    """Answer requests until the parent ends, or is silent for `idle_s` after the end of a pass."""
+    """Answer requests until the parent ends, or sends nothing for `idle_s` after the end of a pass."""
     timeout_s: float | None = None  # the parent starts a child only for a pass
     ahead = _Ahead()
     while True:
@@ -62,13 +62,13 @@ def serve(channel: ParentChannel, engine: CleanerEngine, idle_s: float) -> None:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Lists received in advance for the next pass."""
+    """The lists that were received in advance for the next pass."""
 
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     last_offsets: list[int] = field(default_factory=list)
 
     def takes(self, request: messages.Request) -> bool:
-        """Add the request if it is a part of these lists; returns whether it is."""
+        """Add the request if it is a part of these lists. Returns whether it is."""
         match request:
             case messages.Aborted(transactions):
                 self.aborted += transactions
@@ -79,7 +79,7 @@ class _Ahead:
         return True
 
     def rules(self, begin: messages.Begin) -> CleanRules:
-        """The lists of the pass that begins now; the lists for the next pass are then empty."""
+        """Take the lists for the pass that begins now. The lists for the next pass are then empty."""
         aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
         self.aborted.clear()
         self.last_offsets.clear()
@@ -110,7 +110,8 @@ def _perform(engine: CleanerEngine, request: messages.Request, files: Sequence[F
 
 
 def _files_of(request: messages.Request, descriptors: Sequence[int]) -> list[File]:
-    """The request's files, closed when their last user is done. Raises OSError if the kernel dropped a descriptor."""
+    """The request's files. A file is closed when its last user drops it. Raises OSError if the kernel dropped a
+    descriptor."""
     paths: Sequence[bytes] = ()
     match request:
         case messages.Map(path) | messages.Clean(path):
@@ -118,7 +119,7 @@ def _files_of(request: messages.Request, descriptors: Sequence[int]) -> list[Fil
         case messages.BeginSegment(paths=three):
             paths = three
     if len(descriptors) != len(paths):
-        raise OSError(EMFILE, f"{len(descriptors)} of {len(paths)} descriptors arrived")  # the pass is over
+        raise OSError(EMFILE, f"{len(descriptors)} of {len(paths)} descriptors arrived")  # the pass is then over
     return [PosixFile(fd, messages.path_text(path)) for fd, path in zip(descriptors, paths, strict=True)]
 
 

@@ -1,7 +1,7 @@
-"""Messages between `ProcessEngine` and its child, in msgpack: a request, then its reply, never two at once.
+"""Messages between `ProcessEngine` and its child, in msgpack: one request at a time, then its reply.
 
-A request's files are sent with it as descriptors, in the order of its paths. Paths are for error messages only. Paths
-are bytes, because a file name need not be UTF-8.
+A request's files are sent with it as descriptors, in the order of its paths. Paths are used only in error messages.
+They are bytes, because a file name may not be UTF-8.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import msgspec
 
 from hotstore.errors import DamagedLog
 
-_TEXT_CHARACTERS_MAX: Final = 2_000  # of an error: its message fits `seams.child_process.MESSAGE_BYTES_MAX`
+_TEXT_CHARACTERS_MAX: Final = 2_000  # characters of an error's text, to fit `seams.child_process.MESSAGE_BYTES_MAX`
 
 
-ABORTED_MAX: Final = 1_500  # of one message
-LAST_OFFSETS_MAX: Final = 4_500  # of one message
+ABORTED_MAX: Final = 1_500  # entries in one message
+LAST_OFFSETS_MAX: Final = 4_500  # entries in one message
 
 
 class Aborted(msgspec.Struct, tag=True, frozen=True):
-    """Aborted transactions of the pass that begins next (`CleanRules.aborted`), in as many messages as they need."""
+    """A part of the aborted transactions of the next pass (`CleanRules.aborted`). Several messages may be needed."""
 
     transactions: tuple[tuple[int, int, int], ...]
 
 
 class LastOffsets(msgspec.Struct, tag=True, frozen=True):
-    """`CleanRules.last_offsets` of the pass that begins next, in as many messages as they need, in order."""
+    """A part of `CleanRules.last_offsets` of the next pass, in order. Several messages may be needed."""
 
     offsets: tuple[int, ...]
 
@@ -66,7 +66,7 @@ class End(msgspec.Struct, tag=True, frozen=True):
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
-    """The child is ready for the first request, or a request without another result is done."""
+    """The child is ready for the first request, or has done a request that has no other result."""
 
 
 class MapDone(msgspec.Struct, tag=True, frozen=True):
@@ -106,7 +106,7 @@ class Damage(msgspec.Struct, tag=True, frozen=True):
 
 
 class Defect(msgspec.Struct, tag=True, frozen=True):
-    """Any other error; the child ends."""
+    """Any other error. The child then exits."""
 
     text: str
 
@@ -140,7 +140,7 @@ def error_reply(error: Exception) -> FileError | Damage | Defect:
 
 
 def raised(reply: FileError | Damage) -> OSError | DamagedLog:
-    """The error that the child raised."""
+    """Raise the error that the child raised."""
     if isinstance(reply, Damage):
         return DamagedLog(path_text(reply.path), reply.position, reply.offset, reply.what, reply.hint)
     if reply.number is None:

@@ -1,8 +1,8 @@
 """The cleaner's engine in a child process of low priority (`engine_child`), so that this process never imports numba.
 
-The first `begin` starts the child. After a pass the child stays for a while without a map, so that the next pass needs
-no start; then it exits by itself. Every wait has a deadline that grows with the bytes of the step. A child that died or
-exceeded the deadline is killed, and the call raises CleanerLost.
+The first `begin` starts the child. After a pass the child waits for a while without a map, so that the next pass does
+not need a start. Then it exits by itself. Every wait has a deadline that grows with the bytes of the step. A child that
+exceeds its deadline is killed. If the child was killed or died, the call raises CleanerLost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=messages.Reply)
 
 CHILD_MODULE: Final = "hotstore.cleaning.engine_child"
 IDLE_S: Final = 60.0
-# Without these numpy reserves memory for each CPU; the kernels use one thread.
+# Without these variables numpy reserves memory for each CPU. The kernels use one thread.
 _ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
@@ -47,7 +47,7 @@ class Deadlines:
 
 
 class ProcessEngine:
-    """`CleanerEngine` over one child process. A second thread in a call raises AssertionError."""
+    """A `CleanerEngine` over one child process. A call while another thread is in a call raises AssertionError."""
 
     def __init__(self, *, idle_s: float = IDLE_S, deadlines: Deadlines | None = None) -> None:
         self._idle_s = idle_s
@@ -59,7 +59,7 @@ class ProcessEngine:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child; None without a child. The child may already have ended by itself."""
+        """Process id of the child; None if there is no child. The child may have ended by itself."""
         child = self._child
         return None if child is None else child.pid
 
@@ -70,7 +70,7 @@ class ProcessEngine:
                 try:
                     self._begin(request, rules)
                     return
-                except CleanerLost as lost:  # most often it ended because it was idle
+                except CleanerLost as lost:  # the usual reason is that it was idle
                     log.debug("starting another cleaner process: %s", lost)
             self._start()
             self._begin(request, rules)
@@ -126,12 +126,13 @@ class ProcessEngine:
         child = self._child
         if child is not None:
             child.kill()
-        with self._one_caller.unless_inside() as is_alone:  # otherwise the thread in a call drops it
+        with self._one_caller.unless_inside() as is_alone:  # otherwise the thread that is in a call drops the child
             if is_alone:
                 self._drop()
 
     def reap(self) -> None:
-        """Forget a child that ended because it was idle, so that no zombie stays; call it now and then."""
+        """Forget a child that ended because it was idle, so that no zombie stays. The caller calls this
+        periodically."""
         with self._calling():
             if self._child is not None and (not self._child.is_ours or self._child.has_ended()):
                 self._drop()
@@ -146,11 +147,11 @@ class ProcessEngine:
                     self._drop()
 
     def _start(self) -> None:
-        """Raises CleanerLost, OSError."""
+        """Start the child. Raises CleanerLost, OSError."""
         self._drop()
         self._refuse_if_closed()
         child = self._child = ChildProcess(CHILD_MODULE, [str(self._idle_s)], _ENVIRONMENT)
-        self._refuse_if_closed()  # `close` may have come before there was a child to kill
+        self._refuse_if_closed()  # `close` may have been called before the child existed
         self._receive(child, messages.Done, self.deadlines.start_s)
         log.info("the cleaner works in process %d", child.pid)
 
@@ -172,7 +173,8 @@ class ProcessEngine:
         return self._receive(child, kind, timeout_s)
 
     def _receive(self, child: ChildProcess, kind: type[R], timeout_s: float) -> R:
-        """A reply of `kind`. Raises OSError and DamagedLog as the child did, CleanerLost when it is dead."""
+        """Wait for a reply of `kind`. Raises the child's OSError or DamagedLog, and CleanerLost if the child is
+        dead."""
         try:
             reply = messages.decode_reply(child.receive(timeout_s))
         except TimeoutError:
@@ -180,7 +182,7 @@ class ProcessEngine:
         except (EOFError, msgspec.MsgspecError) as error:
             raise self._lost(str(error)) from None
         except BaseException:
-            self._drop()  # its reply would be taken for the reply to the next request
+            self._drop()  # a late reply would be taken for that of the next request
             raise
         if isinstance(reply, messages.FileError | messages.Damage):
             raise messages.raised(reply)

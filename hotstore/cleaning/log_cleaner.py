@@ -1,8 +1,8 @@
 """Cleans the compacted logs of a data directory, the dirtiest first (Kafka's LogCleaner).
 
-Each of `log.cleaner.threads` slots, at most `SLOTS`, has an engine and cleans one log at a time, through the lease of
-the log's current role; a role that ends ends the pass. A log that cannot be cleaned is reported with the reason and
-served as before. The cleaner tries again after `RETRY_S`. Configs are read before each pass.
+There are `log.cleaner.threads` slots, at most `SLOTS`. Each has an engine and cleans one log at a time, through the
+lease of the log's current role. When the role ends, the pass ends. If a log cannot be cleaned, the reason is reported,
+the log is served as before, and the cleaner tries again after `RETRY_S`. Configs are read before each pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SLOTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """A log that the cleaner gave up, and why."""
+    """A log that could not be cleaned, and the reason."""
 
     topic_id: UUID
     why: str
@@ -49,7 +49,7 @@ class Uncleanable:
 
 @dataclass(slots=True)
 class CleanerCounters:
-    """Since the start of the process. Bytes read and written by passes, for metrics."""
+    """Counters since the start of the process, for metrics. Bytes are those that passes read and wrote."""
 
     passes: int = 0
     failed_passes: int = 0
@@ -58,7 +58,8 @@ class CleanerCounters:
 
 
 class LogCleaner:
-    """One for a data directory. `config` gives the current configs; `make_engine` is called once for each slot."""
+    """The cleaner of one data directory. `config` returns the current configs. `make_engine` is called once for each
+    slot."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class LogCleaner:
         """Dirty ratio of the dirtiest log at the last check."""
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """By name, one for each slot: each looks for dirty logs until it is cancelled."""
+        """The services by name, one for each slot. Each cleans dirty logs until it is cancelled."""
         return {
             f"log cleaner {number}": partial(self._keep, number, engine) for number, engine in enumerate(self._engines)
         }
@@ -94,13 +95,13 @@ class LogCleaner:
             config = self._config()
             is_used = config.enabled and number < config.threads
             if not is_used or not await self.clean_dirtiest(engine):
-                engine.reap()  # an idle process ends by itself; no step of it runs now
+                engine.reap()  # an idle process may have ended by itself; no step runs now
                 await asyncio.sleep(config.backoff_ms / 1000)
 
     # --- one pass ---------------------------------------------------------------------------------------------------
 
     async def clean_dirtiest(self, engine: CleanerEngine) -> bool:
-        """Clean the log with the highest dirty ratio; returns whether one was due."""
+        """Clean the log with the highest dirty ratio. Returns whether a log was due."""
         await self._roll_overdue()
         found = self._dirtiest()
         if found is None:
@@ -114,7 +115,7 @@ class LogCleaner:
         return True
 
     async def _roll_overdue(self) -> None:
-        """Seal active segments that hold records for longer than `max.compaction.lag.ms`."""
+        """Seal active segments with records that are older than `max.compaction.lag.ms`."""
         now_ms = self._world.clock.wall_ms()
         for opened, lease in self._candidates():
             # The role may have ended while the previous log was flushed.
@@ -128,7 +129,7 @@ class LogCleaner:
                 log.info("%s: not rolled for compaction: %s", opened.place, refused)
 
     def _candidates(self) -> list[tuple[OpenLog, Lease]]:
-        """Open compacted logs with a role that no slot cleans."""
+        """The open compacted logs that have a role and that no slot is cleaning."""
         return [
             (opened, opened.lease)
             for opened in self._host.open_logs
@@ -170,7 +171,7 @@ class LogCleaner:
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-        )  # the bucket may hold records that a tombstone deletes, even of a topic that is no longer tiered
+        )  # the bucket may hold records that a tombstone deletes, even if the topic is not tiered any more
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)
         try:

@@ -1,7 +1,7 @@
-"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would have made.
+"""Writes a cleaned segment: its batches, and both indexes with the entries that an append would make.
 
-Batches are contiguous from the segment's base. They are synced in parts, so that the last sync is short and the sync of
-a produce never waits for a complete segment.
+Batches are contiguous from the segment's base. They are synced in parts. So the last sync is short, and the sync of a
+produce does not wait until a complete segment is synced.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SYNC_BYTES: Final = 32 << 20
 
 
 class SegmentWriter:
-    """Uses three open files of the caller, and never closes them."""
+    """The writer of one segment. It uses three open files of the caller, and never closes them."""
 
     def __init__(self, base_offset: int, interval_bytes: int, log: File, offset_index: File, time_index: File) -> None:
-        """Empties the files. Raises OSError."""
+        """Truncates the files to 0 bytes. Raises OSError."""
         self._log = log
         self._offset_index = offset_index
         self._time_index = time_index
@@ -34,7 +34,7 @@ class SegmentWriter:
             file.truncate(0)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append whole batches. Raises OSError; EFBIG if positions would not fit an index."""
+        """Append complete batches. Raises OSError, with EFBIG if positions would not fit an index."""
         headers = [header for buffer in buffers for header in _headers_of(buffer)]
         if not headers:
             return

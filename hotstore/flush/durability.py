@@ -1,9 +1,10 @@
 """A log's flushed end and recovery point, and the sync and seal jobs that raise them.
 
 `begin_*` makes a job from the current state, the job runs off the loop, `finish_*` records its success. The flushed end
-moves only to a log end that was sampled before the sync began, and after older files and the directory were synced. The
-recovery point never exceeds the start of an epoch that the checkpoint file lacks. The index and producer files of a
-sealed segment are written after its bytes are durable, so their existence proves that.
+moves only to a log end that was sampled before the sync began. Before it moves, older files and the directory are
+synced too. The recovery point never exceeds the start of an epoch that is not in the checkpoint file. The index and
+producer files of a sealed segment are written after its bytes are durable, so their existence proves that the bytes are
+durable.
 """
 
 from __future__ import annotations
@@ -43,34 +44,35 @@ class SyncJob(NamedTuple):
     """The directory if it has new names."""
 
     def run(self) -> None:
-        """Blocking. Raises OSError; then nothing may be assumed durable (C10)."""
+        """Sync the files and the directory. Blocking. After an OSError nothing may be assumed durable (C10)."""
         for file in self.files:
             file.sync()
         self.sync_names()
         crash_points.reach("flush.synced")
 
     def sync_names(self) -> None:
-        """Blocking; call after the files were synced. Raises OSError."""
+        """Sync the directory, after the files were synced. Blocking. Raises OSError."""
         if self.directory is not None:
             self.directory.sync()
 
 
 class PendingSeal(NamedTuple):
-    """Small files to be written: the indexes of a rolled segment, the producers at a roll point."""
+    """Small files that have to be written: the indexes of a rolled segment, and the producers at a roll point."""
 
     segment: Segment | None
     producers: ProducersAt | None
 
 
 class SealJob(NamedTuple):
-    """Writes small files of sealed, synced segments, and the epoch checkpoint if it changed. All can be rebuilt."""
+    """Writes small files of sealed, synced segments, and the epoch checkpoint if it changed. All of them can be
+    rebuilt."""
 
     directory: Directory
     epochs: LeaderEpochs | None
     seals: tuple[PendingSeal, ...]
 
     def run(self) -> None:
-        """Blocking. Raises OSError; it may then run again."""
+        """Write the files. Blocking. After an OSError the job may run again."""
         if self.epochs is not None:
             replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
         for segment, producers in self.seals:
@@ -78,7 +80,7 @@ class SealJob(NamedTuple):
                 segment.trim()
                 if segment.indexer is not None:
                     write_index_files(segment)
-                else:  # recovery found only this one missing
+                else:  # only the transaction index is missing after a recovery
                     write_transaction_index(segment)
             if producers is not None:
                 write_producer_files(self.directory, producers)
@@ -88,7 +90,7 @@ class SealJob(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Durability:
-    """Durability of one log. Offsets are exclusive; bytes count since the log was opened."""
+    """The durability of one log. End offsets are exclusive. Bytes count from the opening of the log."""
 
     directory: Directory
     flushed_end_offset: int
@@ -129,19 +131,19 @@ class Durability:
         self._epochs_dirty_from = None
 
     def rolled(self, segment: Segment, producers: ProducersAt) -> None:
-        """`segment` was sealed and a new file replaced it."""
+        """`segment` was sealed, and a new active segment follows it."""
         self.directory_dirty = True
         self._unsynced.append(segment)
         self.pending_seals.append(PendingSeal(segment, producers))
 
     def add_seals(self, seals: Iterable[PendingSeal]) -> None:
-        """Add small files of durable segments that found no disk space when the log was opened; a later seal job writes
-        them.
+        """Add small files of durable segments for which the disk had no space when the log was opened. A later seal job
+        writes them.
         """
         self.pending_seals.extend(seals)
 
     def begin_sync(self, active: Segment, log_end_offset: int) -> SyncJob | None:
-        """None when everything is durable. One job at a time."""
+        """Make a sync job of the current state; None if everything is durable. Only one job exists at a time."""
         if not self.needs_sync:
             return None
         self.oldest_dirty_ms = None
@@ -157,21 +159,23 @@ class Durability:
         )
 
     def finish_sync(self, job: SyncJob) -> None:
-        """The job succeeded. Segments that rolled while it ran stay unsynced: it may have covered only part of them."""
+        """The job succeeded. Segments that rolled while it ran stay unsynced: the job may have synced only a part of
+        them."""
         assert job.target >= self.flushed_end_offset, (job, self.flushed_end_offset)
         self.flushed_end_offset = job.target
         self._flushed_bytes = job.written_bytes
         del self._unsynced[: job.rolled]
 
     def begin_seal(self, epochs: LeaderEpochs) -> SealJob | None:
-        """Small files that may be written now; None when there are none. One job at a time."""
+        """Make a job for the small files that may be written now; None if there are none. Only one job exists at a
+        time."""
         seals = tuple(seal for seal in self.pending_seals if seal.segment not in self._unsynced)
         if not seals and self.recovery_point >= self.flushed_end_offset:
-            return None  # an epoch without a durable record needs no job, so stopping an idle log costs no syncs
+            return None  # a new epoch without a durable record needs no job, so the stop of an idle log costs no syncs
         return SealJob(self.directory, None if self._epochs_dirty_from is None else epochs, seals)
 
     def finish_seal(self, job: SealJob, epochs: LeaderEpochs) -> None:
-        """The job succeeded; `epochs`: the current ones, which may be later than the job's."""
+        """The job succeeded. `epochs`: the current epochs, which may be newer than those of the job."""
         if job.epochs is not None:
             latest = job.epochs.latest
             began = (start for epoch, start in epochs.entries if latest is None or epoch > latest.epoch)
@@ -183,7 +187,7 @@ class Durability:
         self.pending_seals = [seal for seal in self.pending_seals if id(seal) not in done]
 
     def restart_at(self, flushed_end_offset: int) -> None:
-        """After a synced truncation no bytes are dirty."""
+        """Set the state after a synced truncation: no bytes are dirty."""
         self.flushed_end_offset = flushed_end_offset
         self._flushed_bytes = self.written_bytes
         self.directory_dirty = False
@@ -194,12 +198,14 @@ class Durability:
 
 
 def write_index_files(segment: Segment) -> None:
-    """Blocking. The segment's bytes must be durable. The names are durable after the directory is synced."""
+    """Write the index files of a segment whose bytes are durable. Blocking. The names are durable after the directory
+    is synced."""
     indexer = segment.indexer
     assert indexer is not None, segment
     directory, offsets, times = segment.directory, segment.name_of(OFFSET_INDEX), segment.name_of(TIME_INDEX)
     # Recovery reads the segment from the last entry of the offset index on, and takes earlier timestamps from the time
-    # index. An old offset index with new times costs reading; a new one with old times would hide the greatest time.
+    # index. An old offset index with a new time index only makes recovery read more. A new offset index with an old
+    # time index would hide the greatest timestamp.
     if write_whole(directory, times, indexer.time_index.to_bytes()) and directory.stat(offsets) is not None:
         directory.sync()
     write_whole(directory, offsets, indexer.offset_index.to_bytes())
@@ -207,8 +213,8 @@ def write_index_files(segment: Segment) -> None:
 
 
 def write_transaction_index(segment: Segment) -> None:
-    """Blocking: `.txnindex`, which only segments with an aborted transaction have. It is written before the producers
-    at the segment's end. Their file thus proves that the index exists or would be empty."""
+    """Write the `.txnindex` of a segment with aborted transactions. Blocking. It is written before the producer file of
+    the segment's end. That file thus proves that the index was written or is not needed."""
     directory, name = segment.directory, segment.name_of(TRANSACTION_INDEX)
     if segment.aborted is not None:
         write_whole(directory, name, encode_aborted(segment.aborted))
@@ -217,10 +223,11 @@ def write_transaction_index(segment: Segment) -> None:
 
 
 def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
-    """Blocking: our file and Kafka's snapshot for one offset, below which everything must be durable.
+    """Write this program's producer file and Kafka's snapshot for one offset. Everything below the offset must be
+    durable. Blocking.
 
-    Ours is written first. After a kill or a full disk between the two, Kafka's file, which has only one batch per
-    producer, must not be alone.
+    Kafka's file is written second, because it has only one batch per producer. After a kill or a full disk between the
+    two writes it must not be the only file.
     """
     state = producers.state()
     write_whole(directory, offset_file(producers.end_offset, PRODUCERS), encode_producer_state(state))
@@ -228,11 +235,11 @@ def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
 
 
 def write_whole(directory: Directory, name: str, data: bytes) -> bool:
-    """Blocking: `seams.files.disk.replace_in` without the directory sync, which several files share. Returns whether it
-    wrote.
+    """Replace a file like `seams.files.disk.replace_in`, but without the directory sync, which several files share.
+    Blocking. Returns whether it wrote.
 
-    A file that already has these bytes is skipped: it was synced before it got its name, so a clean stop of an idle log
-    costs no syncs."""
+    A file that has these bytes already is skipped, because it was synced before it got its name. A clean stop of an
+    idle log thus costs no syncs."""
     found = directory.stat(name)
     if found is not None and found.size == len(data) and read_in(directory, name) == data:
         return False

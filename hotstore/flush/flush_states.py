@@ -1,8 +1,8 @@
 """States of one log's sync as a pure transition table.
 
-A sync starts only if none runs. The timer runs in DEFERRED only. Nothing starts after CLOSED, CLOSING, FAILING or
-FAILED. A failure is reported once. `Flusher` decides whether a sync is due and sends NEEDED, NEEDED_SOON or NOT_NEEDED:
-after an append while no sync runs, and in DECIDING.
+A sync starts only if none runs. The timer runs only in DEFERRED. Nothing starts after CLOSED, CLOSING, FAILING or
+FAILED. A failure is reported once. `Flusher` decides whether a sync is due, after an append while no sync runs and in
+DECIDING. It then sends NEEDED, NEEDED_SOON or NOT_NEEDED.
 
             needed, forced           its round began          appended           ended
     IDLE ───────────────────► REQUESTED ───────────► SYNCING ──────────► DIRTY ─────────► DECIDING
@@ -11,7 +11,7 @@ after an append while no sync runs, and in DECIDING.
      │ needed soon            │   └── needed ──────────────────────────────────────────────┘  │
      └────────────► DEFERRED ─┘ timer, awaited, forced, needed        ◄── needed soon ────────┘
 
-    A failure leads to FAILED and a close to CLOSED; while a sync runs, by way of FAILING and CLOSING.
+    A failure leads to FAILED, and a close to CLOSED. While a sync runs, FAILING or CLOSING comes first.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class FlushState(IntEnum):
 
     IDLE = 0
     DEFERRED = 1  # a sync is due and no request waits for it; a timer will start it (ADR 8)
-    REQUESTED = 2  # its round has not begun: appends until then are covered
+    REQUESTED = 2  # the round has not begun; the sync covers appends until it begins
     SYNCING = 3
     DIRTY = 4  # syncing, and batches were appended since it began
-    DECIDING = 5  # that sync ended; `Flusher` decides whether another one is due
-    CLOSING = 6  # a sync still runs, and none follows
+    DECIDING = 5  # the sync ended; `Flusher` decides whether another one is due
+    CLOSING = 6  # a sync still runs, and no other follows
     CLOSED = 7
-    FAILING = 8  # the log failed while a sync runs
+    FAILING = 8  # the log failed while a sync was running
     FAILED = 9
 
 
 class FlushEvent(IntEnum):
-    APPENDED = 0  # while a sync runs
+    APPENDED = 0  # batches were appended while a sync was running
     NEEDED = 1  # a sync is due, and a request waits for it
     NEEDED_SOON = 2  # a sync is due, no request waits for it
     NOT_NEEDED = 3
     AWAITED = 4  # a request begins to wait for a deferred sync
     TIMER = 5
-    FORCED = 6  # flush, drain or flush.ms: due or not
+    FORCED = 6  # by flush, drain or flush.ms, even if no sync is due
     BEGAN = 7  # the range of the sync is set
     ENDED = 8  # the sync ended, or had no work
     FAILED = 9  # a write, a sync or a seal job failed
@@ -54,7 +54,7 @@ class FlushAction(IntEnum):
     NOTHING = 0
     START = 1
     ARM = 2  # start the timer
-    REPORT = 3  # the failure, to the owner
+    REPORT = 3  # report the failure to the owner
 
 
 S, E, A = FlushState, FlushEvent, FlushAction

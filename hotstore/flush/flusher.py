@@ -1,12 +1,13 @@
 """Background syncs of one log: one fdatasync at a time covers all appends before its beginning.
 
-`flush_states` decides the start of a sync, `Durability` its range. At most one sync and one seal job of a log run, off
-the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed sync the log is
-offline and no sync is tried again (C10).
+`flush_states` decides when a sync starts, `Durability` what it covers. At most one sync and one seal job of a log run
+at a time, off the loop. The owner is called after the flushed end moved, in the same turn of the loop. After a failed
+sync the log is offline and no sync is tried again (C10).
 
-A sync that a request waits for starts at once if none runs; later appends go into the next one. Without a waiter
-(acks=1, no reader at the log's end) it starts `LAZY_S` after the append, because a sync costs more than the append (ADR
-8). Index and producer files of a sealed segment are written after the acknowledgements of its bytes.
+If a request waits for a sync, the sync starts at once unless one is running; the next sync covers later appends. If
+nobody waits (acks=1, no reader at the log's end), the sync starts `LAZY_S` after the append, because a sync costs more
+than the append (ADR 8). Index and producer files of a sealed segment are written after the acknowledgements of its
+bytes.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from seams.loop.tasks import FailureReport, Tasks
 
 EXPIRE_PRODUCERS_EVERY_MS: Final = 600_000  # Kafka's producer.id.expiration.check.interval.ms
 SEAL_AGAIN_S: Final = 1.0  # between attempts to write small files to a full disk
-LAZY_S: Final = 0.01  # delay of a sync that no request waits for; a reader sees the log's end this much later
-TASKS_MAX: Final = 2  # one of them seals; it may overlap its successor's first step
+LAZY_S: Final = 0.01  # delay of a sync for which no request waits; readers get the records this much later
+TASKS_MAX: Final = 2  # a seal task, whose end may overlap the next one's start
 
 
-# Module names, because an enum member lookup costs 70 ns and a round has a dozen of them.
+# Module-level names: an enum member lookup costs 70 ns, and a round has a dozen of them.
 _IDLE, _DEFERRED = FlushState.IDLE, FlushState.DEFERRED
 _DIRTY, _DECIDING, _FAILED = FlushState.DIRTY, FlushState.DECIDING, LogState.FAILED
 _NEEDED, _BEGAN, _ENDED, _START = FlushEvent.NEEDED, FlushEvent.BEGAN, FlushEvent.ENDED, FlushAction.START
 
 
 class Flusher:
-    """Reports to `log.owner`; writes small files in `at`."""
+    """The flusher of one log. It reports to `log.owner`, and writes small files in `at`."""
 
     def __init__(
         self,
@@ -58,9 +59,9 @@ class Flusher:
         self._expired_ms: int | None = None
 
     def request(self) -> None:
-        """Batches were appended: sync as the log's configuration asks. Never blocks."""
+        """Batches were appended: request a sync if the log's configuration needs one. Never blocks."""
         state = self._states.state
-        # The two usual states, which do not change. The table gives the same result, but takes 0.4 µs.
+        # A shortcut for the two usual states, which do not change. The table gives the same result, but takes 0.4 µs.
         if state is _DIRTY:
             return
         if state is _DEFERRED and not self._log.owner.awaits_flush() and not self._durability.rolled_unsynced:
@@ -68,12 +69,13 @@ class Flusher:
         self._on(self._due() if state is _IDLE or state is _DEFERRED else FlushEvent.APPENDED)
 
     def hurry(self) -> None:
-        """A request waits for the flushed end: start a deferred sync now."""
+        """Start a deferred sync now, because a request waits for the flushed end."""
         if self._states.state is _DEFERRED:
             self._on(FlushEvent.AWAITED)
 
     def tick(self, now_ms: int) -> None:
-        """Call about once a second while the log is written to: applies flush.ms and expires silent producers."""
+        """Apply flush.ms and expire silent producers. The caller calls this about once a second while the log is
+        written."""
         log = self._log
         if self._states.is_over:
             return
@@ -86,10 +88,10 @@ class Flusher:
             log.producers.expire(now_ms)
 
     async def drain(self, budget_bytes: int) -> None:
-        """Wait until dirty bytes are within the budget, syncing in every mode. Raises LogFailed.
+        """Wait until the dirty bytes are within the budget. This syncs in every mode. Raises LogFailed.
 
-        Keeps pwrite on the loop out of the kernel's dirty throttling (C27). The caller sets the deadline. Appends that
-        wait here have no offsets yet."""
+        Without this wait the kernel could throttle pwrite on the loop, because too many pages are dirty (C27). The
+        caller sets the deadline. Appends that wait here have no offsets yet."""
         while self._log.dirty_bytes > budget_bytes:
             if self._log.state is LogState.FAILED or self._states.is_over:
                 raise LogFailed(f"{self._log.topic}-{self._log.partition} is offline or closing")
@@ -97,9 +99,10 @@ class Flusher:
             await self._round_over.wait()
 
     async def flush(self) -> None:
-        """Wait until all records appended before the call are durable, in every mode.
+        """Wait until all records that were appended before the call are durable, in every mode.
 
-        Raises LogFailed, even if all of it is durable: a failed log always needs recovery."""
+        Raises LogFailed for a failed log even if all records are durable, because a failed log always needs
+        recovery."""
         if self._log.failure:
             raise LogFailed(self._log.failure)
         target = self._log.log_end_offset
@@ -110,12 +113,12 @@ class Flusher:
             await self._round_over.wait()
 
     def fail(self, error: OSError) -> None:
-        """The log's files are in doubt: it is offline from now on."""
+        """Take the log offline, because the state of its files is unknown."""
         self._log.fail(error)
         self._on(FlushEvent.FAILED)
 
     async def close(self) -> None:
-        """Start no more jobs and wait for running ones. Afterwards the log may be closed or truncated."""
+        """Start no more jobs, and wait for running ones. After this the log may be closed or truncated."""
         self._on(FlushEvent.CLOSE)
         self._closing.set()
         while self._states.is_syncing or self._states.is_sealing:
@@ -123,7 +126,7 @@ class Flusher:
         await self._tasks.close()
 
     def seal_soon(self) -> None:
-        """Write pending small files, if any. Never blocks."""
+        """Start to write pending small files, if there are any. Never blocks."""
         log, states = self._log, self._states
         if states.may_seal and log.state is not LogState.FAILED and log.has_sealing:
             self._tasks.spawn(f"seal {log.topic}-{log.partition}", self._seal())
@@ -158,7 +161,8 @@ class Flusher:
         return _NEEDED if is_due else FlushEvent.NOT_NEEDED
 
     def _begin_sync(self) -> SyncJob | None:
-        """None when no bytes are dirty, or after a failed write: bytes that were written before it are never synced."""
+        """Make the sync job. None if no bytes are dirty, or after a failed write: bytes written before the failure are
+        never synced."""
         log = self._log
         if log.state is _FAILED:
             return None
@@ -166,7 +170,7 @@ class Flusher:
         return log.durability.begin_sync(log.active_segment, log.log_end_offset)
 
     def _synced(self, job: SyncJob | None, failure: OSError | None) -> None:
-        """The sync ended, or had no work. An exception of the owner does not stop the log."""
+        """The sync ended, or there was no work. An exception of the owner does not stop the log."""
         log = self._log
         try:
             if failure is not None:
@@ -177,7 +181,7 @@ class Flusher:
                 self.seal_soon()
         finally:
             if log.state is _FAILED:
-                self._on(FlushEvent.FAILED)  # also after a failed write meanwhile: bytes before it are never synced
+                self._on(FlushEvent.FAILED)  # also if a write failed meanwhile
             self._on(_ENDED)
             if self._states.state is _DECIDING:
                 self._on(self._due())
@@ -194,7 +198,7 @@ class Flusher:
                         self.fail(error)
                         return
                     log.ballast.met_full = True
-                    # These files can be written later. Until then the segment may not be deleted.
+                    # These files can be written later. Until then the segment must not be deleted.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), SEAL_AGAIN_S)
                     continue
@@ -204,6 +208,6 @@ class Flusher:
             self._end_round()
 
     def _end_round(self) -> None:
-        """Wake the waiters of this round; later ones wait for the next."""
+        """Wake the waiters of this round. Later waiters wait for the next round."""
         self._round_over.set()
         self._round_over = asyncio.Event()

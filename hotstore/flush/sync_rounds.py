@@ -1,12 +1,12 @@
 """Rounds of syncs for all logs of a data directory: requests that arrive during a round wait for the next one.
 
 One round runs at a time, with at most `TOGETHER_MAX` logs in the order of their requests. The range that a sync covers
-is set when its round begins. Each log gets its own result, once; an exception in its callback is reported and does not
-affect the others. A sync that began and got no result counts as failed, because its range may or may not be durable.
-The next round begins in the same turn of the loop in which the last results arrive. Rounds are plain callbacks, not
-tasks: each turn of a busy loop delays every acknowledged batch. A log with more than `ALONE_BYTES` to sync is synced
-outside the rounds, so no log waits for another's gigabyte. A worker call and a journal commit cost more than syncing
-small amounts of bytes (ADR 11).
+is set when its round begins. Each log gets its own result, once. An exception in a log's callback is reported and does
+not affect the other logs. A sync that began and got no result counts as failed, because its range may not be durable.
+The next round begins in the turn of the loop in which the last results arrive. Rounds are plain callbacks, not tasks,
+because each further turn of a busy loop would delay every acknowledgement. A log with more than `ALONE_BYTES` to sync
+is synced outside the rounds, so that other logs do not wait for it. Rounds exist because a worker call and a journal
+commit cost more than syncing a few bytes (ADR 11).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seams.loop.afterwards import Afterwards
 from seams.loop.tasks import FailureReport, Tasks, failure_of_task, log_failure
 from seams.loop.workers import Lane, Workers
 
-TOGETHER_MAX: Final = 64  # logs: about 10 ms a round on a disk that syncs in 0.15 ms
+TOGETHER_MAX: Final = 64  # logs in a round: about 10 ms on a disk that syncs in 0.15 ms
 ALONE_BYTES: Final = 1 << 20
 SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets of `SyncTimes`; one more bucket counts longer syncs."""
@@ -50,7 +50,8 @@ class _Sampled(NamedTuple):
 
 @dataclass(slots=True)
 class SyncTimes:
-    """Histogram of sync durations from request to result, the time that an acknowledged batch waits; and failures."""
+    """Histogram of the time from the request of a sync to its result, for which an acknowledgement waits. Also counts
+    failures."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BOUNDS_S) + 1))
     seconds: float = 0.0
@@ -62,7 +63,7 @@ class SyncTimes:
 
 
 class SyncRounds:
-    """One for a data directory; used on the loop only."""
+    """The sync rounds of one data directory. They run only on the loop."""
 
     def __init__(
         self,
@@ -77,13 +78,13 @@ class SyncRounds:
         self._report = report or log_failure
         self._tasks = Tasks(report)
         self._afterwards = afterwards or Afterwards()
-        self._are_running = False  # true from the first request until none waits
+        self._are_running = False  # true from the first request until no request waits
         self.times = SyncTimes()
 
     def ask(self, begin: Begin, dirty_bytes: int, synced: Synced) -> None:
         """Call `begin` in a later turn of the loop, run its job, then call `synced` once.
 
-        `dirty_bytes`: about how much there is to sync now. After an OSError nothing may be assumed durable (C10)."""
+        `dirty_bytes`: approximate bytes to sync now. After an OSError nothing may be assumed durable (C10)."""
         loop = asyncio.get_running_loop()
         request = _Request(begin, synced, loop.time())
         if dirty_bytes > ALONE_BYTES:
@@ -92,7 +93,7 @@ class SyncRounds:
         self._waiting.append(request)
         if not self._are_running:
             self._are_running = True
-            loop.call_soon(self._begin)  # covers later requests of this turn of the loop
+            loop.call_soon(self._begin)  # the round includes later requests of this turn
 
     # -- alone ----------------------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class SyncRounds:
     # -- in rounds ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Sample the jobs of the oldest requests and sync them."""
+        """Begin a round: make the jobs of the oldest requests and sync them."""
         waiting = self._waiting
         begun = [
             one for _ in range(min(TOGETHER_MAX, len(waiting))) if (one := self._sample(waiting.popleft())) is not None
@@ -123,7 +124,7 @@ class SyncRounds:
             self._are_running = False
 
     def _sample(self, request: _Request) -> _Sampled | None:
-        """The job of a request; a request without a job is answered at once."""
+        """The job of a request. A request without a job is answered at once."""
         try:
             job = request.begin()
         except Exception as failed:  # noqa: BLE001 - the other logs of the round are synced all the same
@@ -143,7 +144,7 @@ class SyncRounds:
             asyncio.get_running_loop().call_soon(self._synced, begun, unanswered)
 
     def _synced(self, begun: list[_Sampled], of_files: list[OSError | None]) -> None:
-        """Results of the files. Now sync the directories of jobs whose files are durable."""
+        """The results of the files arrived. Sync the directories of the jobs whose files are durable."""
         answers = iter(of_files)
         of_jobs = [[next(answers) for _ in job.files] for job, _ in begun]
         failures = [next(filter(None, of_job), None) for of_job in of_jobs]
@@ -162,7 +163,7 @@ class SyncRounds:
         named: list[int],
         task: asyncio.Future[list[OSError | None]],
     ) -> None:
-        """Directory syncs ended. A failure here affects only logs with new names."""
+        """The directory syncs ended. A failure here affects only logs with new names."""
         cut_off = failure_of_task(task)
         of_names = task.result() if cut_off is None else [CutOff(cut_off)] * len(named)
         self._report_cut_off(of_names)
@@ -171,7 +172,7 @@ class SyncRounds:
         self._end(begun, failures)
 
     def _end(self, begun: list[_Sampled], failures: Sequence[OSError | None]) -> None:
-        """Report all results and begin the next round. Then `Afterwards` sends the responses, in this turn of the loop
+        """Report all results and begin the next round. Then `Afterwards` sends the responses in this turn of the loop,
         while the disk works."""
         if None in failures:
             crash_points.reach("flush.synced")
@@ -199,12 +200,12 @@ class SyncRounds:
             self._report("sync rounds", bug)
 
     def _report_cut_off(self, failures: Sequence[OSError | None]) -> None:
-        """Report a cut-off disk once a round, for the operator."""
+        """Report the interruption of syncs, once in a round, for the operator."""
         cut_off = next((failure for failure in failures if isinstance(failure, CutOff)), None)
         if cut_off is not None and isinstance(cut_off.__cause__, Exception):
             self._report("sync rounds", cut_off.__cause__)
 
 
 def _sync_names_of(jobs: Sequence[SyncJob]) -> list[OSError | None]:
-    """Blocking."""
+    """Sync the directories. Blocking. Returns the failure of each, or None."""
     return [failure_of(job.sync_names) for job in jobs]

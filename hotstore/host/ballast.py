@@ -1,9 +1,10 @@
-"""A file that reserves disk space, so that a full disk still has room for the small files that free space.
+"""A file that reserves disk space, so that a full disk still has room for the small files without which no space can be
+freed.
 
-Deleting copied segments, copying sealed ones, opening a log and a clean stop first write checkpoints, indexes,
-producers or reservations. When space runs out, `thermocline-ballast` is deleted and appends stop, so its space goes to
-those files. Appends resume when free space is twice the size of the file, which is then created again. `check_space`
-blocks; the flags are set by a worker and read by the loop.
+Checkpoints, indexes, producers or reservations are written before copied segments are deleted, before sealed segments
+are copied, when a log is opened, and at a clean stop. When space runs out, `thermocline-ballast` is deleted and appends
+stop, so its space is left for those files. When enough space is free again, the file is created again and appends
+resume. `check_space` blocks. A worker sets the flags, and the loop reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seams.files.disk import Disk, Space, is_full
 BALLAST_FILE: Final = "thermocline-ballast"
 BALLAST_BYTES_MAX: Final = 16 << 20  # the indexes of two segments of 1 GiB, or checkpoints of 100 000 partitions
 SHARE_OF_DISK: Final = 64  # largest share of a small file system
-ROOM: Final = 3  # the ballast is made when this many times its size is free; with less, appends soon fill the disk
+ROOM: Final = 3  # the ballast is made if this many times its size is free; with less, appends would soon fill the disk
 
 
 class Step(Enum):
@@ -30,7 +31,7 @@ class Step(Enum):
 
 
 def next_step(*, is_held: bool, free_bytes: int, ballast_bytes: int, met_full: bool) -> Step:
-    """Pure. `met_full`: a write found no space since the last check."""
+    """The action on the ballast file. Pure. `met_full`: since the last check a write found no space."""
     room_bytes = ROOM * ballast_bytes
     if is_held:
         is_needed = free_bytes < ballast_bytes // 2 or (met_full and free_bytes < room_bytes)
@@ -57,17 +58,17 @@ class Ballast:
         return f"{self.directory}/{BALLAST_FILE}"
 
     def check_space(self) -> Space:
-        """Blocking: delete or make the ballast file according to free space; returns the space afterwards. Raises
+        """Delete or make the ballast file, by the free space. Blocking. Returns the space after that. Raises
         OSError."""
         space = self.disk.space(self.directory)
         self.size_bytes = min(BALLAST_BYTES_MAX, space.total // SHARE_OF_DISK)
         met_full, self.met_full = self.met_full, False
         found = self.disk.stat(self.path)
-        # A kill or a power cut may have left the name without the bytes.
+        # A kill or a power cut may have left the file without its bytes.
         is_held = found is not None and found.size >= self.size_bytes // 2
         step = next_step(is_held=is_held, free_bytes=space.free, ballast_bytes=self.size_bytes, met_full=met_full)
         if step is Step.GIVE_UP:
-            self.is_short = True  # first: no append may use the space that is freed
+            self.is_short = True  # set first, so that no append uses the freed space
             self.disk.unlink(self.path)
             is_held = False
         elif step is Step.MAKE:
@@ -79,7 +80,7 @@ class Ballast:
         return space
 
     def _make(self) -> bool:
-        """Returns whether there was room for all of it."""
+        """Make the ballast file. Returns whether the disk had room for all of it."""
         try:
             self.disk.allocate(self.path, self.size_bytes)
         except OSError as error:

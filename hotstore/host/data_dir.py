@@ -1,7 +1,7 @@
 """The data directory: its lock, `meta.properties`, clean-shutdown marker and log directories (Kafka's LogManager).
 
-One process holds it at a time. Unknown names are left alone. While the clean-shutdown marker exists, no log is open,
-and opening the directory does not change files that the marker covers. All methods block.
+One process holds it at a time. Files with unknown names are not changed. While the clean-shutdown marker exists, no log
+is open. Opening the directory does not change the files that the marker covers. All methods block.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from logformat.checkpoints import META_PROPERTIES_FILE, MetaProperties
 from logformat.values import TopicPartition
 from seams.files.disk import Disk, Lock, read_file, remove_tree, replace_file
 
-_PROCESSES_MAX: Final = 100  # failed starts since the last process that served; older ones are dropped
+_PROCESSES_MAX: Final = 100  # recorded starts that failed since the last process that served
 _OS: Final = " os"
 
 
 class Process(NamedTuple):
-    """A process that may have written here. `flushes`: it flushed before it acknowledged (thermocline.flush)."""
+    """A process that may have written here. `flushes`: it flushes before it acknowledges (thermocline.flush)."""
 
     incarnation: str
     flushes: bool
@@ -71,15 +71,15 @@ class DataDir:
         self.indexes = IndexCache()
         self.ballast = Ballast(disk, path)
         self._lock = lock
-        # A removal may have listed a path that a creation uses now. Each thread adds its path to its set and then
-        # checks the other's set, so at least one of the two stops.
+        # A removal may have listed a path that a creation uses now. Each thread first adds the path to its own set and
+        # then checks the other set, so at least one of the two stops.
         self._being_made: set[str] = set()  # staged directories of new logs
         self._being_removed: set[str] = set()
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> DataDir:
-        """Lock and read. The clean-shutdown marker stays until `remove_clean_marker`: a process that may not serve
-        leaves it to the next start. Raises DataDirLocked, Corrupt, OSError."""
+        """Lock and read the directory. The clean-shutdown marker stays until `remove_clean_marker`, so a process that
+        must not serve leaves it for the next start. Raises DataDirLocked, Corrupt, OSError."""
         _make_dirs_durable(disk, path)
         try:
             lock = disk.lock(f"{path}/{LOCK_FILE}")
@@ -104,7 +104,7 @@ class DataDir:
             self.processes = tuple(Process(line.removesuffix(_OS), not line.endswith(_OS)) for line in lines)
         for name in leftover_temporaries(disk.list_dir(path)):
             disk.unlink(f"{path}/{name}")
-        # A killed process may have left log directories whose names are in the page cache only.
+        # A killed process may have left log directories whose names are only in the page cache.
         disk.sync_dir(path)
         return self
 
@@ -116,17 +116,18 @@ class DataDir:
     def note_processes(self, processes: tuple[Process, ...]) -> None:
         """Record which processes may have written here. Durable when it returns. Raises OSError.
 
-        Line 1 is the version `0`, then one process a line, with ` os` after one that did not flush. It distinguishes an
-        older copy of this directory from the current one, and shows which records a power cut may have lost."""
+        Line 1 is the version `0`. Each following line is a process, with ` os` at its end if the process did not flush.
+        The file distinguishes an older copy of this directory from the current one. It shows which records a power cut
+        may have lost."""
         noted = [each.incarnation if each.flushes else each.incarnation + _OS for each in processes]
         text = "".join(f"{line}\n" for line in ("0", *noted[:1], *noted[1:][-_PROCESSES_MAX:]))
         replace_file(self.disk, f"{self.path}/{INCARNATIONS_FILE}", text.encode("ascii"))
         self.processes = processes
 
     def remove_clean_marker(self) -> None:
-        """Remove the clean-shutdown marker durably; logs may be written from now on.
+        """Remove the clean-shutdown marker durably. After this logs may be written.
 
-        Raises OSError; then the marker may exist after a power cut, and is still valid, because no log was written.
+        After an OSError the marker may exist after a power cut. It is then still valid, because no log was written.
         """
         if self.has_clean_marker:
             self.disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
@@ -144,13 +145,14 @@ class DataDir:
         return f"{self.path}/{partition_dir(topic, partition)}"
 
     def mark_deleted(self, topic: str, partition: int, unique: str) -> str:
-        """Rename a log's directory so that no start opens it; returns the new path. `unique`: 32 hex digits.
+        """Rename a log's directory so that no start opens it. Returns the new path. `unique`: 32 hex digits.
 
-        Readers keep their open files. Durable when it returns; `remove_deleted` removes the files."""
+        Readers keep their open files. Durable when it returns. `remove_deleted` removes the files."""
         return self._renamed(topic, partition, deleted_dir(topic, partition, unique))
 
     def mark_stray(self, topic: str, partition: int, unique: str) -> str:
-        """As `mark_deleted`, for a log that must not be removed yet."""
+        """Rename the directory of a log that must not be removed yet. Otherwise this does the same as
+        `mark_deleted`."""
         return self._renamed(topic, partition, stray_dir(topic, partition, unique))
 
     def strays(self) -> list[str]:
@@ -171,8 +173,8 @@ class DataDir:
 
     @contextmanager
     def staged_path(self, topic: str, partition: int, topic_id: bytes) -> Iterator[str]:
-        """A free path for the directory of a log that is being created, one creator at a time. Whatever remains there
-        afterwards is removed like a deleted log."""
+        """A free path for the directory of a log that is being created. Only one creation uses it at a time. If the
+        directory remains there, it is removed later like a deleted log."""
         for number in count(int.from_bytes(topic_id)):
             self._being_made.add(path := self._staged(topic, partition, number % (1 << 128)))
             if path not in self._being_removed:
@@ -188,8 +190,7 @@ class DataDir:
         return f"{self.path}/{deleted_dir(topic, partition, f'{number:032x}')}"
 
     def remove_deleted(self, path: str) -> None:
-        """Remove a deleted log or a failed creation, unless a new creation uses the path since it was listed. Raises
-        OSError."""
+        """Remove a deleted log or a failed creation, unless a creation uses the path now. Raises OSError."""
         assert is_deleted_dir(path.rsplit("/", 1)[1]), path
         self._being_removed.add(path)
         try:
@@ -201,7 +202,7 @@ class DataDir:
     # --- end ----------------------------------------------------------------------------------------------------
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """Write the clean-shutdown marker: every log was closed clean and the checkpoints are written."""
+        """Write the clean-shutdown marker, after every log was closed cleanly and the checkpoints were written."""
         marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
         replace_file(self.disk, f"{self.path}/{CLEAN_SHUTDOWN_FILE}", marker)
 
@@ -226,6 +227,6 @@ def _make_dirs_durable(disk: Disk, path: str) -> None:
 
 
 def leftover_temporaries(names: Iterable[str]) -> list[str]:
-    """Half-written checkpoints of a crash, in the data directory itself."""
+    """Half-written checkpoints that a crash left in the data directory itself."""
     known = {*CHECKPOINTS, META_PROPERTIES_FILE, CLEAN_SHUTDOWN_FILE, INCARNATIONS_FILE}
     return [name for name in names if name.endswith(TEMPORARY) and name.removesuffix(TEMPORARY) in known]

@@ -1,9 +1,9 @@
 """A lease: the right of one replica role (leader, follower, …) to change an open log.
 
-A log has at most one active lease. `end` takes effect at once: a later effect through it raises LeaseOver and is
+A log has at most one active lease. `end` takes effect at once: a later effect through the lease raises LeaseOver and is
 reported to `World.late_effect` as a defect. The next lease is granted after the blocking calls of the last one
-returned. A log may be closed once its lease is over, so a role checks its lease before it reads too (`check`).
-`append_as_leader` and `append_as_follower` are the log's own methods until the end, so a lease adds no cost to appends.
+returned. When its lease is over, a log may be closed, so a role calls `check` before reads too. `append_as_leader` and
+`append_as_follower` are the log's own methods until the end, so a lease does not make appends slower.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LeaseOver(Fenced):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Lease:
-    """Made by `LogHost.lend`. `role`: the holder, for messages."""
+    """One lease, made by `LogHost.lend`. `role`: name of the holder, for messages."""
 
     host: LogHost
     opened: OpenLog
@@ -66,24 +66,24 @@ class Lease:
     # --- end --------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End the role: this lease allows no more changes."""
+        """End the lease: it allows no more changes."""
         if self.is_over:
             return
         self.is_over = True
         self.append_as_leader = self.append_as_follower = self._late_append
         self.log.owner = UNOWNED
         self._reserved_end = self.log.reserved_end
-        self.log.reserved_end = self.log.log_end_offset  # no offset is assigned until the next leader reserves some
+        self.log.reserved_end = self.log.log_end_offset  # no offset is assigned until the next leader reserves offsets
 
     async def returned(self) -> None:
-        """Wait until the blocking calls begun under this lease ended: the log is free for the next role."""
+        """Wait until all blocking calls under this lease ended. The log is then free for the next role."""
         assert self.is_over, f"{self} has not ended"
         while self._calls:
             await asyncio.wait(tuple(self._calls))
 
     @property
     def reserved_end(self) -> int:
-        """End of the offsets that may be assigned; after the lease ended, its value at the end."""
+        """End of the offsets that may be assigned. After the end of the lease this is the last value."""
         return self._reserved_end if self.is_over else self.log.reserved_end
 
     @property
@@ -91,7 +91,7 @@ class Lease:
         return self.is_over and not self._calls
 
     def check(self) -> None:
-        """Call after an await, before an effect. Raises LeaseOver."""
+        """Raise LeaseOver if the lease ended. The role calls this after an await, before an effect."""
         if self.is_over:
             raise LeaseOver(f"{self} is over")
 
@@ -111,7 +111,7 @@ class Lease:
 
     @property
     def flusher(self) -> Flusher:
-        """The log's current flusher; truncation replaces it."""
+        """The log's current flusher. A truncation replaces it."""
         return self.opened.flusher
 
     def listen(self, owner: LogOwner) -> None:
@@ -152,12 +152,12 @@ class Lease:
         return self.log.advance_log_start(offset)
 
     def set_log_start(self, offset: int) -> None:
-        """Set the log start from a root that is newer than the files; it may be lower than the files' start."""
+        """Set the log start from a root that is newer than the files. It may be lower than the start in the files."""
         self._must_last("a log start")
         self.log.log_start_offset = offset
 
     def reserve(self, end_offset: int) -> None:
-        """Offsets below `end_offset` may be assigned."""
+        """Allow the assignment of offsets below `end_offset`."""
         self._must_last("a reservation")
         self.log.reserved_end = end_offset
 
@@ -172,14 +172,14 @@ class Lease:
         self.opened.seen_epoch = max(self.opened.seen_epoch, leader_epoch)
 
     def delete_local_before(self, offset: int) -> list[Segment]:
-        """See `PartitionLog.delete_local_before`; `unlink` removes the files."""
+        """See `PartitionLog.delete_local_before`. `unlink` removes the files."""
         self._must_last("a retention")
         return self.log.delete_local_before(offset)
 
     # --- blocking effects ---------------------------------------------------------------------------------------------
 
     async def call(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        """A blocking call in the log's directory. A cancelled caller only stops waiting. Raises PlaceQuiesced."""
+        """Run a blocking call in the log's directory. It continues if the caller is cancelled. Raises PlaceQuiesced."""
         self._must_last("a blocking call")
         place = self.opened.at
         task = place.begin(function, *args, lane=lane)
@@ -193,28 +193,29 @@ class Lease:
     async def truncate(self, offset: int) -> None:
         """Drop every batch that ends above `offset` (`LogCut.truncate_to`), durably. Earlier appends are flushed first.
 
-        Raises OSError, LogFailed; then the log must be closed and opened again."""
+        After OSError or LogFailed the log must be closed and opened again."""
         self._must_last("a cut")
         await self._to_its_end(self.host.truncate(self.opened, offset, self.check))
 
     async def begin_at(
         self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry], *, forget_start: bool
     ) -> None:
-        """Drop everything local and start at `offset`. `forget_start`: no tier has records below it. Raises as
-        `truncate`."""
+        """Drop all local records and start the log at `offset`. `forget_start`: no tier has records below `offset`.
+        Raises the errors of `truncate`."""
         self._must_last("a beginning elsewhere")
         begin = Begin(offset, epochs, tuple(producers))
         await self._to_its_end(self.host.begin_at(self.opened, begin, self.check, forget_start=forget_start))
 
     async def swap(self, run: SegmentRun, size: int, still: Callable[[], None]) -> bool:
         """Replace `run` by its cleaned segment of `size` bytes, which is written and synced. Durable when it returns.
-        `still` raises if the log changed since the cleaning; then nothing changes. Returns False if the log has other
-        segments now, also without a change. Raises OSError, Corrupt; after an OSError the log may be offline."""
+        `still` raises if the log changed since the cleaning. In this case nothing is changed. If the log has other
+        segments now, nothing is changed and this returns False. Raises OSError, Corrupt. After an OSError the log may
+        be offline."""
         self._must_last("a cleaned segment")
         return await self._to_its_end(self.host.swap(self.opened, run, size, partial(self._check_all, still)))
 
     async def checkpoint_cleaned(self, offset: int, still: Callable[[], None]) -> None:
-        """Write durably that the log is clean below `offset`. `still` as in `swap`. Raises OSError."""
+        """Write durably that the log is clean below `offset`. `still`: see `swap`. Raises OSError."""
         self._must_last("a checkpoint")
         await self._to_its_end(self.host.checkpoint_cleaned(self.opened, offset, partial(self._check_all, still)))
 
@@ -223,15 +224,15 @@ class Lease:
         still()
 
     async def raise_log_start(self, offset: int) -> None:
-        """Make the log start `offset` durable, then hide the records below, so that records reported as deleted never
-        reappear (G9). If it is already higher, as `checkpoint_start`. Raises OffsetOutOfRange, OSError; then it did not
-        move."""
+        """Make the log start `offset` durable, then hide the records below it. So records that were reported as deleted
+        never reappear (G9). If the log start is higher already, this makes it durable. Raises OffsetOutOfRange,
+        OSError; the log start then did not move."""
         self._must_last("a log start")
         await self._to_its_end(self.host.raise_start(self.opened, offset, self.check))
 
     async def checkpoint_start(self) -> None:
-        """Make the log start durable; local bytes below it may then be deleted. Concurrent calls share a write. Raises
-        OSError."""
+        """Make the log start durable. After this local bytes below it may be deleted. Concurrent calls share one write.
+        Raises OSError."""
         self._must_last("a checkpoint")
         await self._to_its_end(self.host.checkpoint_start(self.opened))
 

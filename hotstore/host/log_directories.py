@@ -1,8 +1,8 @@
 """Log directories of a data directory: topic ids, deletion and strays (Kafka's `-delete` and `-stray` directories).
 
-A directory is renamed only if its topic id is the requested one. Deleted logs are removed at once, strays a week after
-they were first seen (R24); until then `cluster status` lists them. Methods of one partition block and run in its turn
-(`LogHost`); the others run in a worker.
+A directory is renamed only if its topic id is the requested one. Deleted logs are removed at once. Strays are removed a
+week after they were first seen (R24), and until then `cluster status` lists them. Methods for one partition block and
+run in its turn (`LogHost`). The other methods run in a worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEN_FILE: Final = "thermocline-stray"
 
 
 class FoundIds(NamedTuple):
-    """Topic ids of the log directories, by place. `refused`: reasons why the id of a directory could not be read."""
+    """Topic ids of the log directories, by place. `refused`: the errors of directories whose id could not be read."""
 
     topic_ids: dict[TopicPartition, UUID]
     refused: dict[TopicPartition, Exception]
@@ -42,14 +42,14 @@ class LogDirectories:
     # --- one place: blocking, in the place's turn -----------------------------------------------------------------
 
     def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
-        """Rename the directory of a closed log so that no start opens it. Does nothing if another topic's log is there.
-        Durable when it returns. Raises Corrupt, OSError."""
+        """Rename the directory of a closed log so that no start opens it. Does nothing if the directory is that of
+        another topic. Durable when it returns. Raises Corrupt, OSError."""
         if self.topic_id_at(place) == topic_id:
             self._mark_deleted(place)
 
     def clear(self, place: TopicPartition, topic_id: UUID) -> None:
         """Mark the directory at `place` as deleted, if there is one, so that a log of this topic can be created. Raises
-        ForeignLog if it belongs to another topic; Corrupt, OSError.
+        ForeignLog if the directory belongs to another topic, Corrupt, OSError.
         """
         path = self._data_dir.log_path(place.topic, place.partition)
         if self._world.disk.stat(path) is None:
@@ -70,7 +70,7 @@ class LogDirectories:
         return UUID(bytes=decode_partition_metadata(read_file(disk, metadata)))
 
     def move_stray(self, place: TopicPartition, topic_id: UUID) -> str | None:
-        """Rename the directory of this topic's closed log to a stray; returns its new path, None if the log is not
+        """Rename the directory of this topic's closed log to a stray. Returns its new path; None if the log is not
         here. Durable when it returns. Raises Corrupt, OSError."""
         if self.topic_id_at(place) != topic_id:
             return None
@@ -86,15 +86,16 @@ class LogDirectories:
     # --- all places -------------------------------------------------------------------------------------------------
 
     async def topic_ids(self) -> dict[TopicPartition, UUID]:
-        """Topic ids of the log directories. One without a metadata file is left out. Raises Corrupt, OSError."""
+        """Topic ids of the log directories. A directory without a metadata file is left out. Raises Corrupt,
+        OSError."""
         found = await self.topic_ids_found(())
         for failure in found.refused.values():
             raise failure
         return found.topic_ids
 
     async def topic_ids_found(self, apart_from: Collection[TopicPartition]) -> FoundIds:
-        """As `topic_ids`, with the errors of unreadable directories. Places in `apart_from` are not read. Raises
-        OSError."""
+        """Topic ids of the log directories, and the errors of unreadable ones. Places in `apart_from` are not read.
+        Raises OSError."""
         return await self._world.workers.run(self._topic_ids, apart_from)
 
     def _topic_ids(self, apart_from: Collection[TopicPartition]) -> FoundIds:
@@ -124,7 +125,8 @@ class LogDirectories:
             self._data_dir.remove_deleted(path)
 
     async def remove_old_strays(self) -> None:
-        """Remove strays that were first seen a week ago; record when the others were first seen. Raises OSError."""
+        """Remove strays that were first seen a week ago. Record for new strays when they were first seen. Raises
+        OSError."""
         await self._world.workers.run(self._remove_old_strays, self._world.clock.wall_ms())
 
     def _remove_old_strays(self, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """All logs of one data directory: opened, created, truncated, closed, deleted (Kafka's LogManager).
 
-Concurrent callers share one opening of a log. A log that fails to open or close does not affect the others. Checkpoints
-are written by one job at a time. It needs neither a bucket nor a role.
+Concurrent callers share one opening of a log. A log that fails to open or close does not affect the others. One job at
+a time writes checkpoints. The host needs neither a bucket nor a role.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class _Occupied(Enum):
-    """Another topic took the directory while this one waited for its turn."""
+    """Another topic took the directory while this topic waited for its turn."""
 
     BY_ANOTHER = "another topic"
 
@@ -53,7 +53,8 @@ class _Found(NamedTuple):
 
 
 class LogHost:
-    """One for a data directory whose clean-shutdown marker was removed (`DataDir.remove_clean_marker`)."""
+    """The host of one data directory, whose clean-shutdown marker was removed before
+    (`DataDir.remove_clean_marker`)."""
 
     def __init__(self, data_dir: DataDir, world: World, report: FailureReport | None = None) -> None:
         assert not data_dir.has_clean_marker, data_dir.path
@@ -64,7 +65,7 @@ class LogHost:
         self._open: dict[TopicPartition, OpenLog] = {}
         self._places: WeakValueDictionary[TopicPartition, Place] = WeakValueDictionary()
         self._has_unsynced_name = False  # a failed creation may have left a directory whose name is not durable
-        self._left_unclean = False  # this process closed a log uncleanly: the marker does not cover it
+        self._left_unclean = False  # this process closed a log uncleanly, so the marker does not cover that log
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
         self.directories = LogDirectories(data_dir, world)
@@ -73,7 +74,7 @@ class LogHost:
 
     @property
     def was_clean(self) -> bool:
-        """The last process closed every log cleanly."""
+        """Whether the last process closed every log cleanly."""
         return self._data_dir.was_clean
 
     @property
@@ -88,19 +89,19 @@ class LogHost:
         return opened.at.occupant is opened
 
     def found(self, place: TopicPartition, topic_id: UUID) -> OpenLog | None:
-        """The open log of this topic."""
+        """The open log of this topic; None if it is not open."""
         opened = self._open.get(place)
         return opened if opened is not None and opened.log.topic_id == topic_id.bytes else None
 
     def place(self, name: TopicPartition) -> Place:
-        """The place of this name; the same object while it is referenced."""
+        """The place of this name. It is the same object while it is referenced."""
         found = self._places.get(name)
         if found is None:
             found = self._places[name] = Place(name, self._world.workers, self._report or log_failure)
         return found
 
     def lend(self, opened: OpenLog, role: str) -> Lease:
-        """A lease of the open log for a new role. The previous role's lease has ended and was returned."""
+        """A lease of the open log for a new role. The lease of the previous role must have ended and returned."""
         assert self.is_open(opened) and not opened.is_closing, f"{opened.place} is closed, or about to be"
         assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still, {role} wants it"
         opened.lease = Lease(self, opened, role)
@@ -109,7 +110,7 @@ class LogHost:
     # --- opened and created -------------------------------------------------------------------------------------
 
     def _holds(self, place: TopicPartition) -> bool:
-        """Whether there is a log. Opening it checks its topic id and metadata file."""
+        """Whether the place has a log. Its topic id and metadata file are checked when it is opened."""
         disk, path = self._world.disk, self._data_dir.log_path(place.topic, place.partition)
         if disk.stat(path) is None:
             return False
@@ -118,15 +119,15 @@ class LogHost:
         return any(name.endswith(LOG) for name in disk.list_dir(path))
 
     async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The recovered log of this topic; None if there is none. An open log is returned as it is, a torn one is
-        reopened.
+        """The recovered log of this topic; None if there is none. An open log is returned unchanged. A torn log is
+        closed and opened again.
 
-        Raises ForeignLog if another topic's log is there; Retryable while that one is open; DamagedLog,
+        Raises ForeignLog if another topic's log is there, Retryable while that log is open, DamagedLog,
         MissingSegments, NewerFormat, OSError."""
         return await self._opened(self._recover, place, topic_id, config)
 
     async def open_or_create(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog:
-        """`open`, and `create` if there is none. Raises as `open`."""
+        """Open the log, or create it if there is none. Raises the errors of `open`."""
         opened = await self._opened(self._recover_or_make, place, topic_id, config)
         assert opened is not None
         return opened
@@ -151,7 +152,7 @@ class LogHost:
         return await self._in_turn(place, topic_id, open_it)
 
     async def _in_turn(self, name: TopicPartition, topic_id: UUID, work: Callable[[Place], Awaitable[T]]) -> T:
-        """Run `work` in the place's turn, when no other topic's log is open there."""
+        """Run `work` in the place's turn, when no log of another topic is open there."""
         at = self.place(name)
 
         async def when_vacated() -> T | _Occupied:
@@ -165,15 +166,16 @@ class LogHost:
             if not isinstance(found, _Occupied):
                 return found
 
-    # One worker call finds, recovers or creates a log: a start opens thousands, a restore creates thousands.
+    # A log is found, recovered or created by one worker call, because a start or a restore does this for thousands of
+    # logs.
 
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
             return _Found(None)
-        if self._has_unsynced_name:  # make it durable before any of its records is acknowledged
+        if self._has_unsynced_name:  # make the name durable before a record of the log is acknowledged
             self._world.disk.sync_dir(self._data_dir.path)
             self._has_unsynced_name = False
-        # Recovery reads from the recovery point on, which is little after a clean close.
+        # Recovery reads from the recovery point on. After a clean close that is little.
         all_is_read = self._left_unclean
         return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
 
@@ -187,8 +189,8 @@ class LogHost:
         return RefusedLog(checkpoints.seen_epoch(place), checkpoints.high_watermark(place), sound_end)
 
     async def open_sound(self, place: TopicPartition, topic_id: UUID, config: LogConfig, sound_end: int) -> OpenLog:
-        """Open a log that is damaged at `sound_end`, truncated there; later records are lost. Raises DamagedLog if
-        there is other damage; Retryable, OSError."""
+        """Open a log that is damaged at `sound_end`. The log is truncated there, and later records are lost. Raises
+        DamagedLog if there is other damage, Retryable, OSError."""
 
         async def open_it(at: Place) -> OpenLog:
             assert at.occupant is None, place
@@ -211,8 +213,8 @@ class LogHost:
     async def create(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> OpenLog:
-        """A new, empty log. A directory without an owner in its place is set aside first. Raises ForeignLog, Retryable,
-        Corrupt, OSError."""
+        """A new, empty log. If its place has a directory without an owner, that directory is set aside first. Raises
+        ForeignLog, Retryable, Corrupt, OSError."""
 
         async def make_it(at: Place) -> OpenLog:
             assert at.occupant is None, place
@@ -242,7 +244,7 @@ class LogHost:
                 did.truncated_reason,
             )
         flusher = self._flusher(at, local)
-        flusher.seal_soon()  # files that found no space during recovery
+        flusher.seal_soon()  # for files for which the disk had no space during recovery
         checkpoints = self._data_dir.checkpoints
         mark, epoch = checkpoints.high_watermark(at.name), checkpoints.seen_epoch(at.name)
         opened = OpenLog(at, local, flusher, mark, epoch, is_bare=is_bare)
@@ -263,7 +265,7 @@ class LogHost:
             check()
             await opened.flusher.flush()
             check()
-            opened.is_torn = True  # first: a checkpoint meanwhile would claim offsets that are about to be truncated
+            opened.is_torn = True  # set first: a checkpoint would otherwise name offsets that are being truncated
             end = await opened.at.call(opened.log.cut_end, offset)
             async with self._checkpointing:
                 await self._run(checkpoints.lower_recovery_point, opened.place, end)
@@ -272,7 +274,7 @@ class LogHost:
         await opened.at.alone(cut)
 
     async def begin_at(self, opened: OpenLog, begin: Begin, check: Callable[[], None], *, forget_start: bool) -> None:
-        """See `Lease.begin_at`. `check` as in `truncate`."""
+        """See `Lease.begin_at`. `check`: see `truncate`."""
 
         async def begin_elsewhere() -> None:
             check()
@@ -288,13 +290,13 @@ class LogHost:
                 await self._note_start(opened)  # the first local segment no longer shows where the log starts
             await self._replaced(opened, opened.log.start_at, *begin)
             if forget_start:
-                opened.log.advance_log_start(begin.offset)  # else the next checkpoint claims offsets that no tier holds
+                opened.log.advance_log_start(begin.offset)  # or the next checkpoint names offsets that no tier holds
 
         await opened.at.alone(begin_elsewhere)
 
     async def swap(self, opened: OpenLog, run: SegmentRun, size: int, check: Callable[[], None]) -> bool:
-        """See `Lease.swap`. `check` as in `truncate`. Readers and syncs continue meanwhile, because a replaced file
-        stays open for its users."""
+        """See `Lease.swap`. `check`: see `truncate`. Readers and syncs continue during the swap, because a replaced
+        file stays open for its users."""
 
         async def swap_it() -> bool:
             check()
@@ -303,7 +305,7 @@ class LogHost:
                 return False
             cleaned = await opened.at.call(local.open_cleaned, run, size, lane=Lane.CLEAN)
             check()
-            if not local.holds(run):  # retention was faster
+            if not local.holds(run):  # retention deleted a segment meanwhile
                 return False
             local.swap_in(run, cleaned)
             try:
@@ -317,11 +319,12 @@ class LogHost:
         return await opened.at.alone(swap_it)
 
     def cleaned_offset(self, opened: OpenLog) -> int | None:
-        """The log is clean below this offset; None: it was never cleaned."""
+        """The offset below which the log is clean; None if it was never cleaned."""
         return self._data_dir.checkpoints.cleaned_offset(opened.place)
 
     async def checkpoint_cleaned(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
-        """See `Lease.checkpoint_cleaned`. Runs in the place's turn, because a truncation lowers the cleaned offset."""
+        """See `Lease.checkpoint_cleaned`. This runs in the place's turn, because a truncation lowers the cleaned
+        offset."""
 
         async def note() -> None:
             check()
@@ -341,26 +344,27 @@ class LogHost:
         finally:
             opened.at.resume()
         opened.is_torn = False
-        # Lowered now: the log will grow again over the truncated offsets, and their new records are not committed yet.
+        # The high watermark is lowered now, because new records will get the truncated offsets, and are not committed
+        # yet.
         opened.high_watermark = min(opened.high_watermark, opened.log.log_end_offset)
         opened.flusher = self._flusher(opened.at, opened.log)
 
     async def _run(self, function: Callable[[*Ts], None], *args: *Ts) -> None:
-        """Blocking work on the data directory's own files."""
+        """Run blocking work on the data directory's own files."""
         await self._world.workers.run(function, *args)
 
     def raise_log_start(self, place: TopicPartition, offset: int) -> None:
-        """Set the start of a log that could not be opened, from its root; the caller opens it again."""
+        """Raise the log start of a log that could not be opened, by its root. The caller then opens it again."""
         self._data_dir.checkpoints.raise_log_start(place, offset)
 
     # --- closed and removed -------------------------------------------------------------------------------------
 
     async def close(self, opened: OpenLog, *, clean: bool) -> bool:
-        """Stop the log's flusher and close its files. Returns whether it may be opened without a scan: it was closed as
-        `clean` and did not fail.
+        """Stop the log's flusher and close its files. Returns whether it may be opened without a scan, because it was
+        closed as `clean` and did not fail.
 
-        Its state is recorded for the next checkpoint. Does nothing to a closed log. A cancelled caller only stops
-        waiting. Raises OSError; the log is closed even then.
+        Its state is recorded for the next checkpoint. A closed log does not change. The work continues if the caller is
+        cancelled. The log is closed even if this raises OSError.
         """
 
         async def close_it() -> bool:
@@ -377,7 +381,7 @@ class LogHost:
         try:
             await opened.flusher.close()
             await at.quiesce()
-            is_whole = clean and not opened.log.failure and not opened.is_torn  # the last flush may have failed it
+            is_whole = clean and not opened.log.failure and not opened.is_torn  # the last flush may have failed
             await at.run_alone(opened.log.close, is_whole)
         except BaseException:
             is_whole = False
@@ -391,8 +395,8 @@ class LogHost:
         return is_whole
 
     async def close_of(self, place: TopicPartition, topic_id: UUID) -> None:
-        """Close the log of this topic if it is open or being opened, without a flush. Raises OSError; the log is closed
-        even then."""
+        """Close the log of this topic without a flush, if it is open or being opened. The log is
+        closed even if this raises OSError."""
         at = self.place(place)
 
         async def close_it() -> None:
@@ -408,12 +412,12 @@ class LogHost:
         is_wanted: Callable[[], bool] = lambda: True,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Close the log of this topic and rename its directory, so that no start opens it; `delete_set_aside` removes
-        it.
+        """Close the log of this topic and rename its directory, so that no start opens it. `delete_set_aside` removes
+        the directory.
 
-        Durable when it returns. Does nothing if there is none, or if `is_wanted` is false in its turn. `then` is called
-        in the same turn once no log of the topic is there, also when the caller was cancelled. Raises Corrupt,
-        OSError."""
+        Durable when it returns. Does nothing if there is no log, or if `is_wanted` returns False in its turn. `then` is
+        called in the same turn, when no log of the topic is there any more, also if the caller was cancelled. Raises
+        Corrupt, OSError."""
         await self._moved(self.directories.set_aside, place, topic_id, is_wanted, then)
 
     async def move_stray(
@@ -423,7 +427,8 @@ class LogHost:
         is_wanted: Callable[[], bool] = lambda: True,
         then: Callable[[], None] = lambda: None,
     ) -> str | None:
-        """As `set_aside`, for a log that is kept for a week; returns its new path, None if there is none."""
+        """Close the log of this topic and rename its directory to a stray, which is kept for a week. Returns the new
+        path; None if there is no log. Otherwise this does the same as `set_aside`."""
         return await self._moved(self.directories.move_stray, place, topic_id, is_wanted, then)
 
     async def _moved(
@@ -440,7 +445,7 @@ class LogHost:
             if not is_wanted():
                 return None
             moved = None
-            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # else it is another topic's log
+            if at.occupant is None or at.occupant.log.topic_id == topic_id.bytes:  # no log of another topic is open
                 if at.occupant is not None:
                     await self._close(at.occupant, clean=False)
                 moved = await at.run_alone(move, place, topic_id, topic_id=topic_id.bytes)
@@ -450,7 +455,7 @@ class LogHost:
         return await at.alone(move_it)
 
     async def topic_id_at(self, place: TopicPartition) -> UUID | None:
-        """Topic id of the log there; None if there is none or it has no metadata file. Raises Corrupt, OSError."""
+        """Topic id of the log at `place`; None if there is no log or no metadata file. Raises Corrupt, OSError."""
         at = self.place(place)
 
         async def ask() -> UUID | None:
@@ -461,7 +466,7 @@ class LogHost:
         return await at.alone(ask)
 
     async def settled(self) -> None:
-        """Wait until no turn is taken or waited for; open logs then stay open."""
+        """Wait until no turn is taken or waited for. Open logs then stay open."""
         for at in tuple(self._places.values()):
             await at.settled()
 
@@ -470,7 +475,7 @@ class LogHost:
     async def checkpoint(self, high_watermarks: Mapping[PartitionLog, int]) -> None:
         """Write recovery point, log start and high watermark of these logs. Torn and closed logs are left out.
 
-        Raises OSError; the next call then writes the sampled values.
+        After an OSError the next call writes the sampled values.
         """
         for local, mark in high_watermarks.items():
             opened = self._open.get(TopicPartition(local.topic, local.partition))
@@ -501,12 +506,12 @@ class LogHost:
         self._data_dir.checkpoints.sample_seen_epoch(opened.place, opened.seen_epoch)
 
     async def checkpoint_start(self, opened: OpenLog) -> None:
-        """See `Lease.checkpoint_start`. Runs in the place's turn, because the start is undefined while the log restarts
-        at another offset."""
+        """See `Lease.checkpoint_start`. This runs in the place's turn, because the start is undefined while the log
+        restarts at another offset."""
         await opened.at.alone(lambda: self._note_start(opened))
 
     async def raise_start(self, opened: OpenLog, offset: int, check: Callable[[], None]) -> None:
-        """See `Lease.raise_log_start`. `check` as in `truncate`."""
+        """See `Lease.raise_log_start`. `check`: see `truncate`."""
 
         async def raise_it() -> None:
             check()

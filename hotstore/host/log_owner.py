@@ -1,7 +1,7 @@
 """Callbacks from a log to its current role.
 
-A log has one owner at a time, `UNOWNED` while no role uses it. Calls come on the loop. A new owner reads the log's
-state, because earlier events are not repeated.
+A log has one owner at a time; without a role the owner is `UNOWNED`. Calls are made on the loop. A new owner reads the
+log's state, because earlier events are not repeated.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from hotstore.errors import LogFailed
 
 
 class LogOwner(Protocol):
-    """Set as `PartitionLog.owner`. No call waits or raises."""
+    """The owner of a log (`PartitionLog.owner`). Its methods must not wait or raise."""
 
     def flushed(self, stable_end: int) -> None:
-        """The stable end moved: everything below `stable_end` (exclusive) is stable."""
+        """The stable end moved: all records below `stable_end` are stable."""
         ...
 
     def failed(self, why: LogFailed) -> None:
-        """The log is offline: its flushed end no longer moves. Called at most once for a log."""
+        """The log is offline, and its flushed end does not move any more. Called at most once for a log."""
         ...
 
     def awaits_flush(self) -> bool:
-        """Whether a request waits for the flushed end; if so, the sync is not deferred (ADR 8). Called once for each
+        """Whether a request waits for the flushed end. If True, the sync is not deferred (ADR 8). Called once for each
         append.
         """
         ...
@@ -33,13 +33,14 @@ class LogOwner(Protocol):
         ...
 
     def cleanable_end(self) -> int:
-        """End of the offsets that compaction may change: committed and, in a tiered log, in the bucket. The bucket may
-        lack such a record only if it holds a newer one of the key."""
+        """End of the offsets that compaction may change. Records below it are committed. In a tiered log they are also
+        in the bucket, except those for whose key the bucket has a newer record."""
         ...
 
 
 class _Unowned:
-    """The log has no role. An append meanwhile (an opening that closes a gap) waits for its own flush."""
+    """The owner of a log without a role. `awaits_flush` is True, because an append without a role (when an opening
+    closes a gap) waits for its flush."""
 
     def flushed(self, stable_end: int) -> None:
         pass

@@ -1,10 +1,10 @@
 """Checkpoints of a data directory, one line per log: recovery points, log starts, high watermarks, first dirty offsets,
 and seen leader epochs.
 
-A seen epoch is the last one in which the log led or agreed with its leader. An entry stays until its log is deleted,
-even while the log is refused, so that the next start still compares damage with it. A checkpoint whose write failed is
-written by the next job that names it. Log starts are written first: bytes below them may be unlinked afterwards.
-Sampling runs on the loop, everything else blocks. Source: Kafka's OffsetCheckpointFile.
+A seen epoch is the last one in which the log led or agreed with its leader. An entry stays until its log is deleted. It
+stays also while the log is refused, because the next start compares damage with it. A checkpoint whose write failed is
+written by the next job that names it. Log starts are written first, because bytes below them may be unlinked after
+that. Sampling runs on the loop. All other methods block. Source: Kafka's OffsetCheckpointFile.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import NewerFormat, TopicPartition
 from seams.files.disk import Disk, read_file, replace_file
 
-CHECKPOINTS_WAIT_S: Final = 30.0  # longest wait for another job's three fsyncs; then the disk counts as stuck
+CHECKPOINTS_WAIT_S: Final = 30.0  # longest wait for the fsyncs of another job
 CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, CLEANER_FILE, SEEN_EPOCH_FILE)
 Offsets = dict[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointJob:
-    """Writes checkpoints. Several jobs may run at once, in any order. Each writes the values known when it holds the
-    lock, which are at least those at its creation."""
+    """A job that writes checkpoints. Several jobs may run at once, in any order. Each writes the values that are known
+    when it gets the lock. These are not older than those at its creation."""
 
     checkpoints: OffsetCheckpoints
     names: tuple[str, ...]
 
     @property
     def is_done(self) -> bool:
-        """Whether another job made these files durable already."""
+        """Whether another job has made these files durable already."""
         return self.checkpoints.are_saved(self.names)
 
     def run(self) -> None:
-        """Blocking; durable when it returns. Raises OSError; then the old checkpoints remain."""
+        """Write the files. Blocking. Durable when it returns. After an OSError the old checkpoints remain."""
         self.checkpoints.save(self.names)
 
 
@@ -63,12 +63,12 @@ class OffsetCheckpoints:
         self._offsets: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
         self._unsaved: set[str] = set()  # outdated files
         self._saving: set[str] = set()  # files that are being written
-        self._dropped: set[TopicPartition] = set()  # deleted logs that may still be in the files
+        self._dropped: set[TopicPartition] = set()  # deleted logs whose entries may still be in the files
 
     @classmethod
     def read(cls, disk: Disk, path: str) -> OffsetCheckpoints:
-        """Raises Corrupt for damaged log starts, without which deleted records would reappear. Other damaged files only
-        make recovery read more, or an unclean start keep less."""
+        """Read the files. Raises Corrupt for damaged log starts, because without them deleted records would reappear.
+        If another file is damaged, recovery only reads more, or an unclean start keeps less."""
         self = cls(disk, path)
         for name in CHECKPOINTS:
             try:
@@ -85,7 +85,7 @@ class OffsetCheckpoints:
     def _read(self, name: str) -> None:
         file = f"{self._path}/{name}"
         if self._disk.stat(file) is None:
-            if name != CLEANER_FILE:  # as in Kafka, the first cleaning pass creates it
+            if name != CLEANER_FILE:  # as in Kafka, the first cleaning pass creates this file
                 self._unsaved.add(name)
         else:
             self._offsets[name].update(decode_offsets(read_file(self._disk, file), name))
@@ -96,19 +96,20 @@ class OffsetCheckpoints:
         return self._offsets[RECOVERY_POINT_FILE].get(key, 0)
 
     def log_start(self, key: TopicPartition) -> int | None:
-        """None: not checkpointed, the first segment decides."""
+        """The log start; None if there is no entry. Then the first segment decides."""
         return self._offsets[LOG_START_FILE].get(key)
 
     def high_watermark(self, key: TopicPartition) -> int:
-        """0 if unknown."""
+        """The high watermark; 0 if it is unknown."""
         return self._offsets[REPLICATION_FILE].get(key, 0)
 
     def seen_epoch(self, key: TopicPartition) -> int:
-        """UNDEFINED_EPOCH if unknown."""
+        """The seen leader epoch; UNDEFINED_EPOCH if it is unknown."""
         return self._offsets[SEEN_EPOCH_FILE].get(key, UNDEFINED_EPOCH)
 
     def cleaned_offset(self, key: TopicPartition) -> int | None:
-        """The log is clean below this offset. None: it was never cleaned, or it restarted at another offset."""
+        """The offset below which the log is clean. None if the log was never cleaned, or restarted at another
+        offset."""
         return self._offsets[CLEANER_FILE].get(key)
 
     # --- written ------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class OffsetCheckpoints:
     def sample(
         self, logs: Iterable[PartitionLog], high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> CheckpointJob:
-        """On the loop; the job's `run` goes to a worker. Entries of other logs stay."""
+        """Sample these logs, on the loop. The job's `run` is called in a worker. Entries of other logs stay."""
         for log in logs:
             key = TopicPartition(log.topic, log.partition)
             self._note(RECOVERY_POINT_FILE, key, log.recovery_point)
@@ -126,7 +127,7 @@ class OffsetCheckpoints:
         return CheckpointJob(self, CHECKPOINTS)
 
     def sample_seen_epoch(self, key: TopicPartition, epoch: int) -> None:
-        """Note on the loop that the log saw `epoch`. Epochs never fall. The next job that names the file writes it."""
+        """Note on the loop that the log saw `epoch`. The next job that names the file writes it."""
         if epoch != UNDEFINED_EPOCH:
             self._note(SEEN_EPOCH_FILE, key, epoch)
 
@@ -134,8 +135,8 @@ class OffsetCheckpoints:
         return CheckpointJob(self, (SEEN_EPOCH_FILE,))
 
     def sample_start(self, log: PartitionLog) -> CheckpointJob:
-        """Sample one log's start, on the loop: local bytes may be deleted after the job ran. It writes nothing if the
-        file has the value already, so a full disk does not prevent deleting copied segments."""
+        """Sample one log's start, on the loop. Local bytes below it may be deleted after the job ran. The job writes
+        nothing if the file has the value already, so copied segments can be deleted even on a full disk."""
         self._note(LOG_START_FILE, TopicPartition(log.topic, log.partition), log.start_to_checkpoint)
         return CheckpointJob(self, (LOG_START_FILE,))
 
@@ -145,8 +146,8 @@ class OffsetCheckpoints:
         return CheckpointJob(self, (CLEANER_FILE,))
 
     def forget_cleaned(self, key: TopicPartition) -> CheckpointJob:
-        """On the loop, before the log restarts at another offset: no part of it is clean. An entry left by a power cut
-        would otherwise count for records that are copied later."""
+        """Remove the entry on the loop, before the log restarts at another offset: no part of it is then clean. After a
+        power cut an old entry would count for records that are copied later."""
         if self._offsets[CLEANER_FILE].pop(key, None) is not None:
             self._unsaved.add(CLEANER_FILE)
         return CheckpointJob(self, (CLEANER_FILE,))
@@ -165,7 +166,7 @@ class OffsetCheckpoints:
 
     def _save(self, name: str) -> None:
         self._saving.add(name)
-        self._unsaved.discard(name)  # first: the copy below may lack values recorded meanwhile
+        self._unsaved.discard(name)  # before the copy, which may lack values noted meanwhile
         try:
             replace_file(self._disk, f"{self._path}/{name}", encode_offsets(self._offsets[name].copy()))
         except BaseException:
@@ -175,45 +176,46 @@ class OffsetCheckpoints:
             self._saving.discard(name)
 
     def are_saved(self, names: tuple[str, ...]) -> bool:
-        """Whether these files are durably up to date. On the loop, or in a worker."""
+        """Whether these files are durable and current. May be called on the loop or in a worker."""
         return self._unsaved.isdisjoint(names) and self._saving.isdisjoint(names)
 
     def lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
-        """Call before truncating to `offset`: nothing above it counts as durable or committed any more, because an
-        unclean start may have replaced it. Durable when it returns."""
+        """Lower the checkpoints before a truncation to `offset`: records above it do not count as durable or committed
+        any more, because an unclean start may have replaced them. Durable when it returns."""
         if self.recovery_point(key) > offset:
             self._note(RECOVERY_POINT_FILE, key, offset)
         if self.high_watermark(key) > offset:
             self._note(REPLICATION_FILE, key, offset)
         if (self.cleaned_offset(key) or 0) > offset:
             self._note(CLEANER_FILE, key, offset)
-        self.save()  # also after a failed attempt that recorded it already
+        self.save()  # also if a failed attempt has noted it already
 
     def forget_log_start(self, key: TopicPartition) -> None:
-        """Call before `PartitionLog.start_at` above the log's end, if no tier has lower records. Durable when it
-        returns.
+        """Remove the log start before `PartitionLog.start_at` above the log's end, if no tier has lower records.
+        Durable when it returns.
 
-        Otherwise a crash before the next checkpoint would leave a log without its first segments, which is refused.
+        If it stayed, a crash before the next checkpoint would leave a log without its first segments, which is refused.
         Until the next checkpoint the first segment decides where the log starts. Raises OSError."""
         if self._offsets[LOG_START_FILE].pop(key, None) is not None:
             self._unsaved.add(LOG_START_FILE)
-        self.save()  # also after a failed attempt that forgot it already
+        self.save()  # also if a failed attempt has removed it already
 
     def raise_log_start(self, key: TopicPartition, offset: int) -> None:
-        """Raise the start of a closed log to its root's, in memory only. The next checkpoint writes it."""
+        """Raise the start of a closed log to that of its root, only in memory. The next checkpoint writes it."""
         self._note(LOG_START_FILE, key, max(offset, self.log_start(key) or 0))
 
     def drop(self, key: TopicPartition) -> None:
-        """The log was deleted. In memory: `save` writes it."""
+        """Remove the entries of a deleted log in memory. `save` writes this."""
         for name in CHECKPOINTS:
             if self._offsets[name].pop(key, None) is not None:
                 self._dropped.add(key)
                 self._unsaved.add(name)
 
     def forget(self, key: TopicPartition) -> None:
-        """Durably remove the entries of this name. Raises OSError.
+        """Remove the entries of this name durably. Raises OSError.
 
-        Writes nothing if no file had one, so creating a thousand logs does not write all checkpoints a thousand times.
+        If no file has an entry, nothing is written. So the creation of 1 000 logs does not write all checkpoints 1 000
+        times.
         """
         self.drop(key)
         if key in self._dropped:

@@ -1,4 +1,4 @@
-"""An open log of `LogHost`, and the state of a refused one. Only the lease and the host change it."""
+"""An open log of `LogHost`, and the state of a refused log. Only the lease and the host change an open log."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class OpenLog:
     """A recovered log and its flusher.
 
     - `at`: its place.
-    - `seen_epoch`: the last leader epoch in which the log led or agreed with its leader, from the checkpoint or its
-      records (UNDEFINED_EPOCH: none).
+    - `seen_epoch`: the last leader epoch in which the log led or agreed with its leader, by the checkpoint or the
+      records. UNDEFINED_EPOCH if there is none.
     - `is_torn`: a truncation or restart is in progress or failed, so the state in memory differs from the disk.
-    - `is_bare`: this process created its directory and put no other file there, so no search for files is needed.
+    - `is_bare`: this process created its directory and put no other file there, so it need not search for files.
     - `is_closing`: no new lease is granted.
     """
 
@@ -60,8 +60,8 @@ class OpenLog:
 
     @property
     def high_watermark(self) -> int:
-        """As an earlier role or the checkpoint left it; the next role starts from it. Within the log: only committed
-        records are deleted, so it is never below the log start (as Kafka's UnifiedLog)."""
+        """The value that an earlier role or the checkpoint left, from which the next role starts. It is between log
+        start and log end, as in Kafka's UnifiedLog: only committed records are deleted."""
         return max(self.log.log_start_offset, min(self._high_watermark, self.log.log_end_offset))
 
     @high_watermark.setter
@@ -74,7 +74,7 @@ class OpenLog:
 
 
 class RefusedLog(NamedTuple):
-    """State of a refused log: its checkpoints, and where the damage begins."""
+    """State of a refused log: its checkpoints, and the offset at which the damage begins."""
 
     seen_epoch: int
     high_watermark: int

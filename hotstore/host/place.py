@@ -1,8 +1,8 @@
 """A place of a data directory: one directory name, its open log, and the blocking calls that work in it.
 
-Successive topics of the same name take turns here. A call counts from its request until its thread is done: a cancelled
-caller only stops waiting. After `quiesce` no call begins. Files are replaced or removed in the turn, after `quiesce`,
-while no call runs. All methods run on the loop.
+Successive topics of the same name take turns here. A call lasts until its thread is done, even if its caller is
+cancelled. After `quiesce` no call begins. Files are replaced or removed in the turn, after `quiesce`, while no call
+runs. All methods run on the loop.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ with the directory's content."""
 
 
 class PlaceQuiesced(Retryable):
-    """The log is being closed, truncated or restarted: get its successor."""
+    """The log is being closed, truncated or restarted. The caller has to get the new state and try again."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Place:
-    """The place of one name, while it is referenced; created by `LogHost`."""
+    """The place of one name. `LogHost` creates it, and it exists while it is referenced."""
 
     name: TopicPartition
     workers: Workers
@@ -48,7 +48,7 @@ class Place:
     _turns: dict[asyncio.Future[Any], None] = field(default_factory=dict)
     _calls: dict[asyncio.Future[Any], None] = field(default_factory=dict)
     _is_quiet: bool = False
-    _vacated: asyncio.Event | None = None  # only while a caller waits: there are thousands of places
+    _vacated: asyncio.Event | None = None  # exists only while a caller waits, because there are thousands of places
 
     # --- concurrent calls -----------------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ class Place:
         return self._begin(function, *args, lane=lane)
 
     async def call(self, function: Callable[[*Ts], T], *args: *Ts, lane: Lane = Lane.FILES) -> T:
-        """`begin`, and wait for it. Raises PlaceQuiesced, and the errors of `function`."""
+        """Begin a blocking call and wait for it. Raises PlaceQuiesced, and the errors of `function`."""
         return await self.wait_for(self.begin(function, *args, lane=lane))
 
     def _begin(
@@ -78,7 +78,7 @@ class Place:
         return task
 
     async def wait_for(self, task: asyncio.Task[T]) -> T:
-        """Wait for the task. A cancelled caller leaves it running, and its failure is reported."""
+        """Wait for the task. If the caller is cancelled, the task continues, and its failure is reported."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -92,8 +92,8 @@ class Place:
     # --- alone ----------------------------------------------------------------------------------------------------
 
     async def alone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run `work` in the caller's turn. Cancelled before its turn, it does nothing; cancelled later, `work`
-        continues to its end and the next turn begins then."""
+        """Run `work` in the caller's turn. If the caller is cancelled before its turn, `work` does not begin. If it is
+        cancelled later, `work` continues to its end before the next turn begins."""
         has_begun = False
 
         async def take_turn() -> T:
@@ -127,7 +127,7 @@ class Place:
             await asyncio.wait(tuple(self._calls))
 
     def resume(self) -> None:
-        """Calls may begin again."""
+        """Allow new calls again."""
         self._is_quiet = False
 
     async def run_alone(self, function: Callable[[*Ts], T], *args: *Ts, topic_id: bytes | None = None) -> T:
@@ -140,13 +140,13 @@ class Place:
     # --- the open log ---------------------------------------------------------------------------------------------
 
     def occupy(self, opened: OpenLog) -> None:
-        """In the turn: `opened` is the open log here from now on."""
+        """Make `opened` the open log of this place. The caller holds the turn."""
         assert self.occupant is None, self.name
         self.occupant = opened
         self._is_quiet = False
 
     def vacate(self) -> None:
-        """The log of this place was closed. The caller holds the turn."""
+        """Note that the log of this place was closed. The caller holds the turn."""
         self.occupant = None
         self._is_quiet = False
         if self._vacated is not None:
@@ -154,7 +154,8 @@ class Place:
             self._vacated = None
 
     async def wait_vacated(self, topic_id: bytes) -> None:
-        """Out of turn: wait until no log of another topic is open here. Raises Retryable after `VACATED_S`."""
+        """Wait until no log of another topic is open here. The caller does not hold the turn. Raises Retryable after
+        `VACATED_S`."""
         try:
             async with asyncio.timeout(VACATED_S):
                 while self.occupant is not None and self.occupant.log.topic_id != topic_id:

@@ -1,12 +1,13 @@
-"""Preallocation of file blocks beyond a segment's end (fallocate without a size change), so that appends find them.
+"""Preallocation of file blocks beyond a segment's end (fallocate without a size change), so that appends need not
+allocate them.
 
 Allocating a few MiB at a time saves a third of an append's CPU, and only one in 32 writes waits for the journal. A
 segment preallocates only after it grew by 1 MiB, and never beyond segment.bytes, so idle logs hold little space. All
 logs together hold at most a share of the free space. If fallocate fails, the append allocates its blocks as usual.
-Unused blocks are freed when the segment is sealed or closed, after a kill when it is opened.
+Unused blocks are freed when the segment is sealed or closed; after a kill they are freed when it is opened.
 
-Measured (ext4, CPU of an append): 1 MB 264 → 204 µs, 128 KB 49 → 41, 16 KB 6.0 → 5.2. A call for 4 MiB takes 24 µs, 16
-MiB gained nothing more. Freeing blocks takes the kernel 4 ms: a worker does it.
+Measured (ext4, CPU of an append): 1 MB 264 → 204 µs, 128 KB 49 → 41, 16 KB 6.0 → 5.2. A call for 4 MiB takes 24 µs; 16
+MiB were not faster. To free blocks takes the kernel 4 ms, so a worker does it.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from seams.files.disk import is_full
 UNIT_BYTES: Final = 1 << 20
 STEP_UNITS: Final = 4
 SHARE_OF_FREE: Final = 32
-_WORTH_IT: Final = 16  # a step below 1/16 of a unit is not worth a call
+_WORTH_IT: Final = 16  # a step below 1/16 of a unit is not made
 
 
 def step_bytes(end: int, segment_bytes: int, left_bytes: int, unit_bytes: int = UNIT_BYTES) -> int:
-    """Pure: how much to preallocate beyond `end` of a segment of at most `segment_bytes`, with `left_bytes` of the
-    budget."""
+    """Bytes to preallocate beyond `end` of a segment of at most `segment_bytes`, if the budget has `left_bytes`.
+    Pure."""
     step = min(end, STEP_UNITS * unit_bytes, segment_bytes - end, left_bytes)
     return step if step * _WORTH_IT >= unit_bytes else 0
 
 
 @dataclass(slots=True, eq=False)
 class Preallocation:
-    """Preallocation of one data directory. All but `budget_bytes` belongs to the loop."""
+    """Preallocation of one data directory. The loop owns all fields except `budget_bytes`."""
 
     budget_bytes: int = 0
     """Set by the check of the disk."""
@@ -41,10 +42,10 @@ class Preallocation:
     unit_bytes: int = UNIT_BYTES
 
     def take(self, segment: Segment, end: int, segment_bytes: int) -> None:
-        """Preallocate for an append to the active `segment` that will end at `end`, beyond its `preallocate_at`. Never
+        """Preallocate for an append to the active `segment` that will end at `end`, above its `preallocate_at`. Never
         raises."""
         self.drop(segment)
-        if segment.preallocate_at == 0:  # its first append since it was made or opened
+        if segment.preallocate_at == 0:  # the first append since the segment was made or opened
             segment.preallocate_at = segment.size + self.unit_bytes
             if end <= segment.preallocate_at:
                 return
@@ -52,7 +53,7 @@ class Preallocation:
         if step:
             try:
                 segment.file.allocate_ahead(segment.size, end + step)
-            except OSError as refused:  # unsupported or full: the append finds out
+            except OSError as refused:  # unsupported or full: the append itself may fail
                 step = 0
                 segment.has_preallocated |= is_full(refused)  # a part may have been allocated
         segment.preallocate_at = end + (step or STEP_UNITS * self.unit_bytes)
@@ -61,6 +62,6 @@ class Preallocation:
         self.held_bytes += step
 
     def drop(self, segment: Segment) -> None:
-        """`segment` has no preallocated bytes any more: they were filled or freed."""
+        """`segment` has no preallocated bytes any more, because they were filled or freed."""
         self.held_bytes -= segment.preallocated_bytes
         segment.preallocated_bytes = 0

@@ -1,11 +1,10 @@
 """Tracks which bytes of local files are in the page cache, so that sendfile does not block the loop on a disk (C25).
 
-It remembers steps of 4 MiB that a worker recently found in the page cache or read into it, and the reads under way.
+It remembers steps of 4 MiB that a worker recently found in the page cache or read into it, and the running reads.
 `ready` never blocks or touches a file. It answers yes only if at most `budget_bytes` were requested since the bytes
-were read. Concurrent callers share one read of each step. A failed read is reported, raised to the next caller, then
-tried again; from then on only a real read counts for that step. The kernel may still evict a page under memory
-pressure, and then the loop waits for the disk. Keep the budget to a fraction of the RAM that is free for the page
-cache.
+were read. Concurrent callers share one read of each step. A failed read is reported, and the next caller gets its
+error. Then the step is read again, even if its pages look cached. Under memory pressure the kernel may still evict a
+page, and the loop then waits for the disk. The budget should be a fraction of the RAM that is free for the page cache.
 """
 
 from __future__ import annotations
@@ -26,15 +25,16 @@ T = TypeVar("T")
 
 STEP_BYTES: Final = 4 << 20
 BUDGET_BYTES: Final = 256 << 20
-WAITING_MAX: Final = 1024  # reads queued or under way: 4 GiB for two threads
-_STEPS_MIN: Final = 16  # one answer of fetch.max.bytes (55 MiB) must fit
+WAITING_MAX: Final = 1024  # queued and running reads: 4 GiB for two threads
+_STEPS_MIN: Final = 16  # room for one answer of fetch.max.bytes (55 MiB)
 _PIECE_BYTES: Final = 256 << 10
 
-Step = tuple[str, int]  # path, number of the step; or name and number of a call
+Step = tuple[str, int]  # path and number of the step, or name and number of a call
 
 
 class Residency:
-    """`budget_bytes`: bytes that are assumed to stay in the page cache. `waiting_max`: reads queued or under way."""
+    """The residency of one broker's files. `budget_bytes`: bytes that are assumed to stay in the page cache.
+    `waiting_max`: most reads that may be queued or running."""
 
     def __init__(
         self,
@@ -55,24 +55,24 @@ class Residency:
         self._known: OrderedDict[Step, None] = OrderedDict()
         self._reading: dict[Step, asyncio.Future[None]] = {}
         self._failed: OrderedDict[Step, OSError | ThermoclineError] = OrderedDict()
-        self._suspect: OrderedDict[Step, None] = OrderedDict()  # failed, and not yet read again
+        self._suspect: OrderedDict[Step, None] = OrderedDict()  # steps whose read failed and was not repeated yet
 
     @property
     def waiting(self) -> int:
-        """Reads queued or under way."""
+        """Number of queued and running reads."""
         return len(self._reading)
 
     def ready(self, file: File, position: int, length: int) -> asyncio.Future[None] | None:
-        """None: `length` bytes from `position` may be sent by sendfile now. Else a future: call again when it is done.
-        The future carries no error: the next call for those bytes raises the read's OSError. Raises Retryable when too
-        many reads wait."""
+        """None if `length` bytes from `position` may be sent by sendfile now. Otherwise a future: the caller calls
+        again when it is done. The future never has an error. The next call for those bytes raises the OSError of the
+        read. Raises Retryable if too many reads wait."""
         path = file.path
-        if self._files.get(path) is not file:  # the steps belong to an old file of this path
+        if self._files.get(path) is not file:  # the known steps belong to an old file of this path
             self._forget(path)
             self._files[path] = file
         first = position // self._step_bytes
         last = max(first, (position + length - 1) // self._step_bytes)
-        # A longer range would evict its own beginning.
+        # A longer range would evict its own first steps.
         last = min(last, first + self._steps_max - 1)
         known = self._known
         missing = None
@@ -89,8 +89,8 @@ class Residency:
 
     def once(self, name: str, number: int, call: Callable[[], Coroutine[None, None, None]]) -> asyncio.Future[None]:
         """Run `call` once for all concurrent callers with the same (name, number); `name` belongs to one role of one
-        log. Call again when the future is done. The next call raises the OSError, or an error that the log was removed;
-        other errors are only reported. Raises Retryable when too many wait."""
+        log. The caller calls again when the future is done. The next call raises the call's OSError, or its error that
+        the log was removed. Other errors are only reported. Raises Retryable if too many calls wait."""
         key = (name, number)
         failure = self._failed.pop(key, None)
         if failure is not None:
@@ -126,14 +126,14 @@ class Residency:
                 del memory[step]
 
     async def close(self) -> None:
-        """Cancel waiting reads; every returned future is done afterwards."""
+        """Cancel waiting reads. After this every returned future is done."""
         await self._tasks.close()
         for waiting in self._reading.values():
             _finish(waiting)
         self._reading.clear()
 
     def _read(self, file: File, first: int, last: int) -> asyncio.Future[None]:
-        """The future of the first missing step; the rest of the range is started too, as far as there is room."""
+        """Start to read the range, as far as there is room. Returns the future of the first missing step."""
         path = file.path
         for number in range(first, last + 1):
             failure = self._failed.pop((path, number), None)
@@ -146,7 +146,7 @@ class Residency:
         return self._future((path, first))
 
     def _read_ahead(self, file: File, number: int) -> None:
-        # Half of the slots stay free for reads that a request waits for.
+        # Half of the slots stay free for reads for which a request waits.
         if len(self._reading) < self._waiting_max // 2:
             self._start(file, number)
 
@@ -184,7 +184,7 @@ class Residency:
 
     def _future(self, step: Step) -> asyncio.Future[None]:
         waiting = self._reading[step]
-        if waiting.cancelled():  # a caller that shared it cancelled it
+        if waiting.cancelled():  # another caller that shares the future cancelled it
             waiting = self._reading[step] = asyncio.get_running_loop().create_future()
         return waiting
 
@@ -195,17 +195,17 @@ def _finish(waiting: asyncio.Future[None]) -> None:
 
 
 def _note(memory: OrderedDict[Step, T], step: Step, value: T, count_max: int) -> None:
-    """Remember it as the newest; the oldest is dropped beyond `count_max`."""
+    """Remember `step` as the newest. Above `count_max` the oldest step is dropped."""
     memory[step] = value
     if len(memory) > count_max:
         memory.popitem(last=False)
 
 
 def read_through(file: File, position: int, length: int, suspect: bool = False) -> int:
-    """Blocking: bring the bytes into the page cache by reading them in pieces. Returns how many were read.
+    """Bring the bytes into the page cache by reading them in pieces. Blocking. Returns the number of bytes read.
 
-    Bytes that are cached already are not read. The end of a log usually is cached, so for readers near the end only
-    sendfile reads. Pages of a failed read look cached; therefore `suspect` bytes are read in any case.
+    Bytes that are cached already are not read. The end of a log is usually cached, so it is not read twice for readers
+    near the end. Pages of a failed read look cached, so `suspect` bytes are always read.
     """
     descriptor = None if suspect else file.descriptor()
     if descriptor is not None and is_cached(descriptor, position, min(length, file.size() - position)):

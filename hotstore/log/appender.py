@@ -1,11 +1,11 @@
-"""Decides the offsets of the next batches, and whether to roll a segment before them.
+"""Checks the offsets of the next batches, and decides whether to roll a segment before them. Pure.
 
-Pure; runs before the write. An append is completely in one segment. Its last offset fits the 2^31−1 offsets that index
-entries can store relative to the segment's base. Source: Kafka's LogSegment.shouldRoll. Kafka compares segment.ms with
-record timestamps; here the broker's clock since the first append counts, so an import of old records does not roll a
-segment for every batch.
+It runs before the write. An append is completely in one segment. Its last offset must be at most 2^31−1 above the
+segment's base, because index entries have relative offsets. Source: Kafka's LogSegment.shouldRoll. Kafka compares
+segment.ms with record timestamps. Here it is compared with the broker's time since the first append, so an import of
+old records does not roll a segment for every batch.
 
-Hot path: `must_roll` runs once an append, `check_continuity` once a follower's append.
+Hot path: `must_roll` runs once for each append, `check_continuity` once for each follower's append.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from logformat.record_batch import (
 
 
 def check_continuity(headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int) -> tuple[int, int]:
-    """Bytes and end offset of batches that carry their offsets. Raises DivergingAppend unless they continue a log that
-    ends at `log_end_offset` with latest epoch `leader_epoch`."""
+    """Size in bytes and end offset of batches that have their offsets already. Raises DivergingAppend unless they
+    continue a log that ends at `log_end_offset` with the latest epoch `leader_epoch`."""
     assert headers
     offset, epoch, size = log_end_offset, leader_epoch, 0
     for header in headers:
@@ -42,7 +42,7 @@ def check_continuity(headers: Sequence[BatchHeader], log_end_offset: int, leader
 
 
 def index_room_bytes(config: LogConfig) -> int:
-    """Log bytes below which neither index can be full, because entries are more than an interval apart."""
+    """Size of a segment below which its indexes cannot be full, because entries are more than an interval apart."""
     return max(config.segment_index_bytes // TIME_ENTRY_SIZE - 2, 0) * config.index_interval_bytes
 
 
@@ -58,10 +58,10 @@ def must_roll(
     incoming_end: int,
     now_ms: int,
 ) -> bool:
-    """Whether a new segment must begin before `incoming_bytes` of offsets [incoming_base, incoming_end).
+    """Whether a new segment must begin before an append of `incoming_bytes` with offsets [incoming_base, incoming_end).
 
-    An empty segment takes any append that fits a segment. Raises RecordListTooLarge if none is large enough, or if
-    index entries could not store the offsets, because a header of 61 bytes may claim 2^31 of them.
+    An empty segment accepts every append that fits a segment. Raises RecordListTooLarge if no segment is large enough.
+    Raises it also if index entries could not store the offsets: a header of 61 bytes may claim 2^31 of them.
     """
     if incoming_end - 1 - incoming_base > INT32_MAX:
         raise RecordListTooLarge(

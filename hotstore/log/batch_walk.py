@@ -1,10 +1,10 @@
-"""Finds batches in a segment file by their headers: one by offset, or all of a range in order.
+"""Finds batches in a segment file by their headers: one batch by offset, or all batches of a range in order.
 
-Reads small windows and skips bodies. Results are completely inside the given range. A position where no batch can begin
-raises DamagedLog. CRCs are not checked here; recovery and the copier do that.
+It reads small windows and skips the records. Results are completely inside the given range. DamagedLog is raised for
+bytes that cannot begin a batch. CRCs are not checked here; recovery and the copier check them.
 
-Hot path: `find_batch` follows the index lookup of a read whose position is not remembered. With 16 KB batches it reads
-one or two windows, about 2 µs each from the page cache.
+Hot path: if the position of a read is not remembered, `find_batch` runs after the index look-up. With 16 KB batches it
+reads one or two windows, about 2 µs each from the page cache.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BatchPlace(NamedTuple):
 def find_batch(
     file: File, position: int, end: int, offset: int, window_bytes: int = FIND_WINDOW_BYTES
 ) -> BatchPlace | None:
-    """The first batch from `position` on that has a last offset ≥ `offset`; None if the range has none. A batch starts
-    at `position`. Raises DamagedLog."""
+    """The first batch from `position` on whose last offset is ≥ `offset`; None if there is none. A batch begins at
+    `position`. Raises DamagedLog."""
     unpack = _PLACE.unpack_from
     while position < end:
         window = file.read_at(position, min(window_bytes, end - position))
@@ -59,7 +59,7 @@ def find_batch(
 def walk_headers(
     file: File, position: int, end: int, window_bytes: int = WALK_WINDOW_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every batch in [position, end), which must hold whole batches. Raises DamagedLog."""
+    """Position and header of every batch in [position, end), which must hold complete batches. Raises DamagedLog."""
     while position < end:
         window = file.read_at(position, min(window_bytes, end - position))
         at = 0
@@ -77,8 +77,8 @@ def walk_headers(
 
 
 def whole_batches(file: File, position: int, limit: int, window_bytes: int = 16 << 10) -> int:
-    """Bytes of whole batches from `position`, at most `limit`, within the next `window_bytes`. 0 if the first batch is
-    larger than `limit`; otherwise at least the first batch."""
+    """Size of the complete batches from `position` on: at most `limit`, and of batches that begin within
+    `window_bytes`. 0 if the first batch is larger than `limit`; otherwise the first batch is included."""
     window = file.read_at(position, min(window_bytes, limit))
     at = 0
     while at + HEADER_SIZE <= len(window):

@@ -1,7 +1,8 @@
 """Local retention: decides which local segments may be deleted (Kafka's UnifiedLog.deleteOldSegments, KIP-405). Pure.
-- A tiered log deletes only segments below the remote end, which are in the committed manifest and verified. Other logs
+
+- A tiered log deletes only segments below the remote end. These are in the committed manifest and verified. Other logs
   follow their total retention.
-- Nothing at or above the high watermark is deleted, nor the active segment: it is rolled first.
+- Records at or above the high watermark are never deleted. The active segment is not deleted; it is rolled first.
 - Segments are deleted oldest first.
 """
 
@@ -16,7 +17,7 @@ from hotstore.log.segment import SegmentInfo
 
 
 class LocalExpiry(NamedTuple):
-    """Delete the oldest `segment_count` segments; the local log then begins at `offset`."""
+    """The decision to delete the oldest `segment_count` segments. The local log then begins at `offset`."""
 
     segment_count: int
     offset: int
@@ -33,10 +34,10 @@ def expirable(
     log_start: int = 0,
     active_bytes: int = 0,
 ) -> LocalExpiry:
-    """The number of sealed `segments`, oldest first, to delete from this disk. `remote_end`: exclusive end of the
-    verified objects in the bucket (ignored unless tiered). `pressure_bytes`: bytes to free beyond retention, from
-    tiered logs only. `log_start`: segments below it have only deleted records. `active_bytes` counts towards retention
-    by size. Times in ms."""
+    """Which of the sealed `segments` (oldest first) to delete from this disk. `remote_end`: exclusive end of the
+    verified objects in the bucket; ignored unless the log is tiered. `pressure_bytes`: bytes to free in addition to
+    retention, only in tiered logs. `log_start`: segments below it have only deleted records. `active_bytes`: size of
+    the active segment, for retention by size. Times are in ms."""
     allowed = _allowed(segments, max(remote_end, log_start) if config.tiered else high_watermark, high_watermark)
     by_time = _expired_by_time(segments[:allowed], config.local_time_limit_ms, now_ms)
     by_size = _over_size(segments, active_bytes, config.local_size_limit_bytes)
@@ -48,7 +49,7 @@ def expirable(
 
 
 def active_expired(active: SegmentInfo, high_watermark: int, now_ms: int, config: LogConfig) -> bool:
-    """Whether the active segment has expired by time, so that it must be rolled before it can be deleted (Kafka)."""
+    """Whether the active segment has expired by time. As in Kafka, it is then rolled, so that it can be deleted."""
     if active.bytes == 0 or active.end_offset > high_watermark:
         return False
     return _expired_by_time([active], config.local_time_limit_ms, now_ms) == 1
@@ -61,8 +62,8 @@ def _allowed(segments: Sequence[SegmentInfo], safe_end: int, high_watermark: int
 
 
 def _expired_by_time(segments: Sequence[SegmentInfo], limit_ms: int, now_ms: int) -> int:
-    """Number of oldest segments whose youngest record is older than the limit. Without timestamps the first append
-    counts.
+    """Number of oldest segments whose youngest record is older than the limit. If records have no timestamps, the time
+    of the first append is used.
     """
     if limit_ms < 0:
         return 0

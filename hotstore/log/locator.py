@@ -1,8 +1,8 @@
 """Segments of one log in order, and remembered positions of offsets in their files.
 
-Two bounded memories of (offset → position) save index lookups. Ends of recent appends serve tail readers and the high
-watermark, which is the end of an append. Ends of recent reads serve sequential readers. A remembered position belongs
-to a batch that begins at exactly that offset. Segments are contiguous; the last one is active.
+Two bounded maps from offsets to positions save index look-ups. The ends of recent appends are for tail readers and the
+high watermark, which is the end of an append. The ends of recent reads are for sequential readers. A batch with exactly
+the remembered offset begins at a remembered position. Segments are contiguous. The last one is active.
 
 Hot path: a `slice` takes about 3 µs with a remembered position.
 """
@@ -22,13 +22,13 @@ from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
 from seams.files.disk import File
 
-APPEND_ENDS_MAX: Final = 1024  # of the newest appends; 0.1 MB a log. A reader further behind asks the index
-READ_ENDS_MAX: Final = 128  # sequential readers of one log
+APPEND_ENDS_MAX: Final = 1024  # remembered ends of appends, 0.1 MB a log; a reader further behind uses the index
+READ_ENDS_MAX: Final = 128  # remembered ends of reads: for so many sequential readers of one log
 
 
 class LogSlice(NamedTuple):
-    """Whole batches to send. `sealed`: they may have to be read from disk, not the page cache (C25). `cut`: the reader
-    may read more than this slice."""
+    """Complete batches to send. `sealed`: they may not be in the page cache (C25). `cut`: more batches follow that the
+    reader may read."""
 
     file: File
     position: int
@@ -39,7 +39,7 @@ class LogSlice(NamedTuple):
 
 
 class ByteRange(NamedTuple):
-    """Whole batches in one file."""
+    """Complete batches in one file."""
 
     file: File
     position: int
@@ -68,7 +68,7 @@ class Locator:
         assert segment.base_offset >= self.segments[-1].end_offset, (segment, self.segments[-1])
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
-        # The remembered position of the log's end is in the old file.
+        # The remembered position of the log's end is that in the old file.
         self._append_ends[segment.base_offset] = 0
         self._read_ends.pop(segment.base_offset, None)
 
@@ -81,7 +81,7 @@ class Locator:
         return dropped
 
     def replace(self, segments: Sequence[Segment]) -> None:
-        """After a truncation: other segments; forget all positions."""
+        """Take other segments after a truncation, and forget all positions."""
         for segment in self.segments:
             self.cache.drop(segment)
         self.segments[:] = segments
@@ -90,7 +90,7 @@ class Locator:
         self._read_ends.clear()
 
     def swap(self, old: Sequence[Segment], new: Segment) -> None:
-        """`new` replaces the run of sealed segments `old`. It covers their offsets."""
+        """Replace the run of sealed segments `old` by `new`, which covers their offsets."""
         at = self.segments.index(old[0])
         for segment in old:
             self.cache.drop(segment)
@@ -120,12 +120,12 @@ class Locator:
         return self.segments[first : bisect_left(self._bases, end)]
 
     def from_offset(self, offset: int) -> Iterator[Segment]:
-        """The segment that holds `offset`, and those behind it."""
+        """The segment that holds `offset`, and the segments after it."""
         first = max(bisect_right(self._bases, offset) - 1, 0)
         return islice(self.segments, first, None)
 
     def end_of(self, found: LogSlice, limit_offset: int) -> int:
-        """The offset after `found`; `limit_offset` of the read if its segment was replaced."""
+        """The offset after `found`. If the segment was replaced, this is the read's `limit_offset`."""
         segment = self.segment_at(found.segment_base)
         if segment.file is not found.file:
             return limit_offset
@@ -138,12 +138,12 @@ class Locator:
         return self._read_ends.get(offset) if position is None else position
 
     def is_cheap(self, offset: int) -> bool:
-        """Whether a slice from `offset` is possible without an index from disk."""
+        """Whether a slice from `offset` needs no index from disk."""
         segment = self.segment_of(offset)
         return segment.indexer is not None or segment in self.cache
 
     def position_of(self, segment: Segment, offset: int) -> int:
-        """Position of the batch that holds `offset`, or `size` at the segment's end."""
+        """Position of the batch that holds `offset`; `size` at the segment's end."""
         if offset <= segment.base_offset:
             return 0
         if offset >= segment.end_offset:
@@ -157,16 +157,16 @@ class Locator:
         return position
 
     def slice(self, offset: int, bytes_max: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
-        """Whole batches of one segment from the one that holds `offset`, at most `bytes_max`, before the batch of
-        `limit_offset`.
+        """Complete batches of one segment: from the batch that holds `offset` to the one before `limit_offset`, at most
+        `bytes_max`.
 
-        `min_one`: the first batch is returned even if it is larger; otherwise `length` may be 0. None: the limit allows
-        no batch."""
+        With `min_one` the first batch is returned even if it is larger. Without `min_one`, `length` may be 0. None if
+        no batch is below the limit."""
         segment = self.segments[-1]
         sealed = offset < segment.base_offset
         if sealed:
             segment = self.segments[bisect_right(self._bases, offset) - 1]
-        # position_of inlined for tail readers.
+        # `position_of` is inlined for tail readers.
         position = self._append_ends.get(offset)
         if position is None:
             position = self.position_of(segment, offset)
@@ -184,11 +184,11 @@ class Locator:
         return LogSlice(segment.file, position, length, segment.base_offset, sealed, cut)
 
     def segment_at(self, base_offset: int) -> Segment:
-        """The segment that begins there, or its successor if it was deleted meanwhile."""
+        """The segment that begins at `base_offset`. If it was deleted meanwhile, this is another segment."""
         return self.segments[max(bisect_right(self._bases, base_offset) - 1, 0)]
 
     def ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
-        """Every whole batch that holds an offset of [start_offset, end_offset), file by file."""
+        """All complete batches with an offset in [start_offset, end_offset), as one range for each file."""
         ranges: list[ByteRange] = []
         for segment in self.segments:
             if segment.end_offset <= start_offset or segment.base_offset >= end_offset or segment.size == 0:
@@ -202,9 +202,10 @@ class Locator:
         return ranges
 
     def indexes_of(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
-        """Blocking: index entries of a range, positions relative to its first byte, offsets relative to the segment.
+        """Index entries of a range. Blocking. Positions are relative to the range's first byte, offsets to the
+        segment's base.
 
-        None: entries are more than `apart_max` bytes apart, or no segment has this file any more."""
+        None if entries are more than `apart_max` bytes apart, or no segment has this file any more."""
         segment = next((one for one in list(self.segments) if one.file is batches.file), None)
         if segment is None or segment.interval_bytes > apart_max:
             return None
@@ -225,8 +226,8 @@ class Locator:
         )
 
     def _cut(self, segment: Segment, position: int, bytes_max: int, stop: int, min_one: bool) -> int:
-        """The length to send: at most `bytes_max` or one batch, up to the end of a batch. Taken from the index if it
-        has such an end.
+        """The length to send, up to the end of a batch: at most `bytes_max`, or one batch. If the index has such an
+        end, that is used.
         """
         entry = segment.indexes(self.cache).offsets.lookup_position(position + bytes_max)
         if entry.position > position:
@@ -247,7 +248,7 @@ class Locator:
         return length
 
     def _batch_at(self, segment: Segment, position: int) -> tuple[int, int] | None:
-        """(base, end) offsets of the batch at `position`; None if no batch begins there."""
+        """Base and end offset of the batch at `position`; None if no batch begins there."""
         try:
             found = find_batch(segment.file, position, segment.size, -1, 64)
         except DamagedLog:

@@ -1,13 +1,13 @@
 """Appends to a log: as its leader, or as a follower that copies from one.
 
-A leader assigns offsets within its reservation and checks the producers' sequences. A follower does neither (D28). It
-keeps the leader's offsets, epochs and timestamps, and requires only that the batches continue its log. Markers of open
-transactions may use offsets that are reserved for them (TX24). All markers may use the ballast's disk space (TX23),
-because without them no segment can be uploaded. An append is one write of complete batches into one segment, or has no
-effect. Callers check CRCs before an append.
+A leader assigns offsets within its reservation and checks the producers' sequences. A follower keeps the leader's
+offsets, epochs and timestamps, and checks only that the batches continue its log (D28). Markers of open transactions
+may use offsets that are reserved for them (TX24). Markers may be appended while the ballast is deleted (TX23), because
+segments with open transactions cannot be uploaded. An append is one write of complete batches into one segment, or has
+no effect. Callers check CRCs before an append.
 
-Hot path: `append_as_leader` costs 2 µs a run and 0.5 µs a batch besides the pwrite; with producer ids 3.3 and 1 µs
-(CPython 3.11). Hence it uses one write and one update of each part per run, and tuples instead of objects.
+Hot path: without the pwrite, `append_as_leader` costs 2 µs a run and 0.5 µs a batch, and with producer ids 3.3 µs and 1
+µs (CPython 3.11). It therefore makes one write and one update of each part per run, and uses tuples instead of objects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NOBODY: Final[Admitted] = {}
 
 
 class Appended(NamedTuple):
-    """Offsets of an append; `log_append_time_ms` is −1 if the batches keep their own timestamps."""
+    """Offsets of an append. `log_append_time_ms` is −1 if the batches keep their own timestamps."""
 
     base_offset: int
     last_offset: int
@@ -70,8 +70,8 @@ MarkerResult = int | CoordinatorFenced | InvalidProducerEpoch | ReservationExhau
 
 
 def marker_runs(markers: Sequence[TransactionMarker]) -> Iterator[Sequence[TransactionMarker]]:
-    """All markers in order, in runs in which no producer occurs twice. The markers of a run are checked before any is
-    written, but a producer's second marker must be checked against the state after its first."""
+    """All markers in order, in runs in which no producer occurs twice. The markers of a run are checked before the run
+    is written. A producer's second marker must be checked after its first one was written."""
     start, seen = 0, set[int]()
     for at, marker in enumerate(markers):
         if marker.producer_id in seen:
@@ -92,12 +92,13 @@ class LogAppend(LogCore):
     def append_as_leader(
         self, batches: Sequence[memoryview], headers: Sequence[Fields], leader_epoch: int, now_ms: int
     ) -> Appended:
-        """Write a run of checked batches at the log's end in one write; stamps them in place with offset, epoch and, if
-        the topic asks for it, the time.
+        """Append a run of checked batches by one write. Offset, epoch and, if the topic is configured so, the time are
+        stamped into their bytes.
 
-        A resend of remembered batches is not written and returns their first offsets. Raises the sequence errors,
-        RecordListTooLarge, RunCrossesSegments, ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed: nothing was
-        written then, and the batches' bytes are unchanged. A refused run may hold batches that would be accepted alone.
+        If the batches are a resend of remembered ones, they are not written, and their original offsets are returned.
+        Raises the sequence errors, RecordListTooLarge, RunCrossesSegments, ReservationExhausted, LeaderEpochFenced,
+        LogFull, LogFailed. After an error nothing was written, and the batches' bytes are unchanged. A refused run may
+        have batches that would be accepted alone.
         """
         if self.state is LogState.FAILED:
             raise self._offline()
@@ -116,7 +117,7 @@ class LogAppend(LogCore):
             return Appended(admitted.first_offset, admitted.last_offset, True, -1)
         if self.ballast.is_short and not self.config.uses_ballast:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
-        # One offset for the marker of each open transaction (TX24).
+        # One offset is kept for the marker of each open transaction (TX24).
         kept_back = len(self.producers.transactions.first_offsets)
         segment = self._segment_for_leader(size, end_offset, leader_epoch, now_ms, len(headers), kept_back)
         append_time_ms = now_ms if self.config.log_append_time else -1
@@ -140,9 +141,9 @@ class LogAppend(LogCore):
         return _appended((base, end_offset - 1, False, append_time_ms))
 
     def append_transactional(self, batch: memoryview, header: Fields, leader_epoch: int, now_ms: int) -> Appended:
-        """`append_as_leader` for one batch within a transaction. If none is open, the batch begins one. A batch without
-        sequence (TxnOffsetCommit) does not change the producer's remembered batches. The caller verified the
-        transaction (TX4). Raises as `append_as_leader`, and TooManyTransactions.
+        """Append one batch of a transaction as the leader. If the producer has no open transaction, the batch begins
+        one. A batch without sequence (TxnOffsetCommit) does not change the producer's remembered batches. The caller
+        has verified the transaction (TX4). Raises the errors of `append_as_leader`, and TooManyTransactions.
         """
         producers, producer_id, epoch = self.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if header[BASE_SEQUENCE] < 0:
@@ -167,10 +168,11 @@ class LogAppend(LogCore):
     ) -> list[MarkerResult]:
         """Write markers as the leader, in as few writes as segments allow. Returns each marker's offset, or the reason
         of its refusal. A marker of a producer without an open transaction is also written, because it fences lower
-        epochs. It has no kept offset, so `assignable_end_offset` limits it like data; ReservationExhausted is then the
-        result of this marker only. A repeated marker without effect needs no offset: its result is the last offset
-        before the run. The ballast does not limit markers. Raises ReservationExhausted, LeaderEpochFenced, LogFull,
-        LogFailed; earlier markers may then be written, and sending all again is harmless."""
+        epochs. No offset is kept for it, so `assignable_end_offset` limits it like data. ReservationExhausted is then
+        the result of this marker only. If there is no offset for a repeated marker without effect, it is not written,
+        and its result is the last offset before the run. A deleted ballast does not prevent markers. Raises
+        ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed. After an error some markers may be written, and the
+        caller may send all of them again."""
         if self.state is LogState.FAILED:
             raise self._offline()
         results: list[MarkerResult] = []
@@ -183,11 +185,11 @@ class LogAppend(LogCore):
         return results
 
     def place_markers(self, run: Sequence[TransactionMarker]) -> list[MarkerResult]:
-        """The results of `append_markers` for markers of different producers, before the write. If the write fails
-        midway, the markers with offsets below the log's end are written."""
+        """The results of `append_markers` for markers of different producers, computed before the write. If the write
+        fails in the middle, the markers with offsets below the log's end are written."""
         results: list[MarkerResult] = []
         opened = self.producers.transactions.first_offsets
-        count = ends = 0  # markers to write; open transactions that they end
+        count = ends = 0  # numbers of markers to write, and of open transactions that they end
         for marker in run:
             end_offset = self.log_end_offset + count + 1
             is_open = marker.producer_id in opened
@@ -228,14 +230,14 @@ class LogAppend(LogCore):
             self._end_transaction(marker, base + at, now_ms)
 
     def _end_transaction(self, marker: TransactionMarker, offset: int, now_ms: int) -> None:
-        """The marker is in the active segment."""
+        """Record a marker that was written to the active segment."""
         aborted = self.producers.end_transaction(marker, offset, now_ms)
         if aborted is not None:
             self._active.add_aborted(aborted)
 
     def append_gap(self, batch: bytes, now_ms: int) -> Appended:
-        """Write one gap batch (logformat.gap) as the leader of its epoch. The reservation limits it; its offsets are
-        fixed and begin at the log's end. Raises as `append_as_leader`."""
+        """Write one gap batch (logformat.gap) as the leader of its epoch. Its offsets are fixed, begin at the log's
+        end, and must be reserved. Raises the errors of `append_as_leader`."""
         if self.state is LogState.FAILED:
             raise self._offline()
         header = read_header(batch)
@@ -247,18 +249,21 @@ class LogAppend(LogCore):
     def append_as_follower(
         self, records: Sequence[memoryview | bytes], headers: Sequence[BatchHeader], now_ms: int
     ) -> None:
-        """Write batches of the leader's log unchanged in one write: their bytes in any pieces, and the header of each.
+        """Append batches of the leader's log unchanged by one write. `records` has their bytes in any pieces, `headers`
+        the header of each batch.
 
-        The first must begin at the log's end, each next one where the last ends, and epochs must not fall. Each new
-        epoch enters the lineage with its first batch. Producer sequences are not checked. Raises DivergingAppend,
-        LogFull, LogFailed, CorruptBatch for a marker that cannot be read: nothing was written then."""
+        The first batch must begin at the log's end, and each other batch at the end of the one before it. Epochs must
+        not fall. Each new epoch enters the lineage with its first batch. Producer sequences are not checked. Raises
+        DivergingAppend, LogFull, LogFailed, and CorruptBatch for a marker that cannot be parsed. After an error nothing
+        was written."""
         if self.state is LogState.FAILED:
             raise self._offline()
         markers = _markers_of(records, headers)
         if self.ballast.is_short and len(markers) < len(headers) and not self.config.uses_ballast:
             raise self._full(OSError(errno.ENOSPC, "No space left on device"))
         size, end_offset = check_continuity(headers, self.log_end_offset, self.leader_epoch)
-        # A batch of the leader's log is accepted with any segment.bytes; a larger batch gets a separate segment.
+        # A batch of the leader's log is accepted even if it is larger than segment.bytes. It then gets a segment of its
+        # own.
         segment = self._segment_for(min(size, self.config.segment_bytes), end_offset, now_ms)
         self._write_as_is(segment, records, headers, size, end_offset, now_ms)
         for header in headers:
@@ -279,8 +284,8 @@ class LogAppend(LogCore):
     def _segment_for_leader(
         self, size: int, end_offset: int, leader_epoch: int, now_ms: int, count: int = 1, kept_back: int = 0
     ) -> Segment:
-        """The segment for `count` batches of `size` bytes, offsets from the log's end to `end_offset`, so that
-        `kept_back` reserved offsets remain."""
+        """The segment for `count` batches of `size` bytes with offsets from the log's end to `end_offset`. After the
+        append `kept_back` reserved offsets must remain."""
         if end_offset + kept_back > self.reserved_end:
             raise self._exhausted(end_offset + kept_back)
         if leader_epoch < self.leader_epoch:
@@ -289,8 +294,8 @@ class LogAppend(LogCore):
 
     def _segment_for(self, size: int, end_offset: int, now_ms: int, count: int = 1) -> Segment:
         """The active segment, after a roll if one is due. Raises RunCrossesSegments for several batches if a roll is
-        due or may become due between them. The caller then appends each batch alone, so that each segment ends where it
-        would without runs."""
+        due or may become due between them. The caller then appends each batch alone, so that each segment ends at the
+        same offset as without runs."""
         segment = self._active
         indexer = segment.indexer
         assert indexer is not None
@@ -326,7 +331,7 @@ class LogAppend(LogCore):
         end_offset: int,
         now_ms: int,
     ) -> None:
-        """Write batches that carry their epochs; each new epoch enters the lineage where it begins."""
+        """Write batches that have their epochs already. Each new epoch enters the lineage at its first batch."""
         self._write(segment, records, size)
         self._written(segment, headers, size, end_offset, now_ms)
         if headers[-1][LEADER_EPOCH] > self.leader_epoch:  # epochs never fall
@@ -335,7 +340,7 @@ class LogAppend(LogCore):
                     self._enter_epoch(header.leader_epoch, header.base_offset)
 
     def _write(self, segment: Segment, records: Sequence[memoryview | bytes], size: int) -> None:
-        """Raises LogFull, LogFailed."""
+        """Write at the end of `segment`. Raises LogFull, LogFailed."""
         end = segment.size + size
         if end > segment.preallocate_at:
             self.ballast.preallocation.take(segment, end, self.config.segment_bytes)
@@ -354,7 +359,7 @@ class LogAppend(LogCore):
         now_ms: int,
         append_time_ms: int = -1,
     ) -> None:
-        """The batches were written to the active segment: move the log's end."""
+        """Move the log's end, after the batches were written to the active segment."""
         crash_points.reach("append.written")
         position = segment.size
         if position == 0:

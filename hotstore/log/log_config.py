@@ -11,13 +11,14 @@ from typing import Final
 from logformat.record_batch import INT32_MAX
 
 UNLIMITED: Final = -1
-AS_TOTAL: Final = -2  # local.retention.*: use retention.*
-NEVER: Final = 2**63 - 1  # Kafka's Long.MAX_VALUE of flush.ms and flush.messages
+AS_TOTAL: Final = -2  # value of local.retention.* that stands for retention.*
+NEVER: Final = 2**63 - 1  # Kafka's default of flush.ms and flush.messages (Long.MAX_VALUE)
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Kafka's configs with units in their names. Defaults are Kafka's, except `flush_sync` (design 7)."""
+    """The configuration of one log: Kafka's configs, with units in their names. Defaults are Kafka's, except
+    `flush_sync` (design 7)."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 86_400_000
@@ -50,7 +51,7 @@ class LogConfig:
     """A tombstone is kept for this time after the cleaning pass that found no older record of its key (KIP-534)."""
 
     def __post_init__(self) -> None:
-        # Either index has room for one entry besides the one that rolling writes.
+        # Each index has room for one entry in addition to the one that a roll writes.
         if not (61 <= self.segment_bytes <= INT32_MAX and self.segment_index_bytes >= 24):
             raise ValueError(
                 f"segment.bytes {self.segment_bytes} or segment.index.bytes {self.segment_index_bytes} out of range"
@@ -72,19 +73,19 @@ class LogConfig:
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether the stable end is the flushed end; flush.messages=1 means the same."""
+        """Whether the stable end is the flushed end. flush.messages=1 has the same effect."""
         return self.flush_sync or self.flush_messages == 1
 
     @property
     def local_time_limit_ms(self) -> int:
-        """Retention of a segment on this disk, ms; −1: no limit by time."""
+        """Retention of a segment on this disk in ms; −1 without a limit by time."""
         if self.tiered and self.local_retention_ms != AS_TOTAL:
             return self.local_retention_ms
         return self.retention_ms
 
     @property
     def local_size_limit_bytes(self) -> int:
-        """Bytes of sealed and active segments on this disk; −1: no limit by size."""
+        """Limit on the bytes of sealed and active segments on this disk; −1 without a limit by size."""
         if self.tiered and self.local_retention_bytes != AS_TOTAL:
             return self.local_retention_bytes
         return self.retention_bytes

@@ -1,7 +1,8 @@
-"""State of one log that appending (`log_append`), truncation (`log_cut`) and reading (`partition_log`) share.
+"""The state of one log that appends (`log_append`), truncation (`log_cut`) and reads (`partition_log`) share.
 
-Also their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤ log_end` and
-`flushed_end ≤ log_end`. An empty segment begins at the log's end. A FAILED log stays failed until it is opened again.
+It also has their common operations: roll to a new segment, enter an epoch, fail. `log_start ≤ local_log_start ≤
+log_end` and `flushed_end ≤ log_end`. An empty active segment begins at the log's end. A FAILED log stays failed until
+it is opened again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from seams.files.disk import Directory, is_full, replace_in
 
 class LogState(Enum):
     ONLINE = "online"
-    FULL = "full"  # the disk is full: reads continue, each append tries again
+    FULL = "full"  # the disk is full: reads continue, and each append tries again
     FAILED = "failed"  # a write or sync failed: offline until the log is opened again
 
 
@@ -74,7 +75,7 @@ class LogCore:
         self.durability.add_seals(found.unwritten)
         if found.epochs_unsaved:
             self.durability.epoch_began(found.segments[0].base_offset)
-        self.failure = ""  # why it is FAILED
+        self.failure = ""  # the reason why the log is FAILED
         self.era = 0
         """Grows with each truncation and each restart at another offset; values read in an earlier era are invalid."""
         self._leaving: list[int] = []  # bases of dropped segments whose files are not unlinked yet, oldest first
@@ -100,18 +101,18 @@ class LogCore:
 
     @property
     def flushed_end_offset(self) -> int:
-        """Everything below survives a power cut."""
+        """Records below this offset survive a power cut."""
         return self.durability.flushed_end_offset
 
     @property
     def stable_end_offset(self) -> int:
-        """End of the records that may become visible and be acknowledged with acks=all: the flushed end, in `os` mode
-        the log end."""
+        """End of the records that may become visible and be acknowledged with acks=all. It is the flushed end; in `os`
+        mode it is the log end."""
         return self.durability.flushed_end_offset if self.config.waits_for_flush else self.log_end_offset
 
     @property
     def recovery_point(self) -> int:
-        """The recovery point for the checkpoint: recovery does not read below it."""
+        """The recovery point for the checkpoint. Recovery does not read below it."""
         return self.durability.recovery_point
 
     @property
@@ -137,7 +138,7 @@ class LogCore:
     # --- epochs ---------------------------------------------------------------------------------------------------
 
     def _enter_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """`leader_epoch` begins at `start_offset`: the log's end, or a batch just written there."""
+        """Begin `leader_epoch` at `start_offset`: at the log's end, or at a batch that was just written."""
         self.leader_epoch = leader_epoch
         self.epochs = self.epochs.assign(leader_epoch, start_offset)
         self.durability.epoch_began(start_offset)
@@ -148,7 +149,7 @@ class LogCore:
         self.leader_epoch = -1 if latest is None else latest.epoch
 
     def _save_epochs(self) -> None:
-        """*Blocking*."""
+        """*Blocking*: write the epoch checkpoint."""
         replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
         self.durability.epochs_saved()
 
@@ -176,7 +177,7 @@ class LogCore:
         return LogFull(f"{name}: {error}; free space below {self.path}, appends resume by themselves")
 
     def fail(self, error: OSError) -> LogFailed:
-        """A sync or write failed: offline from now on (C10). Returns the error to raise."""
+        """Take the log offline after a failed sync or write (C10). Returns the error to raise."""
         self.state = LogState.FAILED
         self.failure = f"{self.topic}-{self.partition} is offline after {error}; check the disk, then restart"
         return LogFailed(self.failure)
@@ -187,7 +188,7 @@ class LogCore:
     # --- segments -----------------------------------------------------------------------------------------------
 
     def roll(self) -> bool:
-        """Seal the active segment unless it is empty; returns whether it did. Raises LogFull, LogFailed."""
+        """Seal the active segment, unless it is empty. Returns whether it was sealed. Raises LogFull, LogFailed."""
         if self.state is LogState.FAILED:
             raise self._offline()
         if self._active.size == 0:

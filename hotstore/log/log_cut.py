@@ -1,13 +1,13 @@
 """Adapts a log to another leader: a new epoch at its end, truncation to the common part, or a restart at another
 offset.
 
-A truncation leaves no epoch that begins at or above the new end, even if it removes no byte (KAFKA-10706: a leader that
-never wrote may have left one). Kept data is made durable before anything is removed. After a crash at any point the log
-opens, truncated or not. A connection may still send a `LogSlice` after a truncation, and its client must not get other
-records under that response (D26). Therefore a truncated file is never written again: the log continues in a new
-segment. The slice then either has its original bytes, or the file ends before them and the connection is closed in the
-middle of its response (`broker.net.transport_writer`). Removed files stay readable for their readers, so slices need no
-check.
+A truncation removes all epochs that begin at or above the new end, even if it removes no byte (KAFKA-10706: a leader
+that never wrote may have left one). Kept data is made durable before other data is removed. After a crash at any point
+the log can be opened, truncated or not. A connection may still send a `LogSlice` after a truncation, and its client
+must not get other records in that response (D26). A truncated file is therefore never written again: the log continues
+in a new segment. The slice then has its original bytes, or the file ends within them. In the second case the connection
+is closed in the middle of its response (`broker.net.transport_writer`). Removed files stay readable for their readers,
+so slices need no check.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class LogCut(LogCore):
     def begin_epoch(self, leader_epoch: int) -> None:
         """Add a new leader's epoch to the lineage at the log's end, before any record of it (KIP-279, R2).
 
-        Costs no sync. Raises LeaderEpochFenced if the log knows a later epoch; a repetition of the latest one changes
-        nothing. The epoch is durable with its first record, from which recovery reads it, or with an earlier checkpoint
-        write (a roll, a truncation). Until then a stop or a power cut may lose it without harm. An epoch number is
-        assigned once, so the next leader begins a later epoch at the same end or below, which replaces an epoch without
-        records (`LeaderEpochs.assign`). Readers that got the log's end as the end of this epoch then get the same end
-        for the previous epoch.
+        This costs no sync. Raises LeaderEpochFenced if the log knows a later epoch. If `leader_epoch` is the latest one
+        already, nothing changes. The epoch is durable with its first record, from which recovery reads it, or with an
+        earlier checkpoint write (a roll, a truncation). Before that a stop or a power cut may lose it without harm. An
+        epoch number is assigned once, so the next leader begins a later epoch at the same end or below. That replaces
+        an epoch without records (`LeaderEpochs.assign`). Readers that got the log's end as the end of this epoch then
+        get the same end for the previous epoch.
         """
         if leader_epoch < self.leader_epoch:
             raise self._superseded(leader_epoch)
@@ -44,8 +44,8 @@ class LogCut(LogCore):
             self._enter_epoch(leader_epoch, self.log_end_offset)
 
     def cut_end(self, offset: int) -> int:
-        """*Blocking*: end offset that the log would have after `truncate_to(offset)`. It is below `offset` if a batch
-        reaches across `offset`, as a compacted log's fillers may. Raises DamagedLog."""
+        """*Blocking*: the end offset that the log would have after `truncate_to(offset)`. It is below `offset` if a
+        batch contains `offset` and begins before it, as a filler of a compacted log may. Raises DamagedLog."""
         if not self._locator.segments[0].base_offset < offset < self.log_end_offset:
             return offset
         last = self._locator.segment_of(offset - 1)
@@ -55,18 +55,18 @@ class LogCut(LogCore):
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """*Blocking*, alone: drop every batch that ends above `offset`, and the epochs that begin at or above the new
-        end. Durable when it returns. At or above the log's end only epochs are dropped.
+        end. Durable when it returns. If `offset` is at or above the log's end, only epochs are dropped.
 
         If `offset` is at or below the first local batch, all batches are dropped and the log restarts at `offset`, with
         the producers if they are known. Kept batches count as seen at `now_ms`, as after a restart, so a producer that
-        resends one gets its offset. Flushed end, recovery point and log start are lowered to the end. The
-        recovery-point checkpoint must not be above `offset`: write it first (`OffsetCheckpoints.lower_recovery_point`).
-        Raises OSError; then the log must be opened again.
+        resends one gets its offset. Flushed end, recovery point and log start are lowered to the new end. The
+        checkpoint of the recovery point must not be above `offset`, so the caller lowers it first
+        (`OffsetCheckpoints.lower_recovery_point`). After an OSError the log must be opened again.
         """
         if offset >= self.log_end_offset:
             self._cut_epochs()
             return
-        self._sync_all()  # kept data first: the truncation must not become durable before it
+        self._sync_all()  # first, so that kept data is durable before the truncation
         segments = self._locator.segments
         if offset <= segments[0].base_offset:
             self._start_with_known_producers(offset)
@@ -76,7 +76,7 @@ class LogCut(LogCore):
         is_cut = False
         if offset < last.end_offset:
             damage = last.damage
-            if damage is not None and damage.offset == offset:  # the bytes before it are sound
+            if damage is not None and damage.offset == offset:  # the bytes before the damage are sound
                 place = BatchPlace(damage.position, 0, offset, offset)
             else:
                 place = last.locate(offset, self._locator.cache)
@@ -92,9 +92,10 @@ class LogCut(LogCore):
         self._continue_after(keep, now_ms, is_cut=is_cut)
 
     def start_at(self, offset: int, epochs: LeaderEpochs, producers: Iterable[ProducerEntry]) -> None:
-        """*Blocking*, alone: drop everything local and begin an empty log at `offset`, with the state from the bucket.
+        """*Blocking*, alone: drop all local records and begin an empty log at `offset`, with epochs and producers from
+        the bucket.
 
-        The next open finishes an interrupted restart. Raises OSError; then the log must be opened again."""
+        The next open finishes an interrupted restart. After an OSError the log must be opened again."""
         fresh = Producers(self.config.producer_id_expiration_ms, producers)
         segment = restart_at(self.directory, offset, epochs, fresh, self.config.index_interval_bytes)
         self._locator.replace([segment])
@@ -113,7 +114,8 @@ class LogCut(LogCore):
         self.start_at(offset, self.epochs.truncate_from_end(offset), () if known is None else known.producers)
 
     def _continue_after(self, keep: int, now_ms: int, *, is_cut: bool) -> None:
-        """Keep the first `keep` segments, the last one truncated to its size; continue in a new one."""
+        """Keep the first `keep` segments, of which the last one is truncated to its new size. Continue in a new
+        segment."""
         kept = self._locator.segments[:keep]
         last = kept[-1]
         if last.damage is not None and last.damage.offset >= last.end_offset:
@@ -129,14 +131,15 @@ class LogCut(LogCore):
             last.aborted = last.aborted.below(end)
         self._locator.replace(segments)
         self._restart(end, self.epochs.truncate_from_end(end))
-        # Markers below the cut that were not committed may be cut next time.
+        # Markers below the cut that are not committed may be removed by the next truncation.
         ended = tuple(self.producers.transactions.ended_below(end))
         self.producers = load_producers(
             self.directory, self.directory.list(), segments, end,
             self.config.producer_id_expiration_ms, now_ms, self._locator.cache,
         )  # fmt: skip
         self.producers.transactions.remember_ended(ended)
-        # The end is a roll point now. Without a cut, an end that was a roll point before has its files already.
+        # The end is a roll point now. If the last segment was not cut, its end was a roll point before and has its
+        # files already.
         self.durability.add_seals([PendingSeal(last if is_cut else None, self.producers.at(end))])
         self._save_epochs()
 

@@ -1,10 +1,10 @@
 """Replaces a run of sealed segments by one cleaned segment of the same offsets.
 
 The swap is one step on the loop: later reads use the cleaned segment. A worker then renames its files (`segment_swap`).
-Until the worker is done, the cleaned segment counts as one whose small files are not written yet, so retention stops
-before it. Readers of a replaced segment keep its file. An index that they load meanwhile may be another segment's; it
-is rebuilt, because every entry is compared with its batch. A failure takes the log offline: opening it again finishes
-or undoes the swap.
+Until the worker is done, the small files of the cleaned segment count as not written, so retention stops before it.
+Readers of a replaced segment keep its file. They may load an index of another segment meanwhile. Such an index is
+rebuilt, because every entry is compared with its batch. A failure takes the log offline. When it is opened again, the
+swap is finished or undone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seams.files.disk import read_in
 
 
 class SegmentRun(NamedTuple):
-    """Consecutive sealed segments to be replaced by one cleaned segment."""
+    """Consecutive sealed segments that one cleaned segment replaces."""
 
     segments: tuple[Segment, ...]
 
@@ -39,7 +39,7 @@ class SegmentRun(NamedTuple):
 
 def aborted_of(run: SegmentRun) -> AbortedIndex | None:
     """The transaction index of the cleaned segment. It has all entries of the run's segments, because the markers of
-    the run stay, and entries of transactions without records have no effect.
+    the run are kept. Entries of transactions without records have no effect.
     """
     found = AbortedIndex(entry for segment in run.segments if segment.aborted is not None for entry in segment.aborted)
     return found if len(found) else None
@@ -50,8 +50,7 @@ class LogSwap(LogCore):
 
     def sealed_runs(self) -> list[Segment]:
         """The segments that a pass may read and replace, oldest first: sealed, with their small files written. The
-        producers at their ends are written too; otherwise recovery would have to compute them from batches that the
-        pass removed.
+        producers at their ends are also written. Without them recovery would need batches that the pass removed.
         """
         segments: list[Segment] = []
         pending = (seal.producers for seal in self.durability.pending_seals)
@@ -65,7 +64,7 @@ class LogSwap(LogCore):
         return segments
 
     def holds(self, run: SegmentRun) -> bool:
-        """Whether the log still has exactly these segments."""
+        """Whether the log still has exactly the segments of `run`."""
         first = self._locator.segment_of(run.base_offset)
         if first is not run.segments[0]:
             return False
@@ -73,7 +72,7 @@ class LogSwap(LogCore):
         return tuple(self._locator.segments[at : at + len(run.segments)]) == run.segments
 
     def place_of(self, segment: Segment, offset: int) -> BatchPlace:
-        """*Blocking*, beside the loop: the batch of a sealed segment that holds `offset`. Raises DamagedLog."""
+        """*Blocking*, beside the loop: the batch that holds `offset` in a sealed segment. Raises DamagedLog."""
         return segment.locate(offset, self._locator.cache)
 
     def open_cleaned(self, run: SegmentRun, size: int) -> Segment:
@@ -89,7 +88,7 @@ class LogSwap(LogCore):
         return cleaned
 
     def swap_in(self, run: SegmentRun, cleaned: Segment) -> None:
-        """Reads use `cleaned` from now on. Call `name_swapped` next."""
+        """Make reads use `cleaned` from now on. The caller calls `name_swapped` next."""
         assert self.holds(run), run
         cleaned.aborted = aborted_of(run)
         assert (cleaned.base_offset, cleaned.end_offset) == (run.base_offset, run.end_offset), (cleaned, run)

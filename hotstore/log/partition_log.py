@@ -1,9 +1,10 @@
 """One partition's log on local disk: the interface for the broker and tiering.
 
-This module opens and reads the log and deletes its oldest segments; `log_append` appends, `log_cut` truncates,
-`log_swap` inserts cleaned segments. All methods are synchronous and run on the loop. Methods marked *blocking* run in
-workers; those marked "alone" need exclusive use of the log. `log_start ≤ local_log_start ≤ log_end`; offsets are
-contiguous; records below `flushed_end_offset` survive a power cut.
+This module opens and reads the log and deletes its oldest segments. `log_append` appends, `log_cut` truncates,
+`log_swap` inserts cleaned segments. All methods are synchronous. Methods marked *blocking* run in workers, the others
+on the loop. A method marked "beside the loop" may run at the same time as methods on the loop; a method marked "alone"
+needs exclusive use of the log. `log_start ≤ local_log_start ≤ log_end`. Offsets are contiguous. Records below
+`flushed_end_offset` survive a power cut.
 
 Hot path: `read` at the tail costs 0.9 µs (CPython 3.11).
 """
@@ -36,7 +37,7 @@ __all__ = ["Appended", "LogState", "PartitionLog"]
 
 
 class PartitionLog(LogAppend, LogCut, LogSwap):
-    """Made by `create` and `open` only."""
+    """One log. Only `create` and `open` make it."""
 
     # --- made ---------------------------------------------------------------------------------------------------
 
@@ -55,8 +56,8 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         cache: IndexCache | None = None,
         ballast: Ballast | None = None,
     ) -> PartitionLog:
-        """Blocking: an empty log in a new directory, durable when it returns. `staged`: see `make_directory`. Raises
-        OSError."""
+        """Create an empty log in a new directory. Blocking. Durable when it returns. `staged`: see `make_directory`.
+        Raises OSError."""
         begin, cache, ballast = begin or Begin(), cache or IndexCache(), ballast or Ballast(disk, path)
         make_directory(disk, path, staged, topic_id, begin)
         directory = disk.open_dir(path)
@@ -87,7 +88,8 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         ballast: Ballast | None = None,
         high_watermark: int = 0,
     ) -> PartitionLog:
-        """Blocking: recover an existing log. `log_start` None: not checkpointed, the first segment decides.
+        """Recover an existing log. Blocking. If `log_start` is None, there is no checkpoint, and the first segment
+        decides.
 
         Raises DamagedLog (Corrupt) for a log that must not be opened, ForeignLog for another `topic_id`, OSError."""
         cache, ballast = cache or IndexCache(), ballast or Ballast(disk, path)
@@ -112,11 +114,12 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
     # --- read ---------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
-        """Whole batches of one segment from the one that holds `offset`, below `limit_offset` (the high watermark).
+        """Complete batches of one segment, from the batch that holds `offset`, below `limit_offset` (the high
+        watermark).
 
-        None: no record there yet. At most `max_bytes`; with `min_one` at least one batch, otherwise the length may be
-        0. Raises OffsetOutOfRange, LogFailed; DamagedLog if the log cannot be walked. May read an index or headers from
-        disk unless `is_cheap(offset)`."""
+        None if there is no record yet. The result has at most `max_bytes`. With `min_one` it has at least one batch;
+        otherwise its length may be 0. Raises OffsetOutOfRange, LogFailed, and DamagedLog if the headers cannot be read.
+        Unless `is_cheap(offset)`, this may read an index or headers from disk."""
         end = self.log_end_offset
         if limit_offset > end:
             limit_offset = end
@@ -132,7 +135,7 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return self._locator.slice(offset, max_bytes, limit_offset, min_one=min_one)
 
     def sound(self, found: LogSlice) -> LogSlice:
-        """`found`, or its part before damage. Raises DamagedLog if it begins with the damage."""
+        """`found`, or its part before a known damage. Raises DamagedLog if `found` begins with the damage."""
         segment = self._locator.segment_at(found.segment_base)
         if segment.damage is None or segment.file is not found.file:
             return found
@@ -140,18 +143,19 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
 
     @property
     def sound_end_offset(self) -> int:
-        """The log's end, or the beginning of the first damage found by reads."""
+        """The log's end, or the beginning of the first damage that reads have found."""
         found = (segment.damage.offset for segment in self._locator.segments if segment.damage is not None)
         return min(found, default=self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Every transaction that began below this offset is decided, by a marker below the high watermark (TX21)."""
+        """The last stable offset: every transaction that began below it has a marker below the high watermark
+        (TX21)."""
         transactions = self.producers.transactions
         return min(high_watermark, transactions.first_unstable(high_watermark)) if transactions else high_watermark
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start, end), each (producer id, first offset) once (TX33). Those that
-        began below `end` and are open are missing."""
+        """Aborted transactions that overlap [start, end), without duplicates of (producer id, first offset) (TX33).
+        Transactions that are still open are missing."""
         found: dict[tuple[int, int], AbortedTransaction] = {}
         for segment in self._locator.from_offset(start):
             index = segment.aborted
@@ -164,8 +168,8 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
 
     def markers_of(self, producer_ids: Collection[int], from_offset: int) -> dict[int, tuple[int, bool]]:
         """*Blocking*, beside the loop: the first marker of each producer id at or above `from_offset`, which is a
-        batch's end. A result is the marker's offset and whether it commits. Reads headers until all are found. Raises
-        DamagedLog, Corrupt.
+        batch's end. A result is the marker's offset and whether the marker commits. Headers are read until all markers
+        are found. Raises DamagedLog, Corrupt.
         """
         wanted, found = set(producer_ids), {}
         for segment in self._locator.segments.copy() if wanted else ():
@@ -184,23 +188,24 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return found
 
     def end_of(self, found: LogSlice, limit_offset: int) -> int:
-        """The offset behind a slice that was read up to `limit_offset`. May read a header."""
+        """The offset after a slice that was read up to `limit_offset`. May read a header from disk."""
         return self._locator.end_of(found, limit_offset)
 
     def is_checked(self, found: LogSlice) -> bool:
-        """Whether `found` may be sent; otherwise `check` it in a worker first."""
+        """Whether `found` may be sent. If False, the caller calls `check` in a worker first."""
         segment = self._locator.segment_at(found.segment_base)
         return segment.file is not found.file or segment.is_checked(found.position, found.length)
 
     def check(self, found: LogSlice) -> None:
-        """*Blocking*, beside the loop: verify the base offsets in `found`. Raises DamagedLog; `sound` raises it from
-        then on."""
+        """*Blocking*, beside the loop: verify the base offsets in `found`. If this raises DamagedLog, `sound` raises it
+        from then on."""
         segment = self._locator.segment_at(found.segment_base)
         if segment.file is found.file:
             segment.check(found.position, found.length, self._locator.cache)
 
     def is_cheap(self, offset: int) -> bool:
-        """Whether `read` at `offset` finds its index in memory (C25); otherwise `prepare_read` in a worker first."""
+        """Whether `read` at `offset` finds its index in memory (C25). If False, the caller calls `prepare_read` in a
+        worker first."""
         return self._locator.is_cheap(offset)
 
     def prepare_read(self, offset: int) -> None:
@@ -211,12 +216,13 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
                 return
 
     def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
-        """Ranges of the whole batches that hold offsets of [start, end), one range a file. The copier uses them."""
+        """Ranges of the complete batches with offsets in [start, end), one range for each file. The copier uses
+        them."""
         return self._locator.ranges(start_offset, end_offset)
 
     def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
-        """*Blocking*: index entries of a range of `batch_ranges`. None: entries are more than `apart_max` bytes apart,
-        or the file is no longer the log's. Raises DamagedLog."""
+        """*Blocking*: index entries of a range of `batch_ranges`. None if entries are more than `apart_max` bytes
+        apart, or the file does not belong to the log any more. Raises DamagedLog."""
         return self._locator.indexes_of(batches, apart_max)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
@@ -230,11 +236,11 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
     # --- segments -------------------------------------------------------------------------------------------------
 
     def sealed_segments(self) -> list[SegmentInfo]:
-        """Oldest first. Those above `flushed_end_offset` are not durable yet (C6)."""
+        """The sealed segments, oldest first. Those above `flushed_end_offset` are not durable yet (C6)."""
         return [segment.info for segment in self._locator.segments[:-1]]
 
     def segments_between(self, start: int, end: int) -> list[SegmentInfo]:
-        """Those that hold offsets of [start, end), oldest first, the active one included."""
+        """The segments with offsets in [start, end), oldest first, including the active segment."""
         return [segment.info for segment in self._locator.between(start, end)]
 
     def active_info(self) -> SegmentInfo:
@@ -242,16 +248,16 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
 
     @property
     def oldest_unsealed_append_ms(self) -> int | None:
-        """Time of the first append to the active segment (thermocline.seal.ms); None: it is empty."""
+        """Time of the first append to the active segment (thermocline.seal.ms); None if the segment is empty."""
         return self._active.first_append_ms if self._active.size else None
 
     # --- shortened at the front ---------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> bool:
-        """Hide records below `offset` ≤ log end from readers, and drop epochs with only such records; returns whether
-        the start moved.
+        """Hide the records below `offset` (at most the log's end) from readers, and drop the epochs of only such
+        records. Returns whether the log start moved.
 
-        Never moves back. The checkpoint must be durable before local bytes below it are unlinked
+        The log start never moves back. Its checkpoint must be durable before local bytes below it are unlinked
         (`LogHost.checkpoint_start`)."""
         self.check_start(offset)
         if offset <= self.log_start_offset:
@@ -262,17 +268,17 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return True
 
     def check_start(self, offset: int) -> None:
-        """Raises OffsetOutOfRange if the log may not start at `offset`."""
+        """Raise OffsetOutOfRange if the log must not start at `offset`."""
         if offset > self.log_end_offset:
             raise OffsetOutOfRange(
                 f"{self.topic}-{self.partition}: cannot delete up to {offset}, the log ends at {self.log_end_offset}"
             )
 
     def delete_local_before(self, offset: int) -> list[Segment]:
-        """Drop and return the sealed segments that end at or below `offset`; `unlink` removes their files.
+        """Drop and return the sealed segments that end at or below `offset`. `unlink` removes their files.
 
-        A segment whose index files are still being written stays, with all after it. Readers keep the files of their
-        slices."""
+        If the index files of a segment are not written yet, this segment and all later ones stay. Readers keep the
+        files of their slices."""
         count = 0
         flushed = self.flushed_end_offset
         for segment in self._locator.segments[:-1]:
@@ -290,23 +296,24 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         return bool(self._leaving)
 
     def unlink(self) -> None:
-        """*Blocking*, beside the loop: remove the files of dropped segments. Raises OSError; the next call continues
-        with the same segment, so the files on disk stay one contiguous run."""
+        """*Blocking*, beside the loop: remove the files of dropped segments. After an OSError the next call continues
+        with the same segment, so the segments on disk stay contiguous."""
         while self._leaving:
             drop_segment_files(self.directory, self._leaving[:1])
             del self._leaving[:1]
 
     @property
     def start_to_checkpoint(self) -> int:
-        """The log start for a checkpoint, even if it is not visible to readers yet."""
+        """The log start for a checkpoint, even if readers do not see it yet."""
         return max(self.log_start_offset, self.pending_start_offset)
 
     # --- closed -------------------------------------------------------------------------------------------------
 
     def close(self, clean: bool) -> None:
-        """*Blocking*, alone. `clean`: sync everything and write indexes and producers, so that opening needs no scan.
+        """*Blocking*, alone: close the log. With `clean`, all data is synced, and indexes and producers are written, so
+        that the next open needs no scan.
 
-        Readers keep the files of their slices. Raises OSError; then the stop is not clean and the clean-shutdown marker
+        Readers keep the files of their slices. After an OSError the stop is not clean, and the clean-shutdown marker
         must not be written."""
         try:
             if clean and self.state is not LogState.FAILED:

@@ -1,12 +1,13 @@
 """Sequences, epochs, the last five batches and the open transactions of a log's producers (KIP-98, KIP-360).
 
-Batches are `admit`ted before they are written and `record`ed afterwards, so the state is never ahead of the file. A
-resend of any of the last five batches gets its original offsets. Expiry counts from a batch's arrival, not its
-timestamps, so importing history does not expire its own producer. A producer with an open transaction is never dropped
-(TX28). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
+`admit` checks batches before they are written, and `record` notes them after that, so the state is never ahead of the
+file. A resend of one of the last five batches gets its original offsets. A producer expires by the arrival of its
+batches, not by their timestamps, so an import of old records does not expire its own producer. A producer with an open
+transaction is never dropped (TX28). Source: Kafka's ProducerAppendInfo, ProducerStateEntry.
 
-Hot path: entries are tuples in one dict, ordered by when they were last seen. A snapshot for a roll is one shallow copy
-(100 000 producers: about 1 ms), encoded in a worker. `admit` and `record` cost 1.8 µs a run and 0.6 µs a batch.
+Hot path: entries are tuples in one dict, in the order in which they were last seen. A snapshot for a roll is one
+shallow copy (about 1 ms for 100 000 producers), which a worker encodes. `admit` and `record` cost 1.8 µs a run and 0.6
+µs a batch.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from logformat.producer_snapshot import BATCHES_MAX, BatchRecord, ProducerEntry,
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, TRANSACTIONAL_BIT, Fields
 from logformat.transaction_marker import TransactionMarker
 
-PRODUCERS_MAX: Final = 250_000  # about 100 MB; above it the longest silent producers are dropped
+PRODUCERS_MAX: Final = 250_000  # about 100 MB; above it the producers that were silent longest are dropped
 _SEEN_MS: Final = attrgetter("last_timestamp")
-_SEQUENCE_HALF: Final = 1 << 30  # half of the 2^31 sequences: a shorter distance is behind, a longer one ahead
+_SEQUENCE_HALF: Final = 1 << 30  # half of the 2^31 sequences; at a shorter distance a sequence is older, else newer
 
 
 class _Producer(NamedTuple):
     epoch: int
-    batches: tuple[BatchRecord, ...]  # oldest first, all of `epoch`
+    batches: tuple[BatchRecord, ...]  # oldest first; all have this epoch
     seen_ms: int
 
 
@@ -58,7 +59,7 @@ _producer: Callable[[tuple[int, tuple[BatchRecord, ...], int]], _Producer] = par
 
 
 class ProducersAt(NamedTuple):
-    """All producers as of `end_offset`, frozen: it may be encoded off the loop."""
+    """A frozen copy of all producers at `end_offset`, which may be encoded off the loop."""
 
     end_offset: int
     entries: dict[int, _Producer]
@@ -66,8 +67,8 @@ class ProducersAt(NamedTuple):
     coordinator_epochs: dict[int, int]
 
     def last_offsets(self, end: int) -> tuple[int, ...]:
-        """The last offset of each producer's newest data batch below `end`, sorted. Batches at or above `end` may still
-        be truncated; then this batch is the producer's last. 0.3 s with `PRODUCERS_MAX`.
+        """The last offset of each producer's newest data batch below `end`, sorted. If batches at or above `end` are
+        truncated, this batch is the producer's last. Takes 0.3 s for `PRODUCERS_MAX` producers.
         """
         newest = (
             next((batch.last_offset for batch in reversed(producer.batches) if batch.last_offset < end), -1)
@@ -95,7 +96,7 @@ class ProducersAt(NamedTuple):
 
 class Producers:
     """The producers of one log. `expiration_ms`: time for which a silent producer is kept. `transactions`: the
-    transactions that hold back the last stable offset. `ended`: those among them whose marker may still be truncated.
+    transactions that hold back the last stable offset. `ended`: transactions whose marker may still be truncated.
     """
 
     __slots__ = ("_coordinator_epochs", "_entries", "_open", "expiration_ms", "transactions")
@@ -123,12 +124,14 @@ class Producers:
         return len(self._entries)
 
     def admit(self, headers: Sequence[Fields], base_offset: int, now_ms: int) -> Resent | Admitted:
-        """Check the batches of one append that would begin at `base_offset`, each after the ones before it.
+        """Check the batches of one append that would begin at `base_offset`. Each batch is checked after those before
+        it.
 
-        The state changes only in `record`. Resent: all batches were appended before, so do not write. Raises
-        InvalidProducerEpoch, OutOfOrderSequence (also for resends mixed with new batches: clients resend a request as
-        it was), DuplicateSequence for a resend older than the remembered batches, InvalidTransactionState for a batch
-        outside of its producer's open transaction (TX41)."""
+        The state does not change; `record` changes it. Returns Resent if all batches were appended before. They must
+        not be written then. Raises InvalidProducerEpoch. Raises OutOfOrderSequence, also if resends are mixed with new
+        batches, because clients resend a request unchanged. Raises DuplicateSequence for a resend older than the
+        remembered batches. Raises InvalidTransactionState for a batch that does not belong to its producer's open
+        transaction (TX41)."""
         if open_ := self._open:
             for header in headers:
                 if header[9] in open_ and not header[5] & TRANSACTIONAL_BIT:
@@ -150,7 +153,7 @@ class Producers:
                     known_epoch, batches, seen_ms = known
                     if known_epoch != epoch or not batches or first != (batches[-1][1] + 1) & INT32_MAX:
                         is_silent = now_ms - seen_ms > self.expiration_ms
-                        recent = batches[-BATCHES_MAX:]  # in the form that `record` stores
+                        recent = batches[-BATCHES_MAX:]  # those that `record` would store
                         record = _check_sequence(producer_id, epoch, first, delta, known_epoch, recent, is_silent)
                         if record is not None:
                             resent.append(record)
@@ -169,27 +172,27 @@ class Producers:
         return Resent(resent[0].first_offset, resent[-1].last_offset)
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """For a batch without sequence, as of TxnOffsetCommit. Raises InvalidProducerEpoch."""
+        """Check the epoch of a batch without sequence, as of TxnOffsetCommit. Raises InvalidProducerEpoch."""
         known = self._entries.get(producer_id)
         if known is not None and epoch < known[0]:
             raise _superseded(producer_id, epoch, known[0])
 
     def epoch_of(self, producer_id: int) -> int:
-        """The greatest epoch that wrote or was fenced here; −1: unknown."""
+        """The greatest epoch of the producer's batches and markers here; −1 if the producer is unknown."""
         known = self._entries.get(producer_id)
         return -1 if known is None else known[0]
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether exactly this epoch has an open transaction."""
+        """Whether the producer has an open transaction in exactly this epoch."""
         return producer_id in self._open and self._entries[producer_id][0] == epoch
 
     def check_may_begin(self, producer_id: int) -> None:
-        """Raises TooManyTransactions if the producer has no open transaction and the limit is reached."""
+        """Raise TooManyTransactions if the producer has no open transaction and the limit is reached."""
         if producer_id not in self._open and len(self._open) >= OPEN_MAX:
             raise TooManyTransactions(f"{len(self._open)} transactions are open in this partition; try again")
 
     def began(self, producer_id: int, epoch: int, offset: int, now_ms: int) -> None:
-        """A transactional batch was written, and recorded if it has a sequence."""
+        """Note a transactional batch that was written. If it has a sequence, it was recorded before."""
         known = self._entries.get(producer_id)
         if known is None or known[0] < epoch:
             self._entries.pop(producer_id, None)
@@ -198,10 +201,10 @@ class Producers:
             self.transactions.begin(producer_id, offset, now_ms)
 
     def check_marker(self, marker: TransactionMarker) -> None:
-        """Raises InvalidProducerEpoch, CoordinatorFenced (TX2).
+        """Check a marker before it is written. Raises InvalidProducerEpoch, CoordinatorFenced (TX2).
 
-        With transaction version 2 every end has a new epoch, above that of the transaction's batches. The epoch thus
-        identifies a late marker of the previous transaction (TX29)."""
+        In transaction version 2 every end has a new epoch, which is above that of the transaction's batches. The epoch
+        thus shows that a marker is a late one of the previous transaction (TX29)."""
         producer_id, epoch, _, coordinator_epoch, version = marker
         known_epoch = self.epoch_of(producer_id)
         if epoch < known_epoch or (epoch == known_epoch and version >= 2 and producer_id in self._open):
@@ -214,18 +217,18 @@ class Producers:
             )
 
     def knows_marker(self, marker: TransactionMarker) -> bool:
-        """Whether a checked marker of a producer without an open transaction has no effect."""
+        """Whether a checked marker has no effect. The producer has no open transaction."""
         producer_id, epoch, _, coordinator_epoch, _ = marker
         return (epoch, coordinator_epoch) == (self.epoch_of(producer_id), self.coordinator_epoch_of(producer_id))
 
     def coordinator_epoch_of(self, producer_id: int) -> int:
-        """Coordinator epoch of the producer's last marker; −1: unknown."""
+        """The greatest coordinator epoch of the producer's markers; −1 if it is unknown."""
         return self._coordinator_epochs.get(producer_id, -1)
 
     def end_transaction(self, marker: TransactionMarker, offset: int, now_ms: int) -> AbortedTransaction | None:
-        """The marker was written at `offset`. Returns the aborted transaction; None for a commit, or without an open
-        transaction. The marker's epoch becomes the producer's; a new epoch has no batches yet. A marker in the log may
-        have a lower coordinator epoch than an earlier one; the greater one is kept (TX30)."""
+        """Note a marker that was written at `offset`. Returns the aborted transaction; None for a commit, or without an
+        open transaction. The marker's epoch becomes the producer's epoch. A new epoch has no batches yet. A marker in
+        the log may have a lower coordinator epoch than an earlier marker. The greater epoch is kept (TX30)."""
         producer_id, epoch, is_commit, coordinator_epoch, _ = marker
         known = self._entries.pop(producer_id, None)
         batches = known[1] if known is not None and known[0] == epoch else ()
@@ -241,7 +244,7 @@ class Producers:
         return AbortedTransaction(producer_id, first_offset, offset, stable)
 
     def record(self, admitted: Admitted) -> None:
-        """The admitted batches were written."""
+        """Note the admitted batches, which were written."""
         entries = self._entries
         for producer_id, (epoch, batches, now_ms) in admitted.items():
             entries.pop(producer_id, None)
@@ -250,7 +253,7 @@ class Producers:
             self._forget_oldest()
 
     def replay(self, header: Fields, now_ms: int) -> None:
-        """Record a data batch that is in the log already, with any sequence."""
+        """Note a data batch that is in the log already. Its sequence is not checked."""
         offset, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
         if first >= 0:
             self._replay_sequences(offset, delta, producer_id, epoch, first, now_ms)
@@ -266,8 +269,8 @@ class Producers:
             self._forget_oldest()
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers silent for longer than `expiration_ms`, unless a transaction is open (TX13); returns how
-        many."""
+        """Forget producers that were silent for longer than `expiration_ms` and have no open transaction (TX13).
+        Returns their number."""
         oldest, open_ = now_ms - self.expiration_ms, self._open
         expired = [
             producer_id
@@ -282,8 +285,8 @@ class Producers:
         return ProducersAt(end_offset, self._entries.copy(), dict(self._open), self._coordinator_epochs.copy())
 
     def _forget_oldest(self) -> None:
-        """Drop a tenth of the producers. Dropping 25 000 takes 2 ms, and is due once for every 25 000 new ones. At most
-        `OPEN_MAX` have open transactions, so there are enough others.
+        """Drop a tenth of the producers. To drop 25 000 takes 2 ms, and is due once for every 25 000 new producers. At
+        most `OPEN_MAX` have open transactions, so enough can be dropped.
         """
         open_ = self._open
         self._forget(tuple(islice((of for of in self._entries if of not in open_), PRODUCERS_MAX // 10)))
@@ -303,8 +306,8 @@ def _check_sequence(
     batches: Sequence[BatchRecord],
     is_silent: bool,
 ) -> BatchRecord | None:
-    """Check a batch that does not simply continue its known producer. Returns its record if it is a resend, None if it
-    may be appended; raises otherwise."""
+    """Check a batch that does not directly continue the batches of its known producer. Returns the original record of a
+    resend; None if the batch may be appended. Raises the errors of `admit`."""
     if epoch == known_epoch:
         newest = batches[-1].last_sequence if batches else NO_SEQUENCE
         if is_silent or first == (newest + 1) & INT32_MAX:
@@ -313,8 +316,8 @@ def _check_sequence(
         for batch in batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
-        # Earlier sequences were certainly appended only if all five slots are used. With fewer, the oldest batch is the
-        # first after the producer was unknown, and its earlier batches may have been refused.
+        # Earlier sequences were certainly appended only if all five slots are used. If fewer are used, the oldest batch
+        # is the first one since the producer was unknown, and earlier batches may have been refused.
         is_old = len(batches) == BATCHES_MAX and 0 < (batches[0].first_sequence - last) & INT32_MAX < _SEQUENCE_HALF
         if is_old:
             raise DuplicateSequence(
@@ -325,7 +328,7 @@ def _check_sequence(
         raise OutOfOrderSequence(
             f"producer {producer_id} sent sequences {first}..{last}, expected {(newest + 1) & INT32_MAX}"
         )
-    if epoch < known_epoch:  # also after silence (TX28)
+    if epoch < known_epoch:  # also after a long silence (TX28)
         raise _superseded(producer_id, epoch, known_epoch)
     if is_silent:
         return None

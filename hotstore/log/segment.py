@@ -1,8 +1,8 @@
 """One segment file with its two indexes.
 
 Offsets [base_offset, end_offset) are in the file's first `size` bytes, in complete batches. Indexes are in `indexer`
-until the index files are written; afterwards an `IndexCache` loads them. An index is only a hint: each entry is
-compared with its batch, and a wrong index is rebuilt from the log (fault D7).
+until the index files are written. After that an `IndexCache` loads them. An index may be wrong: each entry is compared
+with its batch, and a wrong index is rebuilt from the log (fault D7).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class SegmentIndexes(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """Public data of a segment. Bytes; ms since 1970; offsets [base, end). −1: no record has a timestamp."""
+    """Public data of a segment with offsets [base, end). Times are in ms since 1970. The timestamp is −1 if no record
+    has one."""
 
     base_offset: int
     end_offset: int
@@ -41,7 +42,7 @@ class SegmentInfo(NamedTuple):
 
 
 class _Checked(NamedTuple):
-    """Bytes [start, end) of a segment hold batches with contiguous offsets; `offset` is the one at `end`."""
+    """Bytes [start, end) of a segment, whose batches have contiguous offsets. `offset`: the offset at `end`."""
 
     start: int
     end: int
@@ -50,7 +51,8 @@ class _Checked(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """State of one segment. A new one is empty; recovery sets the fields of others. Compared by identity."""
+    """State of one segment. A new segment is empty. Recovery sets the fields of an existing one. Segments are compared
+    by identity."""
 
     directory: Directory
     base_offset: int
@@ -85,8 +87,8 @@ class Segment:
 
     @property
     def max_timestamp(self) -> TimestampOffset:
-        """The greatest timestamp (ms, −1 none) and the last offset of the first batch that has it."""
-        indexer = self.indexer  # read once, because the loop may release it while a worker runs this
+        """The greatest timestamp in ms (−1 if there is none), and the last offset of the first batch that has it."""
+        indexer = self.indexer  # read once, because the loop may set it to None meanwhile
         if indexer is not None:
             return TimestampOffset(indexer.max_timestamp, indexer.max_timestamp_offset)
         return self._max_timestamp
@@ -98,18 +100,18 @@ class Segment:
         )
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Add an aborted transaction. Its marker is above the markers of all earlier ones."""
+        """Add an aborted transaction. Its marker has a higher offset than the markers of all earlier ones."""
         if self.aborted is None:
             self.aborted = AbortedIndex()
         self.aborted.add(transaction)
 
     def release_file(self) -> None:
-        """The log is closed: drop the reference. The last holder closes the file, because a half-sent response must not
-        find its descriptor reused for another file."""
+        """Drop the reference to the file, because the log is closed. The last holder closes the file: the descriptor of
+        a half-sent response must not be reused for another file."""
         self.file = ClosedFile(self.file.path)
 
     def trim(self) -> None:
-        """*Blocking* (a few ms), after the last append: free blocks beyond the end. Raises OSError."""
+        """*Blocking* (a few ms): free the blocks beyond the end, after the last append. Raises OSError."""
         if self.has_preallocated:
             self.file.truncate(self.size)
             self.has_preallocated = False
@@ -118,12 +120,12 @@ class Segment:
         return offset_file(self.base_offset, suffix)
 
     def release_indexes(self, max_timestamp: TimestampOffset | None = None) -> None:
-        """The index files are on disk: use the cache from now on."""
+        """Use the cache from now on, because the index files are on disk."""
         self._max_timestamp = self.max_timestamp if max_timestamp is None else max_timestamp
         self.indexer = None
 
     def locate(self, offset: int, cache: IndexCache) -> BatchPlace:
-        """The batch that holds `offset`, base_offset ≤ offset < end_offset. Raises DamagedLog."""
+        """The batch that holds `offset` (base_offset ≤ offset < end_offset). Raises DamagedLog."""
         found = self._find(self.indexes(cache).offsets, offset)
         if found is None:
             found = self._find(self.rebuild_indexes(cache).offsets, offset)
@@ -134,26 +136,27 @@ class Segment:
         return found
 
     def rebuild_indexes(self, cache: IndexCache) -> SegmentIndexes:
-        """Blocking: rebuild a wrong index from the log. Raises DamagedLog."""
+        """Rebuild a wrong index from the log. Blocking. Raises DamagedLog."""
         if self.indexer is None:
             return cache.rebuild(self)
         self.indexer = build_indexer(self, seal=False)
         return SegmentIndexes(self.indexer.offset_index, self.indexer.time_index)
 
     def indexes(self, cache: IndexCache) -> SegmentIndexes:
-        indexer = self.indexer  # read once, because the loop may release it while a worker runs this
+        indexer = self.indexer  # read once, because the loop may set it to None meanwhile
         if indexer is not None:
             return SegmentIndexes(indexer.offset_index, indexer.time_index)
         return cache.get(self)
 
     def is_checked(self, position: int, length: int) -> bool:
-        """Whether the base offsets of the batches there were verified."""
+        """Whether the base offsets of the batches in this range need no check any more."""
         if position >= self.trusted_bytes:
             return True
         return self._checked.start <= position and min(position + length, self.trusted_bytes) <= self._checked.end
 
     def sound_bytes(self, position: int, length: int) -> int:
-        """Number of the `length` bytes before known damage. Raises that DamagedLog if there are none."""
+        """How many of the `length` bytes from `position` are before a known damage. Raises its DamagedLog if there are
+        none."""
         damage = self.damage
         if damage is None or not position <= damage.position < position + length:
             return length
@@ -162,12 +165,12 @@ class Segment:
         return damage.position - position
 
     def check(self, position: int, length: int, cache: IndexCache) -> None:
-        """Blocking: verify the base offsets of the whole batches in [position, position + length).
+        """Verify the base offsets of the complete batches in [position, position + length). Blocking.
 
         Kafka's format has no CRC over a batch's base offset, so readers could get an offset that the disk changed. But
-        each batch begins where the last one ends, and an index entry or the segment's base gives the first offset.
-        Raises DamagedLog, as `sound_bytes` does from then on."""
-        end = min(position + length, self.trusted_bytes, self.size)  # it may have been truncated meanwhile
+        each batch begins at the offset where the one before it ends. The first offset is known from an index entry or
+        the segment's base. If this raises DamagedLog, `sound_bytes` raises it from then on."""
+        end = min(position + length, self.trusted_bytes, self.size)  # the segment may have been truncated meanwhile
         begin = checked = self._checked
         if not checked.start <= position <= checked.end:
             begin = self._indexed_start(position, cache)
@@ -184,7 +187,7 @@ class Segment:
         self._checked = _Checked(begin.start, max(begin.end, end), offset)
 
     def _indexed_start(self, position: int, cache: IndexCache) -> _Checked:
-        """A batch at or before `position` whose base offset is certain."""
+        """The start of a batch at or before `position` whose base offset is certain."""
         entry = self.indexes(cache).offsets.lookup_position(position)
         if 0 < entry.position < self.size:
             first = read_header(self.file.read_at(entry.position, HEADER_SIZE))
@@ -193,12 +196,12 @@ class Segment:
         return _Checked(0, 0, self.base_offset)
 
     def _find(self, index: OffsetIndex, offset: int) -> BatchPlace | None:
-        """None: the index is wrong, or there is no such batch."""
+        """The batch that holds `offset`. None if the index is wrong, or there is no such batch."""
         try:
             entry = index.lookup(offset)
         except IndexError:
-            # A worker reads while the loop appends: the index's two columns grow one after the other. The last complete
-            # entry is near enough.
+            # A worker reads while the loop appends, and the index's two columns grow one after the other. The last
+            # complete entry is near enough.
             entry = index.lookup_position(self.size)
         try:
             found = find_batch(self.file, entry.position, self.size, entry.offset)
@@ -216,9 +219,10 @@ class Segment:
 
 
 class IndexCache:
-    """LRU cache of sealed segments' indexes, one for a data directory; bounded in bytes.
+    """LRU cache of the indexes of sealed segments, for one data directory. It is bounded in bytes.
 
-    Workers use it beside the loop: each step is one operation of a dict, so a race costs a second load at worst."""
+    Workers and the loop use it at the same time. Each step is one operation of a dict, so a race only causes a second
+    load."""
 
     def __init__(self, bytes_max: int = INDEX_CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
@@ -228,7 +232,8 @@ class IndexCache:
         return segment in self._loaded
 
     def get(self, segment: Segment) -> SegmentIndexes:
-        """Blocking on a miss: reads both files, or rebuilds missing or broken indexes."""
+        """The indexes of a segment. If they are not cached, this blocks: it reads both files, or rebuilds missing or
+        broken indexes."""
         found = self._loaded.pop(segment, None)
         if found is not None:
             self._loaded[segment] = found
@@ -239,7 +244,7 @@ class IndexCache:
             return self.rebuild(segment)
 
     def rebuild(self, segment: Segment) -> SegmentIndexes:
-        """Blocking: from the log. Raises DamagedLog if the log cannot be walked."""
+        """Rebuild the indexes from the log. Blocking. Raises DamagedLog if the log's headers cannot be read."""
         self.drop(segment)
         indexer = build_indexer(segment)
         return self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index))
@@ -260,7 +265,7 @@ class IndexCache:
 
 
 def load_indexes(segment: Segment) -> SegmentIndexes:
-    """From the two files. Raises Corrupt if they cannot be right, FileNotFoundError."""
+    """Read the indexes from their two files. Raises Corrupt if they cannot be correct, FileNotFoundError."""
     offsets = OffsetIndex(segment.base_offset, read_in(segment.directory, segment.name_of(OFFSET_INDEX)))
     times = TimeIndex(segment.base_offset, read_in(segment.directory, segment.name_of(TIME_INDEX)))
     last = max(offsets.last.offset, times.last.offset)
@@ -270,7 +275,7 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
 
 
 def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
-    """Both indexes from the batch headers, as after appending them (and sealing). Raises DamagedLog where offsets go
+    """Both indexes from the batch headers, as appends (and the seal) would make them. Raises DamagedLog if offsets go
     back."""
     indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
     end_offset = segment.base_offset
@@ -286,9 +291,10 @@ def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
 
 
 def create_segment(directory: Directory, base_offset: int, interval_bytes: int) -> Segment:
-    """A new, empty segment file; its name is durable after the directory is synced. Raises OSError.
+    """Create a new, empty segment file. Its name is durable after the directory is synced. Raises OSError.
 
-    An empty file of that name is left from an earlier attempt and is used; one with content raises DamagedLog."""
+    An empty file of that name is left from an earlier attempt, and is used. If the file has content, this raises
+    DamagedLog."""
     file = directory.open(offset_file(base_offset, LOG), write=True, create=True)
     if file.size():
         raise DamagedLog(file.path, 0, base_offset, "a new segment's file has content already", "move it away")

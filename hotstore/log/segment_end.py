@@ -1,8 +1,8 @@
 """Finds the end of a segment whose bytes are trusted: from its indexes if they agree with the log, otherwise by reading
-it.
+the segment.
 
-The last complete batch must end at the end of the file. The last segment's last batch is also checked by CRC, because
-its header gives the log's end. Nothing changes on disk. All functions block.
+The last complete batch must end at the end of the file. In the last segment its CRC is checked too, because its header
+gives the log's end. Files are not changed. All functions block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
 class SegmentEnd(NamedTuple):
-    """`last`: the last batch; None: not found because of `damage`. `scanned_bytes`: 0 if the indexes were enough."""
+    """The end of a segment. `last`: the last batch; None if it was not found because of `damage`. `scanned_bytes`: 0 if
+    the indexes were enough."""
 
     last: BatchHeader | None
     scanned_bytes: int = 0
@@ -33,7 +34,8 @@ class SegmentEnd(NamedTuple):
 
 
 def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
-    """Set the end of a segment of known `size` that is not empty; if it had to be read, its indexer too."""
+    """Set the end of a segment of known `size` that is not empty. If the segment has to be read, its indexer is set
+    too."""
     last = _by_index(segment, is_last=is_last)
     if last is not None:
         segment.trusted_bytes = segment.size
@@ -48,7 +50,7 @@ def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
 
 
 def resume(segment: Segment) -> None:
-    """Continue a segment with its index files: the active one after a clean stop."""
+    """Continue the active segment with its index files after a clean stop."""
     try:
         offsets, times = load_indexes(segment)
         segment.indexer = SegmentIndexer.resume(offsets, times, segment.size, segment.interval_bytes)
@@ -57,15 +59,15 @@ def resume(segment: Segment) -> None:
 
 
 def first_timestamp_ms(segment: Segment, now_ms: int) -> int:
-    """Substitute for the time of the first append, which no file holds; never later than now."""
+    """A substitute for the time of the first append, which is not stored. It is never later than now."""
     data = segment.file.read_at(0, HEADER_SIZE)
     timestamp = read_header(data).max_timestamp if len(data) == HEADER_SIZE else -1
     return timestamp if 0 <= timestamp <= now_ms else now_ms
 
 
 def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
-    """Set the segment's end from the last entries of its index files; returns its last batch, None if they do not agree
-    with the log."""
+    """Set the segment's end by the last entries of its index files. Returns its last batch; None if the entries do not
+    agree with the log."""
     try:
         entry = _tail(segment, OFFSET_INDEX, _OFFSET_ENTRY)
         stamp = _tail(segment, TIME_INDEX, _TIME_ENTRY)
@@ -85,9 +87,10 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
             check_stored(segment.file.read_at(last_at, last.size), 0, last.size, offset_min=last.base_offset)
     except (FileNotFoundError, Corrupt):
         return None
-    assert last is not None  # a segment with bytes has a batch, or walk_headers raised
+    assert last is not None  # a segment with bytes has a batch, or `walk_headers` raises
     timestamp, offset = (-1, segment.base_offset) if stamp is None else (stamp[0], segment.base_offset + stamp[1])
-    # A segment that was appended to after a clean stop and not sealed again has that stop's index files.
+    # If batches were appended after a clean stop and the segment was not sealed again, the index files are those of
+    # that stop.
     if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
     segment.end_offset = last.next_offset

@@ -1,6 +1,6 @@
-"""Offsets by timestamp over the local segments (ListOffsets: a timestamp, and −3).
+"""Offsets by timestamp in the local segments (ListOffsets with a timestamp, and with −3).
 
-Results are a record's own timestamp and offset. All functions block and may decompress one batch. Source: Kafka's
+A result has a record's own timestamp and offset. All functions block and may decompress one batch. Source: Kafka's
 UnifiedLog.fetchOffsetByTimestamp and LogSegment.findOffsetByTimestamp.
 """
 
@@ -28,7 +28,8 @@ class TimestampedOffset(NamedTuple):
 def find_timestamp(
     segments: Sequence[Segment], cache: IndexCache, timestamp: int, offset_min: int
 ) -> TimestampedOffset | None:
-    """The first record at or above `offset_min` that is not older than `timestamp`; None if there is none here."""
+    """The first record at or above `offset_min` that is not older than `timestamp`; None if there is none in these
+    segments."""
     for segment in segments:
         if segment.end_offset <= offset_min or segment.max_timestamp.timestamp < timestamp:
             continue
@@ -43,7 +44,7 @@ def find_timestamp(
 
 
 def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> TimestampedOffset | None:
-    """The first record that has the greatest timestamp here; None if no record has one."""
+    """The first record with the greatest timestamp in these segments; None if no record has a timestamp."""
     best = max(segments, key=lambda segment: segment.max_timestamp.timestamp)
     timestamp, offset = best.max_timestamp
     if timestamp < 0:
@@ -54,16 +55,17 @@ def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> Timest
         for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX):
             if record.timestamp == timestamp:
                 return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
-    # A header may claim more than its records hold (KafkaJS), or the batch is too large: take its last offset.
+    # A header may claim a greater timestamp than its records have (KafkaJS), or the batch is too large. The last offset
+    # of the batch is then used.
     return TimestampedOffset(timestamp, offset, read_header(batch).leader_epoch)
 
 
 def _start(segment: Segment, cache: IndexCache, timestamp: int) -> int:
-    """A position before which no batch holds the answer; 0 if the time index is wrong."""
+    """A position before which no batch has the result; 0 if the time index is wrong."""
     try:
         entry = segment.indexes(cache).times.lookup(timestamp)
     except IndexError:
-        # The loop may be appending to the active segment's index. Its columns grow one after the other.
+        # The loop may be appending to the index of the active segment, whose columns grow one after the other.
         return 0
     if entry.timestamp < 0 or not segment.base_offset <= entry.offset < segment.end_offset:
         return 0

@@ -1,9 +1,9 @@
 """Transactions of one log that hold back its last stable offset (KIP-98). Pure.
 
 - A transaction is open from its producer's first transactional batch until a marker of that producer.
-- It holds back the last stable offset until its marker is committed, because a leader change may still remove the
-  marker (TX21): `ended` keeps the first offset until the high watermark passes the marker.
-- Only these transactions and the high watermark bound the last stable offset.
+- It holds back the last stable offset until its marker is committed, because a leader change may remove the marker
+  (TX21). So its first offset is kept until the high watermark passes the marker.
+- Only these transactions and the high watermark limit the last stable offset.
 
 Open transactions are in the order of their first offsets. Source: Kafka's ProducerStateManager.firstUnstableOffset.
 """
@@ -30,8 +30,9 @@ class EndedTransaction(NamedTuple):
 
 
 class Transactions:
-    """`first_offsets`: first offsets of the open transactions, by producer id, ascending. `opened`: (producer id, first
-    offset, time of the last batch in ms). That time counts as the start of the transaction."""
+    """The transactions of one log. `first_offsets`: first offsets of the open transactions by producer id, ascending.
+    `opened`: (producer id, first offset, time of the last batch in ms) of open transactions. That time is used as the
+    start of the transaction."""
 
     __slots__ = ("_begun_ms", "_ended", "first_offsets")
 
@@ -39,7 +40,7 @@ class Transactions:
         known = sorted(opened, key=lambda of: of[1])
         self.first_offsets: OrderedDict[int, int] = OrderedDict((of[0], of[1]) for of in known)
         self._begun_ms = {of[0]: of[2] for of in known}
-        self._ended: list[EndedTransaction] = []  # a heap
+        self._ended: list[EndedTransaction] = []  # a heap by first offset
         self.remember_ended(ended)
 
     def __bool__(self) -> bool:
@@ -47,12 +48,12 @@ class Transactions:
         return bool(self.first_offsets or self._ended)
 
     def begin(self, producer_id: int, first_offset: int, now_ms: int) -> None:
-        """A producer without an open transaction began one; its first offset is above all others."""
+        """Begin a transaction of a producer that has none open. Its first offset is above all others."""
         self.first_offsets[producer_id] = first_offset
         self._begun_ms[producer_id] = now_ms
 
     def begun_by(self, now_ms: int) -> None:
-        """A transaction with a begin time above `now_ms` began before the clock was set back. It counts as begun at
+        """If the begin time of a transaction is above `now_ms`, the clock was set back. The begin time is then set to
         `now_ms`."""
         for producer_id, begun_ms in self._begun_ms.items():
             if begun_ms > now_ms:
@@ -63,7 +64,8 @@ class Transactions:
         return [producer_id for producer_id, begun_ms in self._begun_ms.items() if begun_ms < time_ms]
 
     def end(self, producer_id: int, marker_offset: int) -> int | None:
-        """The producer's marker was written. Returns the first offset of its transaction, None if none is open."""
+        """Note the producer's marker, which was written. Returns the first offset of its transaction; None if none is
+        open."""
         first_offset = self.first_offsets.pop(producer_id, None)
         self._begun_ms.pop(producer_id, None)
         if first_offset is not None:
@@ -75,17 +77,17 @@ class Transactions:
             heappush(self._ended, one)
 
     def ended_below(self, end_offset: int) -> Iterator[EndedTransaction]:
-        """Ended transactions whose marker is below `end_offset` and not known to be committed."""
+        """Ended transactions whose marker is below `end_offset` and may not be committed."""
         return (one for one in self._ended if one.marker_offset < end_offset)
 
     @property
     def first_open(self) -> int:
-        """First offset of the oldest open transaction; INT64_MAX: none is open."""
+        """First offset of the oldest open transaction; INT64_MAX if none is open."""
         return next(iter(self.first_offsets.values()), INT64_MAX)
 
     def first_unstable(self, high_watermark: int) -> int:
-        """The least first offset of transactions that are open or have their marker at or above the high watermark;
-        INT64_MAX without any. The high watermark never falls between two calls."""
+        """The least first offset of the transactions that are open or have their marker at or above the high watermark.
+        INT64_MAX if there are none. The high watermark must not fall between two calls."""
         ended = self._ended
         while ended and ended[0].marker_offset < high_watermark:
             heappop(ended)

@@ -1,7 +1,7 @@
 """Creates a new log's directory under a staged name that is never opened, syncs it, then renames it.
 
-After a crash there is no log, or a complete new one: with its topic id and, unless it begins at 0, the epochs and
-producers of that offset. Files left at the staged name are removed like a deleted log. Blocks.
+After a crash there is no log, or a complete one. A complete log has its topic id and, unless it begins at 0, the epochs
+and producers of its start offset. Files left under the staged name are removed like a deleted log. All calls block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seams.files.disk import Directory, Disk
 
 
 class Begin(NamedTuple):
-    """Start offset of a new log, and the epochs and producers of the records below it."""
+    """The start offset of a new log, and the epochs and producers of the records below it."""
 
     offset: int = 0
     epochs: LeaderEpochs = LeaderEpochs()
@@ -28,9 +28,9 @@ class Begin(NamedTuple):
 
 
 def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: Begin) -> None:
-    """Create an empty log at the unused `path`, durable when this returns. `staged`: a free path beside it.
+    """Create an empty log at the unused `path`. Durable when it returns. `staged`: a free path in the same directory.
 
-    Raises OSError; then something may be left at `staged`."""
+    After an OSError files may be left at `staged`."""
     disk.make_dirs(staged)
     with closing(disk.open_dir(staged)) as directory:
         _write(directory, PARTITION_METADATA_FILE, encode_partition_metadata(topic_id))

@@ -1,7 +1,6 @@
 """Creation and recovery of one log of a data directory with its checkpoints (Kafka's LogManager.loadLog).
 
-A log is recovered against its checkpoints. The checkpoints are adjusted before the log's files change. All functions
-block.
+Recovery compares a log with its checkpoints. The checkpoints are changed before the log's files. All functions block.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from logformat.values import TopicPartition
 def make_log(
     data_dir: DataDir, place: TopicPartition, topic_id: bytes, config: LogConfig, begin: Begin | None = None
 ) -> PartitionLog:
-    """Blocking: a new, empty log. Checkpoints of an older log of that name are dropped first, durably (`mark_deleted`
-    drops them in memory only): recovery would measure the new log against them and refuse it."""
+    """Create a new, empty log. Blocking. Checkpoints of an older log of that name are first removed durably
+    (`mark_deleted` removes them only in memory). Otherwise recovery would compare the new log with them and refuse
+    it."""
     data_dir.checkpoints.forget(place)
     with data_dir.staged_path(place.topic, place.partition, topic_id) as staged:
         return PartitionLog.create(
@@ -46,8 +46,8 @@ def recover_log(
     *,
     all_is_read: bool = False,
 ) -> PartitionLog:
-    """Blocking: recover an existing log. `all_is_read`: read every batch from the recovery point on, even after a clean
-    stop. Raises DamagedLog, NewerFormat, OSError."""
+    """Recover an existing log. Blocking. With `all_is_read` every batch from the recovery point on is read, even after
+    a clean stop. Raises DamagedLog, NewerFormat, OSError."""
     return PartitionLog.open(
         data_dir.disk,
         data_dir.log_path(place.topic, place.partition),
@@ -68,8 +68,8 @@ def recover_log(
 def recover_sound(
     data_dir: DataDir, place: TopicPartition, config: LogConfig, now_ms: int, topic_id: bytes, sound_end: int
 ) -> PartitionLog:
-    """Blocking: recover a log that is damaged at `sound_end`. The log is truncated there, and nothing above counts as
-    durable any more. Raises DamagedLog if there is other damage, OSError."""
+    """Recover a log that is damaged at `sound_end`. Blocking. The log is truncated there, and records above it do not
+    count as durable any more. Raises DamagedLog if there is other damage, OSError."""
     with closing(data_dir.disk.open_dir(data_dir.log_path(place.topic, place.partition))) as directory:
         remove_proofs_above(directory, sound_end)
     data_dir.checkpoints.lower_recovery_point(place, sound_end)

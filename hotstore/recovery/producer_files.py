@@ -1,9 +1,10 @@
-"""Restores the producers of a log from its files: the newest readable five-batch file, then the batches after it.
+"""Restores the producers of a log from its files: the newest readable producer file with five batches, then the batches
+after it.
 
-Open transactions are included; a marker's body shows which transaction it ends (TX25). If the high watermark is below
-the newest file, transactions with a marker at or above it are searched from an older file on. Kafka's `.snapshot` has
-one batch of each producer, so it is read only if there is no file of ours. A file with a wrong CRC is replaced by the
-next older one plus its later batches. All functions block.
+Open transactions are included. A marker's body shows which transaction it ends (TX25). If the high watermark is below
+the newest file, transactions with a marker at or above the high watermark are searched from an older file on. Kafka's
+`.snapshot` has one batch of each producer, so it is read only if there is no five-batch file. If a file has a wrong
+CRC, the next older file and the batches after it are used. All functions block.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from seams.files.disk import Directory, read_in
 
 
 def read_producers_at(directory: Directory, offset: int) -> ProducerState | None:
-    """The state in the files of `offset`; None if none is readable. Raises NewerFormat, OSError."""
+    """The state in the files of `offset`; None if no file is readable. Raises NewerFormat, OSError."""
     own = read_own_producers(directory, offset)
     if own is not None:
         return own
@@ -43,7 +44,7 @@ def read_producers_at(directory: Directory, offset: int) -> ProducerState | None
 
 
 def read_own_producers(directory: Directory, offset: int) -> ProducerState | None:
-    """The content of our five-batch file of `offset`; None if it is missing, damaged or of another offset. Raises
+    """The content of the five-batch file of `offset`; None if it is missing, damaged or of another offset. Raises
     NewerFormat.
     """
     try:
@@ -58,8 +59,8 @@ def read_own_producers(directory: Directory, offset: int) -> ProducerState | Non
 
 
 def proven_end(directory: Directory, names: Iterable[str]) -> int:
-    """The greatest offset with a five-batch file, which proves that all records below were durable; 0 without a
-    file."""
+    """The greatest offset with a readable five-batch file; 0 if there is none. The file proves that all records below
+    that offset were durable."""
     for offset in producer_file_offsets(names, (PRODUCERS,)):
         if read_own_producers(directory, offset) is not None:
             return offset
@@ -77,12 +78,13 @@ def load_producers(
     passed: list[ProducersAt] | None = None,
     high_watermark: int = INT64_MAX,
 ) -> Producers:
-    """The producers at exactly `end_offset`: the newest readable file at or below it, then the headers of `segments`.
+    """The producers at exactly `end_offset`: from the newest readable file at or below it, then from the headers of
+    `segments`.
 
     If no file is readable, the state is empty at the first segment and all headers are read. Replayed batches count as
-    seen now. `passed` collects the state at each roll point after that file, because the files of these roll points are
-    missing or unreadable. Transactions with a marker at or above `high_watermark` still keep the last stable offset
-    back (TX21)."""
+    seen now. `passed` gets the state at each roll point after that file, because the files of these roll points are
+    missing or unreadable. Transactions with a marker at or above `high_watermark` still hold back the last stable
+    offset (TX21)."""
     first = segments[0].base_offset
     bases = {segment.base_offset for segment in segments}
     state = _newest(directory, names, bases, first, end_offset)
@@ -109,7 +111,7 @@ def _replay_between(
     cache: IndexCache,
     passed: list[ProducersAt] | None = None,
 ) -> None:
-    """The batches of [start, end), where one begins."""
+    """Replay the batches in [start, end). A batch begins at `start`."""
     for segment in segments:
         if passed is not None and start < segment.base_offset <= end:
             passed.append(producers.at(segment.base_offset))
@@ -123,7 +125,7 @@ def _replay_between(
 def _replay_segment(
     producers: Producers, segment: Segment, position: int, end_offset: int, now_ms: int
 ) -> Iterator[AbortedTransaction]:
-    """Replay the batches from `position` on that begin below `end_offset`. Returns the transactions that their markers
+    """Replay the batches from `position` on that begin below `end_offset`. Yields the transactions that their markers
     aborted."""
     for at, header in walk_headers(segment.file, position, segment.size):
         if header.base_offset >= end_offset:
@@ -137,9 +139,10 @@ def _replay_segment(
 
 
 def load_aborted(segment: Segment) -> AbortedIndex | None:
-    """The aborted transactions of a sealed segment from its `.txnindex`; None without that file.
+    """The aborted transactions of a sealed segment from its `.txnindex`; None if there are none or the file does not
+    exist.
 
-    The caller knows that the file was written if there was anything to write. Raises Corrupt, NewerFormat."""
+    The caller knows that the file was written if the segment has aborted transactions. Raises Corrupt, NewerFormat."""
     try:
         data = read_in(segment.directory, segment.name_of(TRANSACTION_INDEX))
     except FileNotFoundError:
@@ -151,7 +154,7 @@ def load_aborted(segment: Segment) -> AbortedIndex | None:
 def find_aborted(
     directory: Directory, names: Sequence[str], segments: Sequence[Segment], segment: Segment, cache: IndexCache
 ) -> AbortedIndex | None:
-    """The aborted transactions of a segment whose `.txnindex` is missing or damaged, from the log itself."""
+    """The aborted transactions of a segment whose `.txnindex` is missing or damaged, found in the log itself."""
     before = load_producers(directory, names, segments, segment.base_offset, NEVER, 0, cache)
     found = AbortedIndex(_replay_segment(before, segment, 0, segment.end_offset, 0))
     return found if len(found) else None
@@ -160,11 +163,12 @@ def find_aborted(
 def _newest(
     directory: Directory, names: Sequence[str], bases: Collection[int], first: int, end_offset: int
 ) -> ProducerState | None:
-    """The newest readable file of ours. A newer `.snapshot` does not count: after a power cut it may be the only one of
-    the two files, and with its one batch per producer a resend of an earlier batch would fail.
+    """The state in the newest readable five-batch file; without one, that in Kafka's newest `.snapshot`. A newer
+    `.snapshot` is not used: after a power cut it may be the only one of the two files. With its one batch per producer
+    a resend of an earlier batch would fail.
 
-    Our file counts only at the base of a segment, because Kafka, when run on this directory, truncates a log without
-    removing our file.
+    A five-batch file is used only at the base of a segment. The reason is that Kafka, if it runs on this directory,
+    truncates a log without removing these files.
     """
     offsets = [offset for offset in producer_file_offsets(names) if first <= offset <= end_offset]
     for offset in offsets:
@@ -177,7 +181,7 @@ def _newest(
 
 
 def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
-    """Record a batch that is in the log already, unless it is a control batch."""
+    """Note a batch that is in the log already, unless it is a control batch."""
     if header.producer_id >= 0 and not header.is_control and (header.base_sequence >= 0 or header.is_transactional):
         producers.replay(header, now_ms)
 
@@ -185,5 +189,5 @@ def replay(producers: Producers, header: BatchHeader, now_ms: int) -> None:
 def replay_marker(
     producers: Producers, header: BatchHeader, marker: TransactionMarker, now_ms: int
 ) -> AbortedTransaction | None:
-    """Record a marker that is in the log already; returns the transaction that it aborted."""
+    """Note a marker that is in the log already. Returns the transaction that it aborted."""
     return producers.end_transaction(marker, header.base_offset, now_ms)

@@ -2,7 +2,8 @@
 
 `kinds` has Kafka's numbers of resource types, pattern types, operations and permissions. `acl_index` finds the ACLs of
 one resource without scanning the others. `standard` decides, remembers its decisions, and follows the image. `access`
-is one client's view of it, which handlers and `broker.security.rules` ask.
+has the permissions of one client, which handlers and `broker.security.rules` ask.
 
-Nothing here knows requests, brokers or connections. Source: Kafka 4.3.1's StandardAuthorizerData and Authorizer.
+These modules know nothing of requests, brokers or connections. Source: Kafka 4.3.1's StandardAuthorizerData and
+Authorizer.
 """

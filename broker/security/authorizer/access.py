@@ -1,7 +1,7 @@
 """`Access`: the permissions of one client, for handlers and rules.
 
 Without an authorizer every client has `Unrestricted`, which allows everything; its `is_enforced` is False. As in Kafka,
-the denial of a requested resource is audited, and a denial that only filters an answer is not (`audited=False`).
+the denial of a requested resource is audited. A denial that only filters an answer is not audited (`audited=False`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Unrestricted:
 
     @property
     def version(self) -> int:
-        """Version of the permissions; a decision is valid while this is unchanged."""
+        """Version of the permissions. A decision is valid while the version is unchanged."""
         return 0
 
     @property
     def identity(self) -> Hashable:
-        """Key of the permissions; equal for two accesses that allow the same."""
+        """Key of the permissions. Two accesses with an equal key allow the same."""
         return None
 
     def allows(self, operation: Operation, resource_type: ResourceType, name: str, *, audited: bool = True) -> bool:
@@ -43,7 +43,7 @@ class Unrestricted:
         return True
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """The allowed operations as bits by their numbers (KIP-430)."""
+        """The allowed operations on the resource as a bit set by their numbers (KIP-430)."""
         return _BITS[resource_type]
 
 

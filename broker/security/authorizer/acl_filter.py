@@ -1,7 +1,7 @@
 """Filters of ACLs (Kafka's AclBindingFilter): which bindings they match, and when they are invalid. Pure.
 
-A filter with `MATCH` matches every pattern that applies to the resource that the filter names: its name as a literal,
-`*`, and prefixes of its name.
+A filter with `MATCH` matches every pattern that applies to the named resource: its name as a literal, `*`, and prefixes
+of its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.security.authorizer.kinds import WILDCARD, Operation, PatternType, P
 
 
 class AclFilter(NamedTuple):
-    """A filter, with Kafka's numbers of kinds. None and ANY match everything."""
+    """A filter, with Kafka's numbers. None and ANY match everything."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None
@@ -25,7 +25,7 @@ class AclFilter(NamedTuple):
 
     @property
     def place(self) -> tuple[int, str, int] | None:
-        """The one pattern whose ACLs the filter can match; None when there may be several."""
+        """The only pattern whose ACLs the filter can match; None if there may be several."""
         if self.resource_name is None or self.resource_type == ResourceType.ANY:
             return None
         if self.pattern_type in (PatternType.ANY, PatternType.MATCH):
@@ -54,7 +54,7 @@ class AclFilter(NamedTuple):
 
 
 def filter_refusal(wanted: AclFilter) -> str | None:
-    """Why the filter is invalid, in Kafka's words."""
+    """The reason why the filter is invalid, in Kafka's words."""
     if not (is_kind(ResourceType, wanted.resource_type) and is_kind(PatternType, wanted.pattern_type)):
         return "Unknown patternFilter."
     if not (is_kind(Operation, wanted.operation) and is_kind(Permission, wanted.permission)):

@@ -28,7 +28,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """ANY and MATCH occur in filters only."""
+    """Kinds of resource patterns. ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -102,7 +102,7 @@ OPERATIONS_OF: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 
 
 def shown(name: str) -> str:
-    """`CLUSTER_ACTION` as Kafka's tools write it: `ClusterAction`."""
+    """The name as Kafka's tools write it, for example `ClusterAction` for `CLUSTER_ACTION`."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
@@ -110,10 +110,10 @@ Kind: TypeAlias = type[ResourceType] | type[PatternType] | type[Operation] | typ
 
 
 def is_kind(kind: Kind, number: int) -> bool:
-    """Whether the number is one of the kind, and not its UNKNOWN."""
+    """Whether the number is a member of `kind` other than UNKNOWN."""
     return 0 < number < len(kind)
 
 
 def kind_name(kind: Kind, number: int) -> str:
-    """`TOPIC`; UNKNOWN for a number that is none."""
+    """The name of the number, for example `TOPIC`. UNKNOWN if the number has no name."""
     return kind(number).name if is_kind(kind, number) else "UNKNOWN"

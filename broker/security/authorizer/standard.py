@@ -1,11 +1,12 @@
 """`Authorizer`: decides whether a principal may do an operation, and caches the decisions.
 
-A super user may do everything. For other principals the ACLs decide; a resource that no ACL names is denied, or allowed
-with `allow.everyone.if.no.acl.found`. Until the first image arrived only super users are allowed.
+A super user may do everything. For other principals the ACLs decide. A resource without ACLs is denied, or allowed with
+`allow.everyone.if.no.acl.found`. Before the first image only super users are allowed.
 
-Decisions are remembered by (principal, host, operation, resource), at most `DECISIONS_MAX` of them. The memory is
-emptied when the image has other ACLs; a very long name is decided each time. A changed ACL thus takes effect with its
-image. `version` counts these changes: a result derived from a decision is valid while `version` is unchanged.
+Decisions are remembered by (principal, host, operation, resource), at most `DECISIONS_MAX` of them. They are dropped
+when the image has other ACLs, so a changed ACL takes effect with its image. A decision for a very long name is not
+remembered. `version` counts the changes of the ACLs. A result derived from a decision is valid while `version` is
+unchanged.
 
 Hot path: a remembered decision is one look-up, 0.2 µs.
 """
@@ -27,7 +28,7 @@ _ANY_NAME: Final = "hardcode"
 
 
 class Authorizer:
-    """`allows` by ACLs. The callables in `watch` are called after each change of `version`."""
+    """Decides by ACLs. The callables given to `watch` are called after each change of `version`."""
 
     def __init__(self, super_users: frozenset[str] = frozenset(), *, allows_without_acls: bool = False) -> None:
         self._super_users = super_users
@@ -46,7 +47,7 @@ class Authorizer:
         self._watchers.append(changed)
 
     def follow(self, acls: tuple[Acl, ...]) -> None:
-        """Decide by `acls`, those of the newest image, from now on."""
+        """Decide by `acls`, the ACLs of the newest image, from now on."""
         if acls is self._acls:
             return
         self._index.follow(acls)
@@ -63,7 +64,7 @@ class Authorizer:
         return self._decide(key, operation, name) if known is None else known
 
     def allows_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Whether `principal` may do `operation` on some resource of the type, which need not exist."""
+        """Whether `principal` may do `operation` on some resource of the type, existing or not."""
         key = principal, host, operation, resource_type, None
         known = self._decisions.get(key)
         if known is None:

@@ -44,8 +44,8 @@ _ConfigResource: TypeAlias = (
 async def create_topics(
     access: Unrestricted, request: wire.CreateTopicsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """CREATE on the cluster or on each topic; the response shows the configs of a new topic only with DESCRIBE_CONFIGS
-    on it. A duplicate name is not authorized, because the handler refuses it."""
+    """CREATE on the cluster or on each topic. The response shows the configs of a new topic only to a client with
+    DESCRIBE_CONFIGS on it. A duplicate name is not checked, because the handler refuses it."""
     names = Counter(topic.name for topic in request.topics)
     creates_all = access.allows_cluster(Operation.CREATE, audited=False)
     allowed, refused = await parted_by(
@@ -77,7 +77,7 @@ async def create_topics(
 async def create_partitions(
     access: Unrestricted, request: wire.CreatePartitionsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """ALTER on each topic. A duplicate name is not authorized, because the handler refuses it."""
+    """ALTER on each topic. A duplicate name is not checked, because the handler refuses it."""
     names = Counter(topic.name for topic in request.topics)
     allowed, refused = await parted_by(
         request.topics,
@@ -96,8 +96,8 @@ async def create_partitions(
 async def delete_topics(
     access: Unrestricted, request: wire.DeleteTopicsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """DELETE on the cluster or on each topic. A client without DESCRIBE on a topic does not learn that the topic
-    exists, nor the name of an id. A duplicate name or id is not authorized, because the handler refuses it."""
+    """DELETE on the cluster or on each topic. A client without DESCRIBE on a topic does not learn whether the topic
+    exists, or which name belongs to an id. A duplicate name or id is not checked, because the handler refuses it."""
     if access.allows_cluster(Operation.DELETE, audited=False):
         return ALLOWED
     by_name = Counter([*request.topic_names, *(topic.name for topic in request.topics if topic.name is not None)])
@@ -106,12 +106,12 @@ async def delete_topics(
 
     def may(name: str | None, topic_id: UUID) -> bool:
         if (name is not None and topic_id != wire.ZERO_UUID) or (name is None and topic_id == wire.ZERO_UUID):
-            return True  # invalid for every client
+            return True  # the handler refuses it for every client
         if (by_name[name] if name is not None else by_id[topic_id]) > 1:
             return True
         known = topics.name_of(topic_id) if name is None else name
         if known is None:
-            return True  # unknown for every client
+            return True  # the topic is unknown to every client
         describes = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, known)
         if describes and name is not None and topics.facts(name) is None:
             return True
@@ -135,7 +135,8 @@ async def delete_topics(
 
 
 def _needed_of(resource: _ConfigResource) -> tuple[ResourceType, str, ErrorCode] | None:
-    """The resource to authorize and its error; None for a kind without configs, which the handler refuses."""
+    """The resource to authorize and the error of its denial. None for a kind without configs, which the handler
+    refuses."""
     kind = resource.resource_type
     if kind == _OF_TOPIC:
         return ResourceType.TOPIC, resource.resource_name, TOPIC
@@ -147,8 +148,8 @@ def _needed_of(resource: _ConfigResource) -> tuple[ResourceType, str, ErrorCode]
 
 
 def alter_configs(row: Callable[..., Message]) -> Split:
-    """ALTER_CONFIGS on each topic or group, and on the cluster for brokers. A duplicate resource is not authorized,
-    because the handler refuses it. `row` is the class of a response's row."""
+    """ALTER_CONFIGS on each topic or group, and on the cluster for configs of brokers. A duplicate resource is not
+    checked, because the handler refuses it. `row` is the class of a response's row."""
 
     async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
         named = Counter((each.resource_type, each.resource_name) for each in request.resources)
@@ -186,7 +187,7 @@ def _config_row(row: Callable[..., Message], resource: _ConfigResource) -> Messa
 async def describe_configs(
     access: Unrestricted, request: wire.DescribeConfigsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """DESCRIBE_CONFIGS on each topic or group, and on the cluster for brokers."""
+    """DESCRIBE_CONFIGS on each topic or group, and on the cluster for configs of brokers."""
     allowed, refused = await parted_by(
         request.resources, lambda resource: _may(access, Operation.DESCRIBE_CONFIGS, resource)
     )

@@ -15,7 +15,8 @@ _WORDS: Final = MESSAGES[CLUSTER]
 
 
 def on_cluster(operation: Operation, refused: Callable[[Any, int], Message]) -> Rule:
-    """A rule that needs `operation` on the cluster; `refused` makes the response to a refused request (and version)."""
+    """A rule that needs `operation` on the cluster. `refused` makes the response from a refused request and its
+    version."""
 
     async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
         return ALLOWED if access.allows_cluster(operation) else refused_whole(refused(request, version))

@@ -31,7 +31,7 @@ _ATTRIBUTES: Final = 21  # position of the attributes in a batch header: two byt
 
 
 def produce_at_once(access: Unrestricted, request: wire.ProduceRequest) -> Verdict:
-    """As `produce`, for a request of few partitions. Hot path: one look-up for a request of one topic."""
+    """The same rule as `produce`, for a request of few partitions. Hot path: one look-up for a request of one topic."""
     transacts = request.transactional_id is not None or has_transactional_records(request.topic_data)
     if transacts and not _may_transact(access, request):
         return _transaction_refused(request)
@@ -45,7 +45,7 @@ def produce_at_once(access: Unrestricted, request: wire.ProduceRequest) -> Verdi
 
 
 async def produce(access: Unrestricted, request: wire.ProduceRequest, version: int, topics: KnownTopics) -> Verdict:
-    """WRITE on the transactional id of transactional records, WRITE on each topic."""
+    """WRITE on each topic, and for transactional records WRITE on the transactional id."""
     transactional, _ = await parted_by(request.topic_data, lambda topic: has_transactional_records((topic,)))
     if (transactional or request.transactional_id is not None) and not _may_transact(access, request):
         return _transaction_refused(request)
@@ -97,7 +97,7 @@ def has_transactional_records(topics: Iterable[wire.ProduceRequestTopic]) -> boo
 
 
 def on_topics(operation: Operation, refused_row: Callable[[Any], Any]) -> Split:
-    """`operation` on each topic; `refused_row` makes the response's row of one that is refused."""
+    """`operation` on each topic. `refused_row` makes the response's row of a refused topic."""
 
     async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
         allowed, refused = await parted(access, operation, ResourceType.TOPIC, request.topics, lambda topic: topic.name)
@@ -129,7 +129,7 @@ def deletion_refused(topic: wire.DeleteRecordsRequestTopic) -> wire.DeleteRecord
 async def offset_for_leader_epoch(
     access: Unrestricted, request: wire.OffsetForLeaderEpochRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """CLUSTER_ACTION, or DESCRIBE on each topic."""
+    """CLUSTER_ACTION on the cluster, or DESCRIBE on each topic."""
     if access.allows_cluster(Operation.CLUSTER_ACTION, audited=False):
         return ALLOWED
     allowed, refused = await parted(
@@ -153,7 +153,7 @@ async def offset_for_leader_epoch(
 async def describe_producers(
     access: Unrestricted, request: wire.DescribeProducersRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """READ on each topic; an invalid name gets the same error for every client."""
+    """READ on each topic. An invalid name gets the same error for every client."""
     allowed, refused = await parted_by(
         request.topics,
         lambda topic: not _is_valid(topic.name) or access.allows(Operation.READ, ResourceType.TOPIC, topic.name),

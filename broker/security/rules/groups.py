@@ -29,16 +29,16 @@ from broker.security.rules.verdict import (
 from broker.wire import messages as wire
 from broker.wire.message import Message
 
-_COORDINATORS_SINCE: Final = 4  # FindCoordinator of several keys
-_GROUPS_SINCE: Final = 8  # OffsetFetch of several groups
-_GROUP_ERROR_SINCE: Final = 2  # OffsetFetch has an error of the whole group
-_NULL_PROTOCOL_SINCE: Final = 7  # JoinGroup
-_OPERATIONS_SINCE: Final = 3  # DescribeGroups
-_OF_TRANSACTION: Final = 1  # FindCoordinator's type of a key
+_COORDINATORS_SINCE: Final = 4  # first version of FindCoordinator with several keys
+_GROUPS_SINCE: Final = 8  # first version of OffsetFetch with several groups
+_GROUP_ERROR_SINCE: Final = 2  # first version of OffsetFetch with an error of the whole group
+_NULL_PROTOCOL_SINCE: Final = 7  # first version of JoinGroup whose protocol name may be null
+_OPERATIONS_SINCE: Final = 3  # first version of DescribeGroups with authorized operations
+_OF_TRANSACTION: Final = 1  # key type in FindCoordinator
 
 
 def member(response: Callable[[int], Message]) -> Split:
-    """READ on the group, for a request of a member; `response` by version."""
+    """READ on the group, for a request of a member. `response` makes the refusal for a version."""
 
     async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
         if access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
@@ -68,7 +68,7 @@ def leave_refused(version: int) -> Message:
 async def offset_commit(
     access: Unrestricted, request: wire.OffsetCommitRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """READ on the group and on each topic; a topic id without a topic is unknown for every client."""
+    """READ on the group and on each topic. A topic id without a topic is unknown to every client."""
     if not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
         return refused_whole(
             wire.OffsetCommitResponse(topics=[_commit_row(topic, topic.name, GROUP) for topic in request.topics])
@@ -97,12 +97,12 @@ def _commit_row(topic: wire.OffsetCommitRequestTopic, name: str, code: ErrorCode
 
 
 def _name(name: str, topic_id: UUID, topics: KnownTopics) -> str | None:
-    """The topic's name; None for an id without a topic."""
+    """The topic's name; None if no topic has the id."""
     return name if topic_id == wire.ZERO_UUID else topics.name_of(topic_id)
 
 
 def _rest(request: Any, allowed: list[Any], refusals: Any) -> Verdict:
-    """The request for the topics that are allowed; without any, `refusals` is the whole answer."""
+    """The request reduced to the allowed topics. If there is none, `refusals` is the complete response."""
     if not allowed:
         return refused_whole(refusals)
     return rest(request, refusals.topics, topics=allowed)
@@ -197,7 +197,7 @@ def _fetch_row(topic: wire.OffsetFetchRequestGroupTopic, name: str) -> wire.Offs
 
 
 async def _offset_fetch_of_one(access: Unrestricted, request: wire.OffsetFetchRequest, version: int) -> Verdict:
-    """Before version 8: one group; before 2: an error for each partition."""
+    """OffsetFetch before version 8, which names one group. Before version 2 an error is set in each partition."""
     wanted = request.topics
     if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         if version >= _GROUP_ERROR_SINCE:
@@ -261,7 +261,7 @@ async def find_coordinator(
 async def list_groups(
     access: Unrestricted, request: wire.ListGroupsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """DESCRIBE on the cluster shows all groups; else those with DESCRIBE are listed."""
+    """With DESCRIBE on the cluster all groups are listed, else the groups on which the client has DESCRIBE."""
     if access.allows_cluster(Operation.DESCRIBE, audited=False):
         return ALLOWED
 

@@ -1,7 +1,7 @@
 """`RULES`: the rule of every API.
 
-An API without a rule is open only to brokers, so that a new API is closed until it has a rule. A test compares `APIS`
-with the table.
+Only brokers may call an API without a rule, so a new API is closed to clients until it has a rule. A test compares
+`APIS` with the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Op = Operation
 
 
 async def _allowed(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
-    """Allows every request: the API is open to every client, or its handler checks `Call.access`."""
+    """Allow every request: the API is open to every client, or its handler checks `Call.access`."""
     return ALLOWED
 
 
@@ -30,7 +30,7 @@ _OPEN: Final = Rule((), _allowed)
 
 
 def _in_handler(*needs: tuple[Operation, ResourceType]) -> Rule:
-    """The handler checks these with `Call.access`."""
+    """A rule whose needs the handler checks with `Call.access`."""
     return Rule(needs, _allowed)
 
 
@@ -124,7 +124,7 @@ RULES: Final[Mapping[int, Rule]] = {
         _Op.DESCRIBE_CONFIGS, cluster.error_and_message(wire.DescribeClientQuotasResponse)
     ),
     ApiKey.ALTER_CLIENT_QUOTAS: cluster.on_cluster(_Op.ALTER_CONFIGS, cluster.quotas_refused),
-    # brokers only (and only on their listener: `broker.security.brokers_only`)
+    # only for brokers, on their listener (`broker.security.brokers_only`)
     ApiKey.BROKER_REGISTRATION: cluster.on_cluster(
         _Op.CLUSTER_ACTION, cluster.error_only(wire.BrokerRegistrationResponse)
     ),

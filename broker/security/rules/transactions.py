@@ -52,8 +52,8 @@ async def init_producer_id(
 async def add_partitions(
     access: Unrestricted, request: wire.AddPartitionsToTxnRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """A client needs WRITE on its transactional id and on each topic. One refused or unknown partition refuses the
-    request. A broker needs CLUSTER_ACTION."""
+    """A client needs WRITE on its transactional id and on each topic. One refused or unknown partition causes the
+    refusal of the whole request. A broker needs CLUSTER_ACTION."""
     if request.transactions:
         if access.allows_cluster(Operation.CLUSTER_ACTION):
             return ALLOWED

@@ -40,9 +40,9 @@ class KnownTopics(Protocol):
 
 @dataclass(slots=True)
 class Verdict:
-    """`request`: the allowed part, for the handler; None: nothing is allowed, and `response` is the answer. `merge`
-    makes the client's response from the handler's; None: they are the same. `refused`: rows of a produce response,
-    which the produce flow adds."""
+    """The outcome of a rule. `request`: the allowed part, for the handler. If it is None, nothing is allowed, and the
+    client gets `response`. `merge` adds the refused part to the handler's response; None if nothing has to be added.
+    `refused`: refused rows of a produce response, which the produce flow adds."""
 
     request: Any = None
     response: Message | None = None
@@ -60,7 +60,7 @@ loop, in requests with very many rows."""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`needs`: the operations and resource types that the rule may ask for."""
+    """One rule. `needs`: the operations and resource types that the rule may ask for."""
 
     needs: tuple[tuple[Operation, ResourceType], ...]
     split: Split
@@ -71,7 +71,7 @@ def refused_whole(response: Message) -> Verdict:
 
 
 async def parted_by(rows: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """The allowed rows and the refused ones; yields to other work of the event loop."""
+    """The allowed rows and the refused rows. This yields to other work of the event loop."""
     allowed: list[T] = []
     refused: list[T] = []
     turns = Turns()
@@ -85,7 +85,7 @@ async def parted_by(rows: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple
 async def parted(
     access: Unrestricted, operation: Operation, kind: ResourceType, rows: Iterable[T], name_of: Callable[[T], str]
 ) -> tuple[list[T], list[T]]:
-    """The rows whose resource is allowed, and the refused ones. Each name is authorized once."""
+    """The rows whose resource is allowed, and the refused rows. Each name is authorized once."""
     known: dict[str, bool] = {}
 
     def is_allowed(row: T) -> bool:
@@ -101,18 +101,19 @@ async def parted(
 async def shown(
     access: Unrestricted, operation: Operation, kind: ResourceType, rows: Iterable[T], name_of: Callable[[T], str]
 ) -> list[T]:
-    """The rows whose resource is allowed. The client did not ask for one of them, so no denial is audited."""
+    """The rows whose resource is allowed. The client did not name the rows, so denials are not audited."""
     allowed, _ = await parted_by(rows, lambda row: access.allows(operation, kind, name_of(row), audited=False))
     return allowed
 
 
 def rest(request: Any, rows: list[Any], responses: str = "topics", **allowed: list[Any]) -> Verdict:
-    """The request reduced to `allowed` (its lists by field). `rows` join the list `responses` of the response."""
+    """The verdict that reduces lists of the request to `allowed` (by field), and adds `rows` to the list `responses` of
+    the response."""
     return Verdict(request=replace(request, **allowed), merge=appending(responses, rows))
 
 
 def appending(field: str, rows: list[Any]) -> Callable[[Any], Awaitable[None]]:
-    """Merges `rows` into the list `field` of the handler's response, at its end."""
+    """A merge that appends `rows` to the list `field` of the handler's response."""
 
     async def merge(response: Any) -> None:
         setattr(response, field, [*getattr(response, field), *rows])

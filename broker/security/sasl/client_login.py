@@ -28,12 +28,12 @@ class LoginFailed(ConnectionError):
 
 @dataclass(slots=True)
 class SaltedPasswords:
-    """Cache of the salted passwords of one login, so that the next connection saves thousands of hashes."""
+    """Cache of salted passwords for the connections of one user. A cached password saves thousands of hashes."""
 
     _known: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False)
 
     def of(self, login: PasswordLogin, salt: bytes, iterations: int) -> bytes:
-        """The salted password; takes milliseconds the first time."""
+        """The salted password. The first call takes milliseconds."""
         found = self._known.get((salt, iterations))
         if found is None:
             found = scram.salted_password(login.mechanism, login.password, salt, iterations)
@@ -45,7 +45,7 @@ class SaltedPasswords:
 
 
 class ClientLogin:
-    """One login with a password. `nonce`: never used before."""
+    """One login with a password. `nonce` must not have been used before."""
 
     def __init__(self, login: PasswordLogin, nonce: str, salted: SaltedPasswords | None = None) -> None:
         self._login = login
@@ -53,7 +53,7 @@ class ClientLogin:
         self._salted = salted or SaltedPasswords()
         self._is_scram = login.mechanism in scram.HASHES
         self._first = b""
-        self._signature: bytes | None = None  # expected from the server
+        self._signature: bytes | None = None  # the signature expected from the server
 
     @property
     def mechanism(self) -> str:
@@ -68,8 +68,8 @@ class ClientLogin:
         return self._first
 
     def next_token(self, answer: bytes) -> bytes | None:
-        """The token after the server's; None: the login is done. Takes milliseconds for SCRAM's first one, so a loop
-        runs it in a worker. Raises LoginFailed."""
+        """The next token, in answer to the server's last one; None if the login is complete. SCRAM's first salted
+        password takes milliseconds, so a loop calls this in a worker. Raises LoginFailed."""
         if not self._is_scram:
             return None
         try:
@@ -102,7 +102,7 @@ class ClientLogin:
 
 
 class BearerLogin:
-    """One login with a token of OAUTHBEARER. `read`: gives the token, in the worker that runs it."""
+    """One login with a token of OAUTHBEARER. `read` returns the token, and is called in a worker."""
 
     mechanism: Final = "OAUTHBEARER"
 
@@ -119,7 +119,7 @@ class BearerLogin:
 
 
 def check_handshake(mechanism: str, answer: SaslHandshakeResponse) -> None:
-    """Raises LoginFailed."""
+    """Check the response to SaslHandshake. Raises LoginFailed."""
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         raise LoginFailed(f"login by {mechanism}: the server has only {', '.join(answer.mechanisms) or 'none'}")
     if answer.error_code != ErrorCode.NONE:
@@ -127,7 +127,7 @@ def check_handshake(mechanism: str, answer: SaslHandshakeResponse) -> None:
 
 
 def check_answer(mechanism: str, answer: SaslAuthenticateResponse) -> bytes:
-    """The server's token. Raises LoginFailed."""
+    """The server's token in the response. Raises LoginFailed."""
     if answer.error_code != ErrorCode.NONE:
         says = (answer.error_message or "")[:_ERROR_CHARS_MAX]
         raise LoginFailed(f"login by {mechanism}: {says or error_name(answer.error_code)}")

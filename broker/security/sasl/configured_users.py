@@ -13,7 +13,8 @@ from broker.security.sasl.logins import Logins
 
 
 class ConfiguredUsers:
-    """`reread`: the configuration as its file is now; raises InvalidConfig."""
+    """The users of one broker's configuration. `reread` reads the configuration file again and returns its content; it
+    raises InvalidConfig."""
 
     where: Final = "the users of PLAIN"
 
@@ -26,5 +27,5 @@ class ConfiguredUsers:
         return f"{self._logins.plain_users_count} in use"
 
     def reload(self) -> bool:
-        """Read the users again. Raises InvalidConfig; then the old users stay."""
+        """Read the users again. Returns whether they changed. If this raises InvalidConfig, the old users stay."""
         return self._logins.use_plain_users(self._reread().sasl)

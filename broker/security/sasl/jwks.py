@@ -1,7 +1,7 @@
-"""Key set of an identity provider: read at the start, every `…refresh.ms` after that, and soon after a failure.
+"""Key set of an identity provider. It is read at the start, then every `…refresh.ms`, and soon after a failure.
 
-The last good set stays in use. A login never waits for a key set: before the first set arrives, its token is refused. A
-set is at most 1 MiB and has ten seconds to arrive; a redirect is an error.
+The last good set stays in use. A login never waits for a key set: before the first set arrives, tokens are refused. A
+set is at most 1 MiB and has to arrive within ten seconds. A redirect is an error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TokenVerifier:
             self._waiting -= 1
 
     async def keep(self) -> None:
-        """Read the key set now and again, until cancelled."""
+        """Read the key set periodically, until cancelled."""
         rules = self._rules
         if rules.jwks_url is None:
             return
@@ -97,7 +97,7 @@ class TokenVerifier:
 
 
 async def fetched(url: str) -> bytes:
-    """The body of a 200. Raises KeySetUnread."""
+    """The body of a response with status 200. Raises KeySetUnread."""
     limit = aiohttp.ClientTimeout(total=_ANSWER_S)
     try:
         async with (

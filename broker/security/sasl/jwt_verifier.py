@@ -1,8 +1,8 @@
 """Verifies the tokens of OAUTHBEARER: signature, issuer, audience, time (KIP-255, KIP-768).
 
-Runs in a worker, because the check of a signature takes tenths of a millisecond.
-Only signatures by a private key are accepted. A token that is unsigned or signed by a shared secret is refused,
-whatever its header says. A separate validator accepts unsecured tokens, for tests. No message repeats a token.
+It runs in a worker, because verifying a signature takes tenths of a millisecond. Only signatures by a private key are
+accepted. An unsigned token and a token signed by a shared secret are always refused. A separate validator for tests
+accepts unsigned tokens. No message repeats a token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
                 continue
             try:
                 found[str(row.get("kid", ""))] = jwt.PyJWK(row)
-            except jwt.PyJWTError:  # a key of an algorithm that is not known here
+            except jwt.PyJWTError:  # the algorithm of this key is not supported
                 continue
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as malformed:
         raise ValueError(f"it is no JSON Web Key Set: {type(malformed).__name__}") from None
@@ -46,7 +46,7 @@ def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
 
 
 def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
-    """Judge a signed token."""
+    """Verify a signed token."""
     if len(token) > TOKEN_CHARS_MAX:
         return NotValid(f"a token of {len(token)} characters")
     try:
@@ -68,14 +68,14 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
         )
     except jwt.PyJWTError as refused:
         return NotValid(f"{type(refused).__name__}")
-    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # raised by the cryptography library
+    except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # the cryptography library raises it
         return NotValid(f"a malformed token: {type(malformed).__name__}")
     return _verified(claims, rules)
 
 
 def _same_key(algorithm: str) -> tuple[str, ...]:
-    """Whether the key fits the algorithm. An RSA key serves all RSA algorithms, although PyJWT gives a key without
-    `alg` one of them.
+    """Whether the key fits the algorithm. An RSA key fits all RSA algorithms, although PyJWT assigns one of them to a
+    key without `alg`.
     """
     family = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
     return family if algorithm in family else ()

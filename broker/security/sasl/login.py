@@ -3,9 +3,9 @@
     HANDSHAKE ──SaslHandshake──► TOKENS ──the mechanism's last token──► DONE
         an unexpected frame, an unknown mechanism, a refused token ──► FAILED
 
-ApiVersions may come once, before the handshake; the broker's own dispatcher answers it. After a SaslHandshake of
-version 0 the tokens are frames without a header. A login for a session that exists (KIP-368) begins with its
-SaslHandshake and must end with the same principal and mechanism.
+ApiVersions may come once, before the handshake. The broker's own dispatcher answers it. After a SaslHandshake of
+version 0 the tokens are frames without a header. A login that renews a session (KIP-368) begins with SaslHandshake and
+must end with the same principal and mechanism.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ end."""
 
 
 class Session(NamedTuple):
-    """The principal and mechanism of a login. `lifetime_ms`: length of the session from the login on; None: it does not
-    end."""
+    """The principal and mechanism of a login. `lifetime_ms`: length of the session from the login on; None if the
+    session does not end."""
 
     principal: str
     mechanism: str
@@ -61,15 +61,15 @@ class PassOn(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """`parts`: the response (None: no response). `session`: set when the login succeeded."""
+    """The next response. `parts`: the response; None if there is none. `session` is set when the login succeeded."""
 
     parts: list[Part] | None
     session: Session | None = None
 
 
 class Refusal(NamedTuple):
-    """The login failed: after the delay `parts` are sent (None: nothing), and the connection is closed. `why` is for
-    the log and the audit line, and never has a secret in it."""
+    """The login failed. After a delay the response `parts` is sent, unless it is None, and the connection is closed.
+    `why` is for the log and the audit line, and never has a secret in it."""
 
     parts: list[Part] | None
     why: str
@@ -91,12 +91,12 @@ class _State(Enum):
     HANDSHAKE = "handshake"
     TOKENS = "tokens"
     VERIFYING = "verifying"
-    OTHER_MECHANISM = "other mechanism"  # of a session that exists: its next token is refused
+    OTHER_MECHANISM = "other mechanism"  # a renewal named another mechanism: its next token is refused
     OVER = "over"
 
 
 class ServerLogin:
-    """One login. `mechanisms`: those enabled, in order. `renews`: the session that logs in again."""
+    """One login. `mechanisms`: the enabled mechanisms, in order. `renews`: the session that this login renews."""
 
     def __init__(
         self,
@@ -110,15 +110,15 @@ class ServerLogin:
         self._lifetime = lifetime
         self._renews = renews
         self._state = _State.VERSIONS_OR_HANDSHAKE if renews is None else _State.HANDSHAKE
-        self._name = ""  # of the mechanism
+        self._name = ""  # name of the mechanism
         self._mechanism: Mechanism
         self._has_headers = True  # tokens come in SaslAuthenticate
         self._tokens = 0
-        self._call = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0)  # of the token being judged
+        self._call = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0)  # header of the request whose token is being judged
         self._then: Callable[[TokenVerdict], Challenge | Authenticated]
 
     def receive(self, frame: memoryview) -> Outcome:
-        """The step for the next frame (without its length prefix)."""
+        """The outcome for the next frame (without its length prefix)."""
         if len(frame) > self._token_bytes_max:
             return self._fail(None, f"{len(frame)} bytes before the login; at most {self._token_bytes_max} are read")
         if self._state in (_State.OVER, _State.VERIFYING):
@@ -134,7 +134,7 @@ class ServerLogin:
             return self._fail(None, f"no Kafka request, or one of another security protocol: {malformed}")
 
     def verified(self, verdict: TokenVerdict) -> Outcome:
-        """The step for the verdict of a `Check`."""
+        """The outcome for the verdict of a `Check`."""
         assert self._state is _State.VERIFYING
         self._state = _State.TOKENS
         try:
@@ -148,7 +148,7 @@ class ServerLogin:
                 return self._fail(None, "ApiVersions instead of SaslHandshake")
             if is_served(header.api_key, header.api_version):
                 self._state = _State.HANDSHAKE
-            return PassOn()  # an unknown version is answered so that the client asks again
+            return PassOn()  # the answer to an unknown version makes the client ask again
         if header.api_key != ApiKey.SASL_HANDSHAKE:
             return self._fail(None, f"API {header.api_key} before the login")
         if not is_served(header.api_key, header.api_version):
@@ -242,9 +242,8 @@ def _frame(header: RequestHeader, response: Message) -> list[Part]:
 
 
 def _illegal_state(header: RequestHeader) -> list[Part] | None:
-    """A response with ILLEGAL_SASL_STATE, if the API's response begins with an error code. None: close the connection
-    without a response.
-    """
+    """A response with ILLEGAL_SASL_STATE. None for another API or version: the connection is
+    then closed without a response."""
     if header.api_key == ApiKey.SASL_HANDSHAKE and is_served(header.api_key, header.api_version):
         return _frame(header, SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE, []))
     if header.api_key == ApiKey.API_VERSIONS and is_served(header.api_key, header.api_version):

@@ -1,9 +1,9 @@
 """Dispatcher of one peer on a SASL listener: answers only the login until the peer is logged in.
 
-It owns the timers of a login: its deadline, the delay of a refusal (the loop is not held), the end of a session. If the
-session has no end, the connection then calls the broker's dispatcher directly and drops this object. Otherwise this
-object stays and compares the time of each request with the session's end; a later request closes the connection, unless
-the client logged in again before (KIP-368).
+It owns the timers of a login: its deadline, the delay of a refusal, and the end of a session. If the session does not
+end, the connection calls the broker's dispatcher directly after the login. Otherwise this object checks each request
+against the session's end. A request after the end closes the connection, unless the client logged in again before it
+(KIP-368).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ together leave room in the frame budget; with Kafka's 512 KiB, 500 clients witho
 Tokens of other mechanisms fit the bytes that every connection has."""
 _RENEWALS_APART_S: Final = 1.0
 """A client that logs in again more often gets ILLEGAL_SASL_STATE, as in Kafka."""
-_USER_CHARS_MAX: Final = 100  # of a name in the audit log
+_USER_CHARS_MAX: Final = 100  # characters of a name in the audit log
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE).to_bytes(2, "big")
 
 
@@ -72,7 +72,7 @@ class ListenerLogins:
         return ServerLogin(self.mechanisms, self.frame_bytes_max, self._lifetime_ms, renews)
 
     def _lifetime_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
-        """As in Kafka, the shorter of the credential's remaining time and connections.max.reauth.ms."""
+        """The shorter of the credential's remaining time and connections.max.reauth.ms, as in Kafka."""
         reauth_ms = self.config.reauth_ms.get(mechanism, 0)
         rest_ms = None if expires_ms is None else max(0, expires_ms - self.clock.wall_ms())
         if reauth_ms <= 0:
@@ -81,13 +81,13 @@ class ListenerLogins:
 
 
 class LoginDispatcher:
-    """`broker.net.dispatch.PeerDispatcher` of one peer."""
+    """The `broker.net.dispatch.PeerDispatcher` of one peer."""
 
     __slots__ = ("_deadline", "_expires_s", "_host", "_login", "_renewed_s", "_session", "_shared")
 
     def __init__(self, shared: ListenerLogins) -> None:
         self._shared = shared
-        self._login: ServerLogin | None = shared.login()  # under way
+        self._login: ServerLogin | None = shared.login()  # the login under way
         self._session: Session | None = None
         self._expires_s: float | None = None  # the session's end, by the monotonic clock
         self._renewed_s = float("-inf")
@@ -131,7 +131,7 @@ class LoginDispatcher:
         if self._login is not None:
             return 0, pos, None
         if self._expires_s is not None and self._shared.clock.monotonic_s() > self._expires_s:
-            return 0, pos, None  # `dispatch` decides: it may be about to log in again
+            return 0, pos, None  # `dispatch` decides: the frame may begin a renewal
         return self._shared.broker.dispatch_run(peer, view, pos, end)
 
     async def _wait(self, wait_s: float, peer: Peer, frame: memoryview) -> Answer:
@@ -175,7 +175,7 @@ class LoginDispatcher:
             self._over()
 
     def _refuse(self, peer: Peer, refusal: Refusal) -> Later:
-        # The user is only claimed. As the principal of an audit line, every claimed name would get its own log lines.
+        # The user name is only claimed, so it is not the line's principal: each principal may write lines of its own.
         claimed = f" as User:{refusal.user[:_USER_CHARS_MAX]}" if refusal.user else ""
         what = f"log in{claimed} by {refusal.mechanism or 'no mechanism'} on listener {self._shared.name}"
         self._shared.audit.note(AuditEvent.LOGIN_FAILED, peer.principal, peer.address, what, refusal.why)
@@ -185,7 +185,7 @@ class LoginDispatcher:
         return later
 
     def _over(self) -> None:
-        """Release the login's share: it succeeded, or its connection is gone."""
+        """End the login in the limits: it succeeded, or its connection was closed."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

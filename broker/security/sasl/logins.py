@@ -1,8 +1,8 @@
 """SASL of one broker: the logins of its listeners, with the mechanisms that its configuration enables.
 
-Listeners are bound before the cluster's image is known, and accept connections afterwards: `serve` sets the image
-before the first login. SCRAM credentials are looked up in the newest image at each login, so a deleted user cannot log
-in any more; its connections last until their sessions end.
+Listeners are bound before the cluster's image is known. `serve` sets the image before they accept connections. SCRAM
+credentials are looked up in the newest image at each login, so a deleted user cannot log in any more. The user's open
+connections last until their sessions end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Metadata(Protocol):
-    """Part of `broker.following.metadata_cache.MetadataCache`."""
+    """The part of `broker.following.metadata_cache.MetadataCache` that logins need."""
 
     cluster_id: str
     image: ClusterImage
@@ -60,7 +60,7 @@ class Logins:
         for name, config in configured.items():
             verify: VerifyToken = _no_tokens
             if config.tokens is not None:
-                # Here, because its libraries take 40 ms and 10 MiB that most brokers do not need.
+                # Imported here, because its libraries cost 40 ms and 10 MiB, and most brokers do not need them.
                 from broker.security.sasl.jwks import TokenVerifier
 
                 self._verifiers[name] = verifier = TokenVerifier(config.tokens, world)
@@ -78,21 +78,21 @@ class Logins:
             )
 
     def of_listener(self, name: str) -> ListenerLogins | None:
-        """None: the listener does not speak SASL."""
+        """The logins of a listener; None if the listener does not speak SASL."""
         return self._listeners.get(name)
 
     def serve(self, metadata: Metadata) -> None:
-        """Use `metadata` from now on; called before the first connection is accepted."""
+        """Use `metadata` from now on. This is called before the first connection is accepted."""
         self._metadata = metadata
 
     @property
     def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Background services by name, to be started: they keep the keys of tokens current."""
+        """Background services by name, for the caller to start. They keep the keys of tokens current."""
         return {f"keys of {name}": verifier.keep for name, verifier in self._verifiers.items()}
 
     @property
     def plain_users_count(self) -> int:
-        """Users of PLAIN, over all listeners."""
+        """Number of PLAIN users on all listeners together."""
         return len({user for users in self._plain_users.values() for user in users})
 
     @property
@@ -101,7 +101,7 @@ class Logins:
 
     def use_plain_users(self, configured: Mapping[str, SaslListener]) -> bool:
         """Let the users of `configured` log in by PLAIN from now on. Returns whether the users changed. May be called
-        from any thread. Listeners and their mechanisms stay those of the start.
+        from any thread. The listeners and their mechanisms do not change.
         """
         users = {
             name: password_digests(configured[name].plain_users) if name in configured else before
@@ -128,8 +128,8 @@ class Logins:
         return ScramServer(mechanism, self._credential, self._nonce(), self._secret())
 
     def _secret(self) -> bytes:
-        """Secret for the salts of unknown users, the same on every broker and after every start. A cluster older than
-        this secret uses its cluster id until a user is added or the controller starts again.
+        """The secret for the salts of unknown users, the same on every broker and after every start. A cluster that was
+        created before this secret existed uses its cluster id, until a user is added or the controller starts again.
         """
         assert self._metadata is not None
         known = self._metadata.image.scram_secret

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 
 class LoginRefused(Exception):
-    """The login failed. `says` is the message for the client, the same for a wrong user and a wrong password; None:
-    only the mechanism's name. `user` is the claimed user, for the audit line."""
+    """The login failed. `says` is the message for the client, the same for a wrong user and a wrong password. If it is
+    None, the message has only the mechanism's name. `user` is the claimed user, for the audit line."""
 
     def __init__(self, says: str | None, user: str = "", why: str = "") -> None:
         super().__init__(why or says or "invalid credentials")
@@ -22,13 +22,14 @@ class LoginRefused(Exception):
 
 
 class Challenge(NamedTuple):
-    """The server's next token; the client has to send another."""
+    """The server's next token. The client has to send another token."""
 
     token: bytes
 
 
 class Authenticated(NamedTuple):
-    """The client is `name`; `token` is the server's last token. `expires_ms`: expiry of the credential, wall clock."""
+    """The login succeeded as user `name`. `token`: the server's last token. `expires_ms`: expiry of the credential, by
+    the wall clock."""
 
     name: str
     token: bytes = b""
@@ -37,7 +38,7 @@ class Authenticated(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A token's user, by its signed claims."""
+    """A token is valid. The user is from its signed claims."""
 
     name: str
     expires_ms: int
@@ -45,7 +46,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class NotValid:
-    """A token is not valid; `why` is for the audit line, and never has the token."""
+    """A token is not valid. `why` is for the audit line, and never has the token in it."""
 
     why: str
 
@@ -55,7 +56,7 @@ TokenVerdict = Verified | NotValid
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A step that takes milliseconds and runs in a worker: the token to verify, and the continuation for the
+    """A verification that runs in a worker, because it may take milliseconds: the token, and the continuation for the
     verdict."""
 
     token: str

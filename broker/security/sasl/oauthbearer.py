@@ -1,7 +1,7 @@
 """OAUTHBEARER: a token of an identity provider in place of a password (RFC 7628, KIP-255, KIP-768).
 
-The mechanism parses the message; the verifier of the token is a parameter. A refused token is answered with the RFC's
-JSON, and the login fails at the client's next message, which has to be one byte 0x01.
+The mechanism parses the client's messages; its caller verifies the token. The answer to a refused token is the RFC's
+JSON. The login fails at the client's next message, which has to be one byte 0x01.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _read(message: bytes) -> tuple[str, str]:
         raise LoginRefused(None, why="a message of OAUTHBEARER that is not UTF-8") from None
     head, *pairs = text.split(_SEPARATOR)
     begins = _BEGINNING.fullmatch(head)
-    # After the beginning come KEY=VALUE pairs, each ended by a separator, and one more separator.
+    # Pairs KEY=VALUE follow, each with a separator at its end. One more separator ends the list.
     if begins is None or len(pairs) < 3 or pairs[-2:] != ["", ""]:
         raise LoginRefused(None, why="a message of OAUTHBEARER that cannot be read")
     values = [pair.partition("=")[2] for pair in pairs[:-2] if pair.partition("=")[0] == "auth"]

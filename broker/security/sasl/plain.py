@@ -1,6 +1,6 @@
-"""PLAIN: user and password in one token (RFC 4616). The client has them in the clear, so its listener should use TLS.
+"""PLAIN: user and password in one token (RFC 4616). The client sends both in the clear, so the listener should use TLS.
 
-An unknown user takes the same time and gets the same response as a wrong password.
+The login of an unknown user takes the same time and gets the same response as one with a wrong password.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WRONG: Final = "Authentication failed: Invalid username or password"
 
 
 class PlainServer:
-    """`users`: SHA-256 of passwords by user (`password_digests`)."""
+    """One login by PLAIN. `users`: SHA-256 of passwords by user (`password_digests`)."""
 
     def __init__(self, users: Mapping[str, bytes]) -> None:
         self._users = users
@@ -47,5 +47,6 @@ class PlainServer:
 
 
 def password_digests(passwords: Mapping[str, str]) -> dict[str, bytes]:
-    """Digests of equal length, so that a comparison's time does not depend on a password."""
+    """Digests of the passwords by user. They have equal length, so the time of a comparison does not depend on a
+    password."""
     return {user: sha256(password.encode()).digest() for user, password in passwords.items()}

@@ -1,6 +1,6 @@
-"""SCRAM: keys and messages of both sides (RFC 5802, RFC 7677), without a channel binding, as in Kafka.
+"""SCRAM: keys and messages of both sides (RFC 5802, RFC 7677).
 
-Passwords are used as the UTF-8 text they are, without SASLprep, as Kafka does.
+As in Kafka there is no channel binding, and a password is its UTF-8 text without SASLprep.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ ITERATIONS_MIN: Final = 4096
 """Iterations used by Kafka's tools and ours. Unknown users appear to have them, too; another number would reveal that a
 user exists."""
 ITERATIONS_MAX: Final = 16_384
-_CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server that our client logs in to
+_CLIENT_ITERATIONS_MAX: Final = 1_000_000  # limit on a server that this broker logs in to
 SALT_BYTES: Final = 20
-SECRET_BYTES: Final = 32  # of a cluster, for the salts of unknown users
+SECRET_BYTES: Final = 32  # size of a cluster's secret for the salts of unknown users
 """Length of salts, as Kafka's tools make them. Salts of unknown users have it too."""
 MESSAGE_BYTES_MAX: Final = 8 << 10
 _GS2: Final = "n,,"
-_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # no comma, which separates attributes
+_PRINTABLE: Final = re.compile(r"[!-+\--~]+", re.ASCII)  # the comma separates attributes
 
 
 class ScramSyntax(Exception):
-    """A message that cannot be read; the text does not repeat it."""
+    """A message that cannot be parsed. The error's text does not repeat the message."""
 
 
 class Keys(NamedTuple):
@@ -43,7 +43,7 @@ class Keys(NamedTuple):
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Hi() of the RFC: milliseconds for thousands of iterations, so never on a broker's loop."""
+    """Hi() of the RFC. Thousands of iterations take milliseconds, so this never runs on a broker's loop."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
@@ -59,7 +59,7 @@ def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
 
 
 def is_proof(mechanism: str, stored_key: bytes, auth_message: bytes, proof: bytes) -> bool:
-    """Whether `proof` was made with the password of `stored_key`, in constant time."""
+    """Whether `proof` was made with the password of `stored_key`. The comparison takes constant time."""
     signature = _hmac(mechanism, stored_key, auth_message)
     if len(proof) != len(signature):
         proof = bytes(len(signature))
@@ -87,8 +87,8 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 class ClientFirst(NamedTuple):
-    """`n,[a=authorization id],n=user,r=nonce[,extensions]`; `bare` is the part covered by the signature, `gs2` the
-    rest."""
+    """`n,[a=authorization id],n=user,r=nonce[,extensions]`. `bare` is the part that the signature covers, `gs2` the
+    part before it."""
 
     gs2: str
     acts_as: str
@@ -98,7 +98,7 @@ class ClientFirst(NamedTuple):
 
 
 class ClientFinal(NamedTuple):
-    """`c=channel binding,r=nonce[,extensions],p=proof`; `without_proof` is the part covered by the signature."""
+    """`c=channel binding,r=nonce[,extensions],p=proof`. `without_proof` is the part that the signature covers."""
 
     binding: bytes
     nonce: str
@@ -113,7 +113,8 @@ class ServerFirst(NamedTuple):
 
 
 def read_client_first(message: bytes) -> ClientFirst:
-    """Raises ScramSyntax, also for a channel binding (`p=`, `y`), which Kafka refuses."""
+    """Parse a client's first message. Raises ScramSyntax, also for a channel binding (`p=`, `y`), which Kafka
+    refuses."""
     text = _text(message)
     flag, comma, rest = text.partition(",")
     acts_as, second, bare = rest.partition(",")
@@ -135,7 +136,7 @@ def client_first(user: str, nonce: str) -> bytes:
 
 
 def read_client_final(message: bytes) -> ClientFinal:
-    """Raises ScramSyntax."""
+    """Parse a client's final message. Raises ScramSyntax."""
     text = _text(message)
     without_proof, comma, proof = text.rpartition(",p=")
     attributes = without_proof.split(",")
@@ -149,7 +150,8 @@ def server_first(nonce: str, salt: bytes, iterations: int) -> str:
 
 
 def read_server_first(message: bytes) -> ServerFirst:
-    """Raises ScramSyntax, also for so many iterations that a server could hold its client for minutes."""
+    """Parse a server's first message. Raises ScramSyntax, also if there are so many iterations that the hashes would
+    take minutes."""
     attributes = _text(message).split(",")
     if len(attributes) < 3 or [one[:2] for one in attributes[:3]] != ["r=", "s=", "i="]:
         raise ScramSyntax("it is no server-first message")
@@ -169,7 +171,7 @@ def read_server_final(message: bytes) -> bytes:
 
 
 def escaped(name: str) -> str:
-    """A saslname."""
+    """The name in the form of the RFC's saslname."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 

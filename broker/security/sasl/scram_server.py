@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512, the server's side (RFC 5802, KIP-84).
 
-A user without a credential gets a salt derived from the name and a secret, the same each time, and fails at the end
-like a user with a wrong password. The messages thus do not reveal whether a user exists (S4).
+The salt of a user without a credential is derived from the name and a secret, so it is the same each time. The login
+then fails at the end, like one with a wrong password. The messages thus do not reveal whether a user exists (S4).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ FindCredential = Callable[[str, str], ScramCredential | None]
 
 
 class ScramServer:
-    """One login. `nonce`: the server's nonce, never used before. `secret`: derives the salts of unknown users."""
+    """One login. `nonce`: a server nonce that was never used before. `secret`: the salts of unknown users are derived
+    from it."""
 
     def __init__(self, mechanism: str, find: FindCredential, nonce: str, secret: bytes) -> None:
         self._mechanism = mechanism
@@ -32,7 +33,7 @@ class ScramServer:
         self._is_known = False
 
     def evaluate(self, token: bytes) -> Challenge | Authenticated:
-        """Judge the client's first message, then its final one."""
+        """Judge the client's first message, and at the second call its final message."""
         user = self._first.user if self._first is not None else ""
         try:
             return self._begin(token) if self._first is None else self._end(self._first, token)
@@ -57,7 +58,7 @@ class ScramServer:
 
     def _end(self, first: scram.ClientFirst, token: bytes) -> Authenticated:
         final = scram.read_client_final(token)
-        # Kafka's client sends the binding of `n,,` also where it names an authorization id.
+        # Kafka's client sends the binding of `n,,` even if it names an authorization id.
         if final.binding not in (first.gs2.encode(), b"n,,"):
             raise LoginRefused(None, first.user, why="another channel binding than it began with")
         if not hmac.compare_digest(final.nonce, first.nonce + self._nonce):

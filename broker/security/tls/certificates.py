@@ -1,7 +1,8 @@
-"""Certificates of one broker's listeners, and the secrets of its HTTP port: read at the start, reloaded when they
-change.
+"""Certificates of one broker's listeners, and the secrets of its HTTP port. They are read at the start and reloaded
+when they change.
 
-Files are read again every ten seconds, and at once by a reload or a changed config. They are compared by content.
+Files are read again every ten seconds, and at once after a reload request or a changed config. Contents are compared,
+not times.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from seams.files.disk import Disk, read_file
 from seams.loop.workers import Workers
 
 if TYPE_CHECKING:
-    from broker.security.tls.listener_tls import ListenerTls  # imported where TLS is spoken: 40 ms and 10 MB
+    from broker.security.tls.listener_tls import ListenerTls  # imported only for TLS: costs 40 ms and 10 MB
 
 WATCH_S: Final = 10.0
 _HTTP: Final = "thermocline.http"
@@ -41,7 +42,8 @@ def listener_values(values: Explicit, listener: str, protocol: SecurityProtocol)
 
 
 class Certificates:
-    """Blocking; raises InvalidConfig when one cannot be used."""
+    """The certificates of one broker. The constructor blocks, and raises InvalidConfig if a certificate cannot be
+    used."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, reload: Reload | None = None) -> None:
         self._values = Explicit(config.configured)
@@ -77,14 +79,14 @@ class Certificates:
 
     @property
     def http(self) -> ListenerTls | None:
-        """None: the HTTP port does not speak TLS."""
+        """TLS of the HTTP port; None if the HTTP port does not speak TLS."""
         return self._found.get(_HTTP)
 
     def _of_listener(self, listener: ListenerConfig) -> Explicit:
         return listener_values(self._values, listener.name, listener.protocol)
 
     def of(self, listener: str) -> ListenerTls | None:
-        """None: the listener does not speak TLS."""
+        """TLS of a listener; None if the listener does not speak TLS."""
         return self._found.get(listener)
 
     def follow(self, live: LiveConfig) -> None:
@@ -107,7 +109,7 @@ class Certificates:
             await self._reload.run(workers, watched)
 
     def refused(self) -> tuple[str, ...]:
-        """New files that could not be used, each with the reason."""
+        """The files whose new content could not be used, each with the reason."""
         return self._reload.refused()
 
     def _watched(self) -> list[Watched]:
@@ -124,5 +126,5 @@ class Certificates:
         )
 
     def expire_s(self) -> Mapping[str, float]:
-        """Seconds since the epoch at which each expires, by listener."""
+        """Expiry of each listener's certificate, in seconds since the epoch."""
         return {name: tls.expires.timestamp() for name, tls in self._found.items()}

@@ -1,8 +1,8 @@
 """Cipher suites: IANA's names, which Kafka uses, and OpenSSL's names. Pure.
 
-Only suites with forward secrecy are served. Before Python 3.15 the suites of TLS 1.3 cannot be chosen one by one;
-OpenSSL prefers them in the order of `TLS_1_3`. A list must therefore have the first of them, the first two, or all
-three. A session that agreed on another suite is ended (`Suites.allows`).
+Only suites with forward secrecy are served. Before Python 3.15 the suites of TLS 1.3 cannot be chosen one by one, and
+OpenSSL prefers them in the order of `TLS_1_3`. Of these, a list must therefore have the first, the first two, or all
+three. A session that agreed on a suite outside the list is ended (`Suites.allows`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ DEFAULT_1_2: Final = tuple(name for name in _OPENSSL.values() if "GCM" in name o
 
 @dataclass(frozen=True, slots=True)
 class Suites:
-    """Suites that a listener allows. Both versions empty: `DEFAULT_1_2`, and all suites of TLS 1.3."""
+    """The suites that a listener allows. If both fields are empty, these are `DEFAULT_1_2` and all suites of TLS
+    1.3."""
 
     tls_1_2: tuple[str, ...]  # OpenSSL's names
     tls_1_3: tuple[str, ...]
@@ -51,7 +52,7 @@ class Suites:
         return not self.tls_1_2 and not self.tls_1_3
 
     def versions_of(self, versions: Sequence[str], where: str) -> tuple[str, ...]:
-        """The protocol versions that have an allowed suite, as in Java. Raises InvalidConfig when none has."""
+        """The protocol versions that have an allowed suite, as in Java. Raises InvalidConfig if no version has one."""
         if self.are_default:
             return tuple(versions)
         having = {"TLSv1.2": self.tls_1_2, "TLSv1.3": self.tls_1_3}
@@ -68,7 +69,7 @@ class Suites:
 
 
 def suites_of(names: Sequence[str], where: str) -> Suites:
-    """Raises InvalidConfig for one that is not served."""
+    """The suites of a configured list. Raises InvalidConfig for a suite that is not served."""
     old, new = [], []
     openssl = frozenset(_OPENSSL.values())
     for name in names:

@@ -1,7 +1,7 @@
 """OpenSSL's contexts from settings. Blocking: files are read.
 
-Always true: TLS 1.2 at least, no compression, no renegotiation, tickets on. A context is never changed after it was
-made; a reload makes a new one.
+All contexts have TLS 1.2 or newer, no compression, no renegotiation, and session tickets. A context is never changed
+after it was made; a reload makes a new one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERIFY = {
 @dataclass(frozen=True, slots=True)
 class Contexts:
     """TLS contexts of one listener: for accepted connections, and for this broker's connections to other brokers.
-    `expires`: the earliest expiry of its certificates."""
+    `expires`: the earliest expiry of the listener's certificates."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -39,7 +39,8 @@ class Contexts:
 
 
 def make_contexts(settings: TlsSettings, read: ReadFile, now_ms: int) -> Contexts:
-    """Raises InvalidConfig for missing configs, BadStore for files that cannot be used."""
+    """The contexts of one listener. Raises InvalidConfig for missing configs, BadStore for files that cannot be
+    used."""
     if settings.keys is None:
         raise InvalidConfig(
             f"{settings.where} speaks TLS and has no certificate: set ssl.keystore.location (one PEM file with private "
@@ -70,8 +71,8 @@ def _server(settings: TlsSettings, keys: KeyPair, trust: tuple[x509.Certificate,
 def client_context(
     settings: TlsSettings, keys: KeyPair | None, trust: tuple[x509.Certificate, ...] | None
 ) -> ssl.SSLContext:
-    """A client context. It always verifies the server's certificate, its name if `settings` require that; without a
-    trust store it uses the system's CAs."""
+    """A client context. It always verifies the server's certificate. It verifies the server's name if `settings`
+    require that. Without a trust store it uses the system's CAs."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _limit(made, settings)
     made.check_hostname = settings.checks_names
@@ -93,7 +94,8 @@ def _limit(made: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _load(made: ssl.SSLContext, keys: KeyPair, where: str) -> None:
-    """Python's ssl reads keys from files only. The file has no name and is closed at once."""
+    """Load the keys into a context. Python's ssl reads keys only from files, so they are written to an anonymous file,
+    which is closed at once."""
     with nameless_file(keys.key_pem + keys.chain_pem) as path:
         try:
             made.load_cert_chain(path)
@@ -102,8 +104,8 @@ def _load(made: ssl.SSLContext, keys: KeyPair, where: str) -> None:
 
 
 def _trust(made: ssl.SSLContext, certificates: tuple[x509.Certificate, ...]) -> None:
-    """Trust the certificates of the store. As in Java, a certificate in a trust store is trusted even if it is no root
-    (a partial chain).
+    """Trust the certificates of the store. As in Java, a certificate in a trust store is trusted even if it is not a
+    root (a partial chain).
     """
     made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     made.load_verify_locations(cadata="".join(one.public_bytes(Encoding.PEM).decode() for one in certificates))

@@ -1,7 +1,7 @@
 """Subject of a certificate as Java writes it (`X500Principal.getName()`, RFC 2253): the principal's name in Kafka.
 
-The last part of the name comes first (`CN=…`). Types with a keyword in RFC 2253 have it; others are numbers, with the
-value as `#` and the hexadecimal DER. Escapes are as in Java. Pure.
+The last part of the name comes first (`CN=…`). A type is its keyword in RFC 2253. A type without a keyword is its
+number, and its value is `#` and the DER in hexadecimal. Escapes are as in Java. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
 
 
 class MalformedName(ValueError):
-    """The bytes are no certificate, or its subject is no name."""
+    """The bytes are not a certificate, or its subject is not a name."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -49,7 +49,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def name_text(name: bytes) -> str:
-    """The text of the content of a Name."""
+    """The text of a Name, from its DER content."""
     return ",".join(_part_text(part) for tag, part in reversed(list(_values(name))) if tag == _SET)
 
 
@@ -90,7 +90,7 @@ def _oid_text(data: bytes) -> str:
 
 
 def _only(data: bytes, tag: int, *, more: bool = False) -> bytes:
-    """The content of the first value; unless `more`, the only one."""
+    """The content of the first value. Unless `more`, it has to be the only value."""
     found = list(_values(data)) if not more else [next(_values(data), (0, b""))]
     if len(found) != 1 or found[0][0] != tag:
         raise MalformedName(f"a value with tag {tag:#x} was expected")
@@ -102,7 +102,7 @@ def _header_size(length: int) -> int:
 
 
 def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each DER value."""
+    """Tag and content of each DER value in the bytes."""
     at = 0
     while at < len(data):
         if at + 2 > len(data):

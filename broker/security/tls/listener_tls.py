@@ -1,7 +1,7 @@
 """The current TLS contexts of one listener: created at the start and again when files or configs change.
 
-New sessions use the newest contexts; open sessions keep theirs. Tickets of older contexts are refused. When new files
-cannot be used, the old contexts stay.
+New sessions use the newest contexts, and open sessions keep their own. Tickets of older contexts are refused. If new
+files cannot be used, the old contexts stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Contexts from one reading of configs and files; `digests`: digests of the files, by path."""
+    """Contexts from one reading of configs and files. `digests`: digests of the files, by path."""
 
     settings: TlsSettings
     mapping: PrincipalMapping
@@ -39,8 +39,8 @@ class _Made:
 
 
 class ListenerTls:
-    """`values` gives the listener's configs as they are now; `where` names it. Blocking; raises InvalidConfig when
-    its certificates cannot be used."""
+    """The TLS contexts of the listener `where`. `values` returns the listener's current configs. The constructor
+    blocks, and raises InvalidConfig if the certificates cannot be used."""
 
     def __init__(self, where: str, values: Callable[[], Explicit], read: ReadFile, now_ms: Callable[[], int]) -> None:
         self.where = where
@@ -78,8 +78,8 @@ class ListenerTls:
             raise PeerRefused(str(refused)) from refused
 
     def reload(self) -> bool:
-        """Create new contexts if configs or files changed. Returns whether they did. Blocking. Raises InvalidConfig;
-        then the old contexts stay."""
+        """Create new contexts if configs or files changed. Returns whether they changed. Blocking. If this raises
+        InvalidConfig, the old contexts stay."""
         old, made = self._made, self._make()
         if (made.settings, made.rules, made.digests) == (old.settings, old.rules, old.digests):
             return False
@@ -103,7 +103,7 @@ class ListenerTls:
 
 
 def _check_same_name(values: Explicit, old: KeyPair, new: KeyPair, where: str) -> None:
-    """Refuse a certificate for another name, which is probably a mistake, as in Kafka (KIP-978). Raises BadStore."""
+    """Raise BadStore if the new certificate is for another name. That is probably a mistake, as in Kafka (KIP-978)."""
     before, after = old.chain[0], new.chain[0]
     if before.subject != after.subject and not values.flag("ssl.allow.dn.changes"):
         raise BadStore(

@@ -1,9 +1,8 @@
 """`ssl.principal.mapping.rules`: maps a certificate's subject to a principal's name, like Kafka's `SslPrincipalMapper`.
 
-Rules are tried in order, and the first one that matches the complete name applies. `DEFAULT` leaves the name as it is;
-`RULE:pattern/replacement/[LU]` replaces it and changes its case. A subject that no rule matches has no name, and its
-connection is closed. Patterns have Java's syntax; syntax that Python's `re` reads differently is translated or refused.
-Pure.
+The first rule that matches the complete name applies. `DEFAULT` leaves the name as it is;
+`RULE:pattern/replacement/[LU]` replaces it and changes its case. If no rule matches the subject, the connection is
+closed. Patterns have Java's syntax. Syntax that has another meaning in Python's `re` is translated or refused. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 from broker.config.values import InvalidConfig
 
-_RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"  # Kafka's own
+_RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"  # Kafka's limit
 _SPLIT: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)", re.ASCII)
 _PARSE: Final = re.compile(_RULE, re.ASCII)
 _REFERENCE: Final = re.compile(r"\$(\d+)", re.ASCII)
@@ -44,14 +43,14 @@ class _Rule:
 
 
 class PrincipalMapping:
-    """Raises InvalidConfig for rules that cannot be read."""
+    """The rules of one listener. The constructor raises InvalidConfig for rules that cannot be parsed."""
 
     def __init__(self, rules: str) -> None:
         self._text = rules
         self._rules = [rule for text in _split(rules) if (rule := _parsed(text)) is not None]
 
     def name_of(self, subject: str) -> str:
-        """Raises NoRuleMatches."""
+        """The principal's name for a subject. Raises NoRuleMatches."""
         for rule in self._rules:
             name = rule.apply(subject)
             if name is not None:
@@ -64,9 +63,9 @@ def _split(rules: str) -> list[str]:
 
 
 def _parsed(text: str) -> _Rule | None:
-    """The rule of `text`; None for an empty one."""
+    """The rule of `text`; None if the text is empty."""
     match = _PARSE.match(text)
-    assert match is not None  # an empty text also matches
+    assert match is not None  # the pattern also matches an empty text
     if match.end() != len(text):
         raise InvalidConfig(f"{_CONFIG}: Invalid rule: `{text}`, unmatched substring: `{text[match.end() :]}`")
     if match[1] is not None:
@@ -89,8 +88,8 @@ def _python_pattern(java: str) -> str:
 
 
 def _literal_references(replacement: str, groups: int) -> str:
-    """Kafka's `escapeLiteralBackReferences`: `$7` of a pattern with fewer groups is text. As in Kafka, earlier
-    insertions do not shift the positions of later ones.
+    """Kafka's `escapeLiteralBackReferences`: `$7` is text if the pattern has fewer groups. As in Kafka, an insertion
+    does not shift the positions of the following ones.
     """
     if groups == 0:
         return replacement
@@ -135,7 +134,7 @@ def _expanded(replacement: str, match: re.Match[str]) -> str:
 
 
 def _reference(replacement: str, at: int, groups: int) -> tuple[int, int]:
-    """End and number of the group reference at `at`: as many digits as still name a group."""
+    """End and number of the group reference at `at`. The number takes digits as long as it names a group."""
     if not "0" <= replacement[at] <= "9" or (index := int(replacement[at])) > groups:
         raise NoRuleMatches(f"{_CONFIG}: the replacement {replacement} names no group of its pattern")
     at += 1

@@ -21,20 +21,20 @@ class ClientAuth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A key store or trust store: a file of `kind`, or `inline` PEM. `of`: the prefix of its configs."""
+    """A key store or trust store: a file of type `kind`, or `inline` PEM. `of`: the prefix of the store's configs."""
 
     of: str  # ssl.keystore or ssl.truststore
-    kind: str  # PEM, PKCS12, JKS as written; empty: the file's content says
+    kind: str  # PEM, PKCS12 or JKS, as configured; if empty, the content decides
     location: str
     password: str
-    inline: str  # PEM text; of a key store the chain
+    inline: str  # PEM text; for a key store the certificate chain
     inline_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """`where`: the listener's name, for messages. `keys` None: there is no own certificate; only a client may do
-    without one."""
+    """The settings of one listener. `where`: the listener's name, for messages. `keys` is None if there is no own
+    certificate; only a client may have none."""
 
     where: str
     keys: Store | None
@@ -43,11 +43,11 @@ class TlsSettings:
     client_auth: ClientAuth
     versions: tuple[str, ...]
     suites: Suites
-    checks_names: bool  # ssl.endpoint.identification.algorithm, of connections to other brokers
+    checks_names: bool  # ssl.endpoint.identification.algorithm, for connections to other brokers
 
 
 def read_settings(values: Explicit, where: str) -> TlsSettings:
-    """`values`: as the listener has them (`Explicit.of_listener`). Raises InvalidConfig."""
+    """The settings from a listener's configs `values` (`Explicit.of_listener`). Raises InvalidConfig."""
     _refuse_engines(values)
     versions = tuple(dict.fromkeys(values.texts("ssl.enabled.protocols"))) or _VERSIONS
     for version in versions:

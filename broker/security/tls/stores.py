@@ -1,6 +1,6 @@
 """Reads key stores and trust stores: PEM and PKCS12, from files or inline. Blocking.
 
-`BadStore` names the file, the fault and the remedy; it never contains passwords or keys.
+`BadStore` names the file, the fault and the remedy. Its text never has a password or key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BadStore(InvalidConfig):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A private key in unencrypted PEM, and the chain of its certificate, beginning with that certificate."""
+    """A private key in unencrypted PEM, and its certificate chain, which begins with the key's own certificate."""
 
     key_pem: bytes
     chain: tuple[x509.Certificate, ...]
@@ -51,7 +51,7 @@ class KeyPair:
 
 
 def read_keys(store: Store, key_password: str, where: str, read: ReadFile) -> KeyPair:
-    """Raises BadStore."""
+    """The key pair of a key store. Raises BadStore."""
     if store.location:
         data = _file(store, where, read)
         name = store.location
@@ -89,7 +89,7 @@ def read_trust(store: Store, where: str, read: ReadFile) -> tuple[x509.Certifica
 
 
 def check_valid(keys: KeyPair, where: str, now_ms: int) -> None:
-    """Raises BadStore when the certificate is not valid now."""
+    """Raise BadStore if the certificate is not valid now."""
     own = keys.chain[0]
     if own.not_valid_after_utc.timestamp() * 1000 <= now_ms:
         raise BadStore(f"{where}: its certificate {_subject(own)} expired on {own.not_valid_after_utc} UTC: renew it")
@@ -176,7 +176,7 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _in_order(own: x509.Certificate, others: list[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-    """The chain from `own` upwards, with the certificates in `others`."""
+    """The certificate chain that begins with `own`. Its other certificates are taken from `others`."""
     chain, left = [own], list(others)
     while left and chain[-1].issuer != chain[-1].subject:
         above = next((one for one in left if one.subject == chain[-1].issuer), None)

@@ -1,4 +1,4 @@
-"""Message table by API family: fields, types and versions of every message, and its parsed form."""
+"""Message table by API family: fields, types and versions of every message. It is parsed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of administrators: partitions and their producers, elections and reassignments, ACLs.
+"""Messages of administrators: partitions and their producers, elections, reassignments, ACLs.
 
 Fields from tag 10000 on are Thermocline's (docs/formats/broker-requests.md).
 """
