@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
@@ -33,8 +34,7 @@ from seams.loop.tasks import Tasks
 from seams.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """The parts of one broker. `live_configs`: broker configs that only the running process knows, such as bound ports.
     `brokers`: handles requests of other brokers to the controller; None on a read-only broker. `clients`: permissions
     of each client."""
@@ -58,7 +58,7 @@ class Context:
     forward: Forward
     quotas: QuotaManagers
     clients: ClientAccess
-    quiet: ProduceIdle = field(default_factory=ProduceIdle)
+    quiet: ProduceIdle = msgspec.field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None
     """None on a read-only broker, which coordinates nothing; also the next two fields."""
@@ -71,8 +71,7 @@ class Context:
         return self.live.now
 
 
-@dataclass(slots=True)  # `frozen=True` would cost 0.3 µs a request
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The peer, API version and client id of one request. A `Call` is never changed. `access`: permissions of the peer.
     `refused`: rows of a produce response for refused topics. `time`: measured time of the request, while a quota is
     set."""

@@ -10,9 +10,10 @@ time a connection, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
+
+from msgspec.structs import replace
 
 from broker.context import Call, Context
 from broker.controller.controller_requests import ControllerRequests

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
@@ -77,8 +78,7 @@ EngineMaker = Callable[[], CleanerEngine]
 StoreOpener = Callable[[BrokerConfig, World], ObjectStore]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStart:
+class BrokerStart(msgspec.Struct, frozen=True):
     """One start. `config` is the initial configuration, `live` the current one. `components` collects the created
     objects, for the stop. `keep_session` runs as a service after the session is committed."""
 

@@ -8,10 +8,11 @@ raises.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from logformat.record_batch import INT32_MAX, INT64_MAX
 
@@ -31,8 +32,7 @@ class RootKind(Enum):
     MANIFEST = "manifest"
 
 
-@dataclass(frozen=True, slots=True)
-class RootKey:
+class RootKey(msgspec.Struct, frozen=True):
     """A root. `topic_id` and `partition` are set only for manifests."""
 
     kind: RootKind
@@ -48,8 +48,7 @@ class RootKey:
         return f"{partition_prefix(self.topic_id, self.partition)}manifest.json"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentKey:
+class SegmentKey(msgspec.Struct, frozen=True):
     """A segment object: log bytes from `base_offset` on, written by the leader of `epoch`."""
 
     topic_id: UUID
@@ -63,8 +62,7 @@ class SegmentKey:
         return f"{folder}{self.base_offset:020d}-{self.epoch}-{self.uuid}.log"
 
 
-@dataclass(frozen=True, slots=True)
-class PageKey:
+class PageKey(msgspec.Struct, frozen=True):
     """A manifest page: entries, or pointers to pages, for offsets `[first_offset, end_offset)`."""
 
     topic_id: UUID
@@ -81,8 +79,7 @@ class PageKey:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotKey:
+class SnapshotKey(msgspec.Struct, frozen=True):
     """The live state of an internal topic's partition after all offsets below `end_offset`."""
 
     topic_id: UUID
@@ -96,8 +93,7 @@ class SnapshotKey:
         return f"{folder}{self.end_offset:020d}-{self.epoch}-{self.uuid}.log"
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataKey:
+class MetadataKey(msgspec.Struct, frozen=True):
     """A snapshot or delta page of the cluster's metadata, named by `cluster.json`."""
 
     sequence: int

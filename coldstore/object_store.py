@@ -8,8 +8,9 @@ reads the root back.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from logformat.errors import Retryable, ThermoclineError
 from seams.files.disk import Buffer, File
@@ -53,8 +54,7 @@ class ChecksumRefused(StoreError):
     """The bytes that the store received do not match the checksum sent with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(msgspec.Struct, frozen=True):
     """Result of a HEAD or a listing. `crc32c`: checksum of the complete object, if the store has one."""
 
     key: str
@@ -63,8 +63,7 @@ class ObjectInfo:
     crc32c: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(msgspec.Struct, frozen=True):
     """Result of a GET: the requested bytes, the ETag, and the size of the complete object."""
 
     data: bytes
@@ -72,8 +71,7 @@ class Got:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True):
     """A body to store: size, CRC32C, and a function that opens it. Every attempt opens and reads it in order and in
     bounded pieces.
 

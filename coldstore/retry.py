@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from logformat.errors import Retryable
 from seams.clock import Clock
@@ -19,8 +20,7 @@ from seams.rng import Rng
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(msgspec.Struct, frozen=True):
     """Seconds between attempts: `first_s`, doubled up to `longest_s`, times 1 ± `jitter`."""
 
     first_s: float = 0.5

@@ -10,8 +10,10 @@ import difflib
 import posixpath
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from coldstore.stores.limits import check_key
 from logformat.errors import InvalidRequest
@@ -28,8 +30,7 @@ _SECRETS = re.compile(r"key_?id|access|secret|token|password|credential|user", r
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryUrl:
+class DirectoryUrl(msgspec.Struct, frozen=True):
     """A directory as the bucket. `path` is absolute and normalised. If `key_file` is set, the objects are encrypted."""
 
     path: str
@@ -40,8 +41,7 @@ class DirectoryUrl:
         return "file://" + quote(self.path) + query
 
 
-@dataclass(frozen=True, slots=True)
-class S3Url:
+class S3Url(msgspec.Struct, frozen=True):
     """A bucket of an S3-compatible store, or its part below `prefix` (without slashes at the beginning and end)."""
 
     bucket: str

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from logformat.checkpoint_text import format_checkpoint, parse_checkpoint, parse_integer
@@ -96,8 +96,7 @@ def decode_partition_metadata(data: Buffer) -> bytes:
     return topic_id
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(msgspec.Struct, frozen=True):
     """The owner of a data directory. UUIDs are in Kafka's text form; `node_id` ≥ 0."""
 
     cluster_id: str

@@ -8,8 +8,9 @@ format of `leader-epoch-checkpoint`: `0`, the count, then lines `<epoch> <start 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from logformat.checkpoint_text import format_checkpoint, parse_checkpoint
 from logformat.errors import Corrupt
@@ -45,8 +46,7 @@ def kept_end(seen_epoch: int, high_watermark: int, end: int, served_epoch: int) 
     return end if seen_epoch >= served_epoch else min(end, high_watermark)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderEpochs:
+class LeaderEpochs(msgspec.Struct, frozen=True):
     entries: tuple[EpochStart, ...] = ()
 
     def assign(self, epoch: int, start_offset: int) -> LeaderEpochs:

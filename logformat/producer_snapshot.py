@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from logformat.errors import Corrupt
 from logformat.record_batch import INT32_MAX, NO_SEQUENCE, Buffer
@@ -45,8 +46,7 @@ class BatchRecord(NamedTuple):
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerEntry:
+class ProducerEntry(msgspec.Struct, frozen=True):
     """One producer id's state. `batches`: oldest first, at most five, all of `epoch`. −1: none."""
 
     producer_id: int
@@ -60,8 +60,7 @@ class ProducerEntry:
         assert len(self.batches) <= BATCHES_MAX, f"{len(self.batches)} batches of producer {self.producer_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(msgspec.Struct, frozen=True):
     """Every producer of a log, as of `end_offset` (exclusive), sorted by producer id."""
 
     end_offset: int

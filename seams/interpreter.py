@@ -8,12 +8,12 @@ from __future__ import annotations
 import platform
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Build:
+
+class Build(msgspec.Struct, frozen=True):
     """`optimised` (PGO) and `linked` (LTO) are None if unknown."""
 
     version: str

@@ -10,8 +10,9 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from seams.files.disk import File
 
@@ -91,8 +92,7 @@ class Net(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _TcpListener:
+class _TcpListener(msgspec.Struct, frozen=True, eq=False):
     server: asyncio.Server
     address: tuple[str, int]
 

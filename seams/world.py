@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from seams.clock import Clock
 from seams.files.disk import Disk
@@ -26,8 +27,7 @@ def _is_refused(why: str) -> None:
     log.error("a defect, please report it: %s", why)
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """Everything outside the process, as parameters."""
 
     disk: Disk
@@ -39,9 +39,9 @@ class World:
     keep_objects: Callable[[], None] = _as_it_is
     """Objects made so far are long-lived: the collector need not scan them again (`gc.freeze`; O(1)). For a process
     that is one broker; where brokers come and go, their cycles would never be freed."""
-    afterwards: Afterwards = field(default_factory=Afterwards)
+    afterwards: Afterwards = msgspec.field(default_factory=Afterwards)
     """Defers the actions after a round of syncs."""
-    beats: Beats = field(default_factory=Beats)
+    beats: Beats = msgspec.field(default_factory=Beats)
     """Times of periodic checks."""
     late_effect: Callable[[str], None] = _is_refused
     """Called for a refused change of a log after its role ended, which is a defect. Tests raise."""

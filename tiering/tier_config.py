@@ -6,17 +6,17 @@ Immutable, with units in the names; −1 means "no limit" as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from tiering.cleaning.cold_plan import ColdForecast
 
 NO_SESSION: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class TierConfig:
+class TierConfig(msgspec.Struct, frozen=True):
     """A topic's tiering configs. `local_*` are resolved: never −2. `topic` and `configs` go into the root."""
 
     enabled: bool
@@ -36,8 +36,7 @@ class TierConfig:
         return self.enabled and not self.internal and not self.copy_disable
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(msgspec.Struct, frozen=True):
     """This broker leads a partition in `leader_epoch`.
 
     - `new`: the partition was just created, so no broker holds data.
@@ -63,8 +62,7 @@ class Lead:
     on_behind: Callable[[str], None] = lambda _: None
 
 
-@dataclass(frozen=True, slots=True)
-class TierLimits:
+class TierLimits(msgspec.Struct, frozen=True):
     """A broker's limits. `verify_by_head`: in the probe the store refused a wrong checksum (C12); `one_pass`: the store
     also refused a wrong trailing checksum, so a segment may be checked while it is sent.
     """
@@ -93,8 +91,7 @@ class TierLimits:
     one_pass: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TierStatus:
+class TierStatus(msgspec.Struct, frozen=True):
     """Status of one partition, for operators. `copy_lag_*`: data that is sealed and not in the manifest; `seal_age_ms`:
     age of the oldest unsealed record. `gaps`: declared gaps, [first, end). `blocked_by`: the reason why copies make no
     progress, None if they do; `blocked_why`: its last error. `compaction`: the next pass in the bucket;
@@ -116,6 +113,6 @@ class TierStatus:
     remote_end_offset: int
     log_end_offset: int
     reserved_end_offset: int
-    compaction: ColdForecast = field(default_factory=ColdForecast)
+    compaction: ColdForecast = msgspec.field(default_factory=ColdForecast)
     replaced_bytes: int = 0
     uncompacted_why: str = ""

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from logformat.errors import Retryable
 from seams.loop.tasks import Tasks
 from seams.rng import Rng
@@ -27,8 +29,7 @@ BACKOFF_DOUBLINGS_MAX = 16
 AWAY_AFTER = 5  # consecutive refusals, over all jobs
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Seconds to wait after consecutive failures: `first_s`, doubled up to `longest_s`, times 1 ± `jitter`."""
 
     first_s: float

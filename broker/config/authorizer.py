@@ -6,8 +6,9 @@ authorizer, and the other two configs have no effect. Source: Kafka 4.3.1's Stan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.config.values import InvalidConfig
 
@@ -17,8 +18,7 @@ SUPER_USERS: Final = "super.users"
 ALLOWS_WITHOUT_ACLS: Final = "allow.everyone.if.no.acl.found"
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorizerConfig:
+class AuthorizerConfig(msgspec.Struct, frozen=True):
     """The authorizer's configuration. `super_users`: principals that may do everything. `allows_without_acls`:
     resources without an ACL are open to everybody."""
 

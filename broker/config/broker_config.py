@@ -4,9 +4,10 @@ definition."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, get_origin, get_type_hints
+
+import msgspec
 
 from broker.config.authorizer import AuthorizerConfig
 from broker.config.connections import ConnectionBounds
@@ -18,8 +19,7 @@ from broker.config.transactions import TransactionConfig
 from hotstore.cleaning.cleaner_config import CleanerConfig
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(msgspec.Struct, frozen=True):
     """The configuration of a broker. Times in ms, sizes in bytes. A field that is annotated with a config has that
     config's value."""
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, SUPER_USERS
 from broker.config.kafka import kafka_names
@@ -40,8 +42,7 @@ _AUTHORIZER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(msgspec.Struct, frozen=True):
     """A broker config that is a topic config's default: topic value = broker value × `scale`."""
 
     name: str

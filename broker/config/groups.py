@@ -5,8 +5,9 @@ Every structure that a client can grow has its limit here. Source: Kafka 4.3's `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
+
+import msgspec
 
 NAME_BYTES_MAX: Final = 2_048
 """Longest group id, instance id, protocol name and type. `__consumer_offsets` could hold 32 767 bytes; the longest
@@ -20,8 +21,7 @@ CLIENT_ID_CHARS_MAX: Final = 255
 """A client id is part of the member ids that the broker assigns; a longer id is truncated, not refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(msgspec.Struct, frozen=True):
     """Configs of consumer groups. Times in ms, sizes in bytes."""
 
     session_timeout_min_ms: Annotated[int, "group.min.session.timeout.ms"] = 6_000

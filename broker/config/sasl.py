@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from broker.config.listeners import ListenerConfig
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
@@ -39,8 +41,7 @@ _REAUTH: Final = "connections.max.reauth.ms"
 _JWKS: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRules:
+class TokenRules(msgspec.Struct, frozen=True):
     """Validity rules of OAUTHBEARER tokens. `jwks_url` None: unsecured tokens (`alg` none), for tests only."""
 
     jwks_url: str | None
@@ -75,8 +76,7 @@ class PasswordLogin:
     password: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogin:
+class TokenLogin(msgspec.Struct, frozen=True):
     """Credentials of this program as an OAUTHBEARER client: the file with the token. It is read at each login."""
 
     token_file: str

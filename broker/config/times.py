@@ -6,8 +6,9 @@ silence. If the broker's port then refuses connections, the session ends at once
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.config.sources import ConfigError
 
@@ -19,8 +20,7 @@ _CLOSED_S: Final = 2.0
 _PARKED_MS_MIN: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterTimes:
+class ClusterTimes(msgspec.Struct, frozen=True):
     """Timeouts between brokers, in seconds.
 
     * `session_s`: time of silence after which a broker loses its session (`broker.session.timeout.ms`).

@@ -6,12 +6,12 @@ Every structure that a client can grow has its limit here. Source: Kafka 4.3's `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class TransactionConfig:
+
+class TransactionConfig(msgspec.Struct, frozen=True):
     """Configs of transactions. Times in ms, sizes in bytes."""
 
     timeout_max_ms: Annotated[int, "transaction.max.timeout.ms"] = 900_000

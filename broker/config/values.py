@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import IntEnum
+
+import msgspec
 
 from broker.config.units import parse_duration_ms, parse_size
 from logformat.errors import InvalidRequest
@@ -50,8 +51,7 @@ def double_text(number: float) -> str:
     return f"{whole}.{fraction.rstrip('0') or '0'}E{int(exponent)}"
 
 
-@dataclass(frozen=True, slots=True)
-class ValidValues:
+class ValidValues(msgspec.Struct, frozen=True):
     """The valid values of a config. `also` is one number allowed beside the range (-1 for gzip's own default level)."""
 
     low: float | None = None
@@ -95,8 +95,7 @@ class ValidValues:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """One config: its type, default (as text, None = null), limits and doc.
 
     `honoured` False: a config of Kafka that is accepted without effect. `reason`: why the default differs from Kafka's.
@@ -106,7 +105,7 @@ class Definition:
     name: str
     type: ConfigType
     default: str | None
-    valid: ValidValues = field(default_factory=ValidValues)
+    valid: ValidValues = msgspec.field(default_factory=ValidValues)
     doc: str = ""
     honoured: bool = False
     internal: bool = False

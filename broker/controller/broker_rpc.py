@@ -6,8 +6,9 @@ when its own image shows the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from broker.controller.decisions.fitness import FIT, Fitness
 from broker.error_codes import ErrorCode
@@ -18,8 +19,7 @@ NO_LEASE: Final = -1
 NOT_READ: Final = -2
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
+class SessionRequest(msgspec.Struct, frozen=True):
     """BrokerRegistration (62, KIP-631): a process asks for a session.
 
     - `incarnation` (32 hex digits): the process. `directory_id` (Kafka's base64 text): its data. `boot_id`: this boot
@@ -61,8 +61,7 @@ class AnsweredAt(NamedTuple):
 NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHeartbeat:
+class SessionHeartbeat(msgspec.Struct, frozen=True):
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and has applied the image of `position`
     records. `fitness`: the node's current health. `wants_shutdown`: the broker asks for the end of its session.
     `no_claim_s`: seconds for which the node will not claim the lease. `since`: the last response that the node had read
@@ -78,8 +77,7 @@ class SessionHeartbeat:
     since: AnsweredAt = NEVER_ANSWERED
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHeartbeatResponse:
+class SessionHeartbeatResponse(msgspec.Struct, frozen=True):
     """The response to a heartbeat. `root`: the committed bytes of `cluster.json`, if newer than the heartbeat's
     position. `store_away`: the controller cannot bump its lease, so the response does not prove that `root` is the
     newest. `lease_counter`: the last counter that the controller wrote (R28). `may_stop`: the session ended as
@@ -95,8 +93,7 @@ class SessionHeartbeatResponse:
     boottime_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalsRequest:
+class ProposalsRequest(msgspec.Struct, frozen=True):
     """AlterPartition (56): proposals of the leader `node_id` in its session `broker_epoch`."""
 
     node_id: int

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+import msgspec
+
 from broker.config.times import ClusterTimes
 from broker.controller.decisions.registrations import SessionId
 from broker.metadata.image import ClusterImage
@@ -38,8 +40,7 @@ class _Session:
     is_ending: bool = False  # the end of the session is decided, or another process replaces it
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredSessions:
+class ExpiredSessions(msgspec.Struct, frozen=True):
     """The sessions that are due. `ended`: sessions to end. `steps_back`: release the lease instead. `knocks`: sessions
     whose port to probe once."""
 

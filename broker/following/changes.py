@@ -7,24 +7,23 @@ last image. A topic created and deleted within one step is never led.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from broker.metadata.data_configs import min_in_sync_set
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """Some partitions of `topic`, as in the newer image."""
 
     topic: Topic
     indexes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """The changes, in the order in which they are performed.
 
     - `resign`: partitions of topics that stay, whose role in an epoch (leader or follower) ended.

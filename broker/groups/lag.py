@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from broker.groups.machine.events import GroupState
 from broker.groups.shard import GroupShard
@@ -34,8 +35,7 @@ class Lag(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(msgspec.Struct, frozen=True):
     """The lags of a coordinator's positions. `shown`: the largest lags first. `positions`: the number of all positions,
     including those not shown."""
 

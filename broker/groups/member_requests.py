@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from broker.config.groups import CLIENT_ID_CHARS_MAX, GroupConfig
 from broker.error_codes import ErrorCode

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode

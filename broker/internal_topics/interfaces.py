@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from broker.internal_topics.batches import KeyValue
 from logformat.transaction_marker import TransactionMarker
@@ -33,8 +34,7 @@ class InternalTopic(Protocol):
         opened. Later calls are cheap. Raises Retryable (try again later), Fenced, InvalidRequest."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogLimits:
+class LogLimits(msgspec.Struct, frozen=True):
     """Limits of one partition. Sizes in bytes, times in ms."""
 
     append_batch_bytes_max: int  # bytes of one batch: many writes share one flush

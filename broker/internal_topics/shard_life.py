@@ -11,9 +11,11 @@ epoch change nothing (KAFKA-20634). Requests are served in READY only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 NO_EPOCH: Final = -1
 _AGAIN_S: Final = 0.5
@@ -30,8 +32,7 @@ class ShardState(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(msgspec.Struct, frozen=True):
     """The state of one shard. `leader_epoch`: the newest epoch led here. `refusals`: consecutive failures in this
     state. `is_whole`: the state has all records of the log, so its snapshot may replace an older snapshot."""
 
@@ -44,23 +45,19 @@ class Life:
 # ---- events ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Led:
+class Led(msgspec.Struct, frozen=True):
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resigned:
+class Resigned(msgspec.Struct, frozen=True):
     """Another broker leads, no broker leads, or the topic is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True):
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A load ended with `why`. `is_lasting`: the failure will not pass by itself (damage)."""
 
     leader_epoch: int
@@ -68,8 +65,7 @@ class Refused:
     is_lasting: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """The broker stops."""
 
 
@@ -79,34 +75,29 @@ Event: TypeAlias = Led | Resigned | Loaded | Refused | Closed
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """Begin to load into an empty state, after a delay in seconds."""
 
     leader_epoch: int
     after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Unload:
+class Unload(msgspec.Struct, frozen=True):
     """Stop loading, drop the state and fail pending writes, before any other event."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopLoading:
+class StopLoading(msgspec.Struct, frozen=True):
     """Stop loading; a loaded state stays, for a last snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellTrouble:
+class TellTrouble(msgspec.Struct, frozen=True):
     """Log the failure, at level ERROR if `is_lasting`."""
 
     why: str
     is_lasting: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TellOver:
+class TellOver(msgspec.Struct, frozen=True):
     """Log that the failure ended."""
 
 

@@ -6,8 +6,9 @@ lease expired or was released, or an operator gave --take-over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from broker.membership.lease_watch import LeaseSight
 from broker.metadata.image import ClusterImage
@@ -15,8 +16,7 @@ from broker.metadata.records import FORGOTTEN
 from logformat.values import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryIdentity:
+class DirectoryIdentity(msgspec.Struct, frozen=True):
     """`meta.properties` of the data directory; the fields are None if the directory was never formatted. `logs`: the
     logs in the directory. `is_unsynced`: acknowledged records may be only in the page cache (`thermocline.flush=os`, no
     clean stop), and may be lost after a reboot. `incarnations`: processes that may have written here; None: unknown."""
@@ -30,8 +30,7 @@ class DirectoryIdentity:
     incarnations: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BucketIdentity:
+class BucketIdentity(msgspec.Struct, frozen=True):
     """The content of `cluster.json`: the cluster, and the last directory id of each node. `is_rebuilt`: the file was
     rebuilt from manifests, which do not name brokers."""
 
@@ -49,8 +48,7 @@ class Verdict(Enum):
     REFUSE = "refuse"  # exit 3 with the reason
 
 
-@dataclass(frozen=True, slots=True)
-class Admittance:
+class Admittance(msgspec.Struct, frozen=True):
     """The verdict, and its reason for the operator."""
 
     verdict: Verdict

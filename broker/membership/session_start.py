@@ -14,10 +14,12 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
@@ -67,8 +69,7 @@ class Refused(InvalidRequest):
     """This broker may not serve this bucket: exit 3 with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartedSession:
+class StartedSession(msgspec.Struct, frozen=True):
     """The result of joining. `identity`: the content for `meta.properties`. `at`: the image with the session. `asked`:
     the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent no
     claim."""

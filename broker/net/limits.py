@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from seams.net import SocketBuffers
 
@@ -12,8 +13,7 @@ _MIB = 1 << 20
 _BUFFERS = SocketBuffers(send=102_400)
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerLimits:
+class ListenerLimits(msgspec.Struct, frozen=True):
     """Limits of a single listener. None: the broker's limit applies."""
 
     most: int | None = None  # listener.name.NAME.max.connections
@@ -23,8 +23,7 @@ class ListenerLimits:
 NO_LIMITS: Final = ListenerLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class NetLimits:
+class NetLimits(msgspec.Struct, frozen=True):
     """Limits in bytes, milliseconds and counts; the comments name Kafka's config."""
 
     request_bytes_max: int = 100 * _MIB  # socket.request.max.bytes
@@ -36,9 +35,11 @@ class NetLimits:
     write_stall_ms_max: int = 120_000  # time without the peer taking a single byte of its responses
     connections_max: int = 10_000  # max.connections: further connections wait
     connections_per_ip_max: int = 2_000  # max.connections.per.ip: further connections are closed, as in Kafka
-    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
+    connections_per_ip_overrides: Mapping[str, int] = msgspec.field(
+        default_factory=dict
+    )  # max.connections.per.ip.overrides
     connections_per_s_max: float = 1_000.0  # max.connection.creation.rate: further connections wait
-    of_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
+    of_listener: Mapping[str, ListenerLimits] = msgspec.field(default_factory=dict)
     connections_waiting_max: int = 4_096  # accepted by the kernel, not yet admitted; further connections are closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
     wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel

@@ -6,7 +6,6 @@ section on each name. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
@@ -53,8 +52,7 @@ class Condition(Enum):
     INSECURE = "insecure"  # --insecure allows an address that other machines reach without authentication
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """The input of the conditions. Bytes, milliseconds; `offline` and `full` name partitions."""
 
     data_dir: str

@@ -11,7 +11,6 @@ import asyncio
 import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
@@ -37,8 +36,7 @@ class SealRequest(msgspec.Struct):
     wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
+class Views(msgspec.Struct, frozen=True):
     metrics: Callable[[], Awaitable[bytes]]
     status: Callable[[], bytes]  # JSON, an array of partitions
     broker: Callable[[], Awaitable[bytes]]  # JSON
@@ -55,8 +53,7 @@ class Secrets(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(msgspec.Struct, frozen=True):
     """The protection of the port. `secrets` None: every client that reaches the port may read. `context`: the present
     TLS context; None: plaintext."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.config.broker_config import BrokerConfig
 from broker.context import Context
@@ -26,8 +27,7 @@ from logformat.values import TopicPartition
 from tiering.service import TierService
 
 
-@dataclass(frozen=True, slots=True)
-class StartupSources:
+class StartupSources(msgspec.Struct, frozen=True):
     """The objects that exist before the broker serves. `outage`: the log of failed store calls; first calls of the
     start, later calls of the lease.
     """
@@ -40,8 +40,7 @@ class StartupSources:
     store: Callable[[], MeteredStore | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     context: Context
     tiers: TierService
     store: MeteredStore

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from broker.metadata.image import Topic
 from broker.metadata.rebuilt import is_rebuilt
@@ -37,8 +38,7 @@ class Goal(Enum):
     DELETE = "of a deleted topic: its log is closed"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Aim:
+class Aim(msgspec.Struct, frozen=True, eq=False):
     """One order of the publisher. `publication` is set if the partition is to be led. `is_sure` returns whether there
     is proof that the log is not wanted here (R8, R24). A log without this proof is kept as a stray.
     """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import msgspec
 
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
@@ -36,8 +37,7 @@ class LeadershipWatcher(Protocol):
     def withdrawn(self, topic: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(msgspec.Struct, frozen=True):
     """The resources that all roles of one broker share. `on_opened` is called with replicas just before they serve or
     follow. `move_if_stray` moves a closed stray log away from its place."""
 
@@ -53,9 +53,9 @@ class Roles:
     report: FailureReport
     on_opened: Callable[[Iterable[HostedReplica]], None]
     move_if_stray: Callable[[TopicPartition], Awaitable[None]]
-    watchers: list[LeadershipWatcher] = field(default_factory=list)  # in the order in which they are called
-    to_lead: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_MAX))
-    to_follow: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENING_MAX))
+    watchers: list[LeadershipWatcher] = msgspec.field(default_factory=list)  # in the order in which they are called
+    to_lead: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(OPENING_MAX))
+    to_follow: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(OPENING_MAX))
 
     @property
     def node_id(self) -> int:

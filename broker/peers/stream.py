@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, cast
+
+import msgspec
 
 from broker.error_codes import ErrorCode
 from broker.net.buffers import BufferPool, FrameBudget
@@ -35,8 +36,7 @@ class UnsupportedByPeer(ConnectionError):
     """The other broker does not serve this version of a request, because it runs another release."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingRequest:
+class _PendingRequest(msgspec.Struct, frozen=True):
     key: ApiKey
     version: int
     correlation_id: int

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.live import LiveConfig
@@ -72,8 +74,7 @@ def read_only_config(config: BrokerConfig) -> BrokerConfig:
     return replace(config, internal=None, auto_create_topics_enable=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOnlyStart:
+class ReadOnlyStart(msgspec.Struct, frozen=True):
     """One start. `config`: a result of `read_only_config`. `components` collects the created objects, for the stop.
     `ended` is called once, with the reason, when polling the bucket has to end."""
 

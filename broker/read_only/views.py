@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -39,8 +38,7 @@ from coldstore.stores.metered import MeteredStore
 from tiering.reading.cold_reader import ColdReader
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOnlySources:
+class ReadOnlySources(msgspec.Struct, frozen=True):
     """Components of a serving read-only broker. `since_s`: start of serving, by the monotonic clock."""
 
     context: Context

@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from logformat.leader_epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
 
@@ -42,15 +43,13 @@ class FetchPosition(NamedTuple):
     copies_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """The caller truncates the log to `offset`, drops the epochs that begin there or later, and calls `cut`."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(msgspec.Struct, frozen=True):
     """The caller appends and flushes the records, and calls `flushed`."""
 
 

@@ -8,8 +8,9 @@ the commit may have succeeded although its response was lost. The set and the mi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic
@@ -17,8 +18,7 @@ from broker.metadata.image import ClusterImage, Topic
 NO_SESSION: Final = -1  # broker epoch of a broker without a session
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedRow:
+class AppliedRow(msgspec.Struct, frozen=True):
     """One partition in the image that its leader applied. `min_in_sync` is the effective one, min(min.insync.replicas,
     |replicas|). `sessions`: broker epoch of every replica with an active session, by node."""
 

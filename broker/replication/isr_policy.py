@@ -11,8 +11,9 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.metadata.records import LogPlace
 from broker.replication.leader import NOT_LED, Leader, LogExtent
@@ -20,8 +21,7 @@ from broker.replication.leader import NOT_LED, Leader, LogExtent
 _SAMPLES: Final = 4  # samples of the log's end within the longest time that a replica may lag
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionProposal:
+class PartitionProposal(msgspec.Struct, frozen=True):
     """One partition of AlterPartition (56): the leader in `leader_epoch` proposes `in_sync` on top of the row of
     `partition_epoch`. `in_sync` has pairs of node id and broker epoch. A joiner is named with the broker epoch of its
     report (R16, KIP-903). `is_done`: an unclean start is complete (R20, LeaderRecoveryState 0)."""

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
+import msgspec
+
 from broker.config.broker_config import BrokerConfig
 from broker.groups.coordinator import GroupCoordinator
 from broker.internal_topics.snapshots import Snapshots
@@ -52,8 +54,7 @@ class Components:
     transaction_snapshots: Snapshots | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Shutdown:
+class Shutdown(msgspec.Struct, frozen=True):
     """One stop. `config` is the initial configuration."""
 
     components: Components

@@ -11,8 +11,10 @@ retried with the previous epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.transactions.interfaces import TransactionalPartition
@@ -35,8 +37,7 @@ State = TransactionState
 GiveId: TypeAlias = Callable[[], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer without a change. Successful answers to InitProducerId and EndTxn have the producer id and epoch."""
 
     error: ErrorCode
@@ -44,8 +45,7 @@ class Reply:
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The caller writes `to`, and answers with `reply` when it is durable."""
 
     to: Transaction
@@ -55,8 +55,7 @@ class Change:
 Step: TypeAlias = Reply | Change
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """The id and epoch with which a producer wants to continue (KIP-360)."""
 
     producer_id: int

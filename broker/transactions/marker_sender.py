@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
+
+import msgspec
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Node
@@ -45,8 +46,7 @@ _DONE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(msgspec.Struct, frozen=True):
     node: int
     is_slow: bool
 

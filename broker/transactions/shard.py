@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.internal_topics.batches import KeyValue
 from broker.internal_topics.interfaces import Live

@@ -4,9 +4,10 @@ Source: Kafka 4.3's `TransactionMetadata` and `TransactionState`; KIP-98, KIP-36
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.transactions.interfaces import TransactionalPartition
 
@@ -53,8 +54,7 @@ STATE_BY_NUMBER: Final = {state.number: state for state in TransactionState}
 STATE_BY_TITLE: Final = {state.title: state for state in TransactionState}
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True):
     """The state of one id. `previous_producer_id`: the producer id before a rotation. `next_producer_id` is set if the
     epochs of `producer_id` are used up; it replaces `producer_id` when this transaction is complete. Times are wall
     clock ms. `client_version`: TV_0 or TV_2, the version of the client that last began or ended a transaction.

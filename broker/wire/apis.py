@@ -7,9 +7,10 @@ has one version, because all brokers run one release (docs/formats/broker-reques
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+import msgspec
 
 
 class ApiKey(IntEnum):
@@ -72,8 +73,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     """One API. Versions are inclusive.
 
     `flexible_from`: first version with compact lengths and tagged fields (KIP-482). `brokers_only`: served only on the

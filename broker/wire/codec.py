@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator
-from dataclasses import replace
 from functools import cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from broker.wire.apis import api_of
 from broker.wire.decoder import Decoder, build_decoder

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from seams.files.disk import FileRange
 
@@ -15,8 +16,7 @@ Buffer = bytes | bytearray | memoryview
 Part = Buffer | FileRange
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(msgspec.Struct, frozen=True):
     """The value of a `records` field in an outgoing message: `size` bytes in `parts`, which are sent unchanged."""
 
     size: int

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.wire.apis import APIS
 
@@ -36,8 +37,7 @@ class Kind(Enum):
     RECORD = "record"
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(msgspec.Struct, frozen=True):
     """An inclusive range of versions; empty when `low` is above `high`."""
 
     low: int
@@ -56,8 +56,7 @@ NEVER: Final = Versions(1, 0)
 ALWAYS: Final = Versions(0, VERSION_LAST)
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One field of a message or structure. `type` is the name of a primitive, or "" for a structure of `fields`."""
 
     name: str
@@ -76,8 +75,7 @@ class Field:
         return bool(self.fields) and not self.is_array and self.tag is None
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     versions: Versions

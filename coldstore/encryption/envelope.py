@@ -9,9 +9,9 @@ size and the stored size can be computed from each other without the key. Pure: 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -123,8 +123,7 @@ def _nonce(index: int, *, last: bool) -> bytes:
 
 
 # ── the trailer ──────────────────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(msgspec.Struct, frozen=True):
     """An encrypted object as its authenticated trailer describes it. `body_crc32c`: CRC of all stored bytes before the
     trailer. `crc32c`: CRC of the plaintext."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.encryption.encrypted_store import EncryptedStore
@@ -46,8 +46,7 @@ class Outcome(Enum):
     NO_KEY = "under a key that is not in the file"
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrapped:
+class Rewrapped(msgspec.Struct, frozen=True):
     """The outcome for one object, and the key that wrapped its data key before. That key is None for a plain or unread
     object."""
 

@@ -9,10 +9,12 @@ stay. Objects with a foreign name are unknown, and stay too.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from coldstore.keys import CLUSTER_KEY, MetadataKey, RootKey, SegmentKey, parse_key
 from coldstore.manifest.manifest import Manifest, RemoteSegment
@@ -58,8 +60,7 @@ _DAMAGE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One finding. `key`: the object; None for the whole partition. `offset`: the place in the log, if it is known."""
 
     kind: FindingKind
@@ -75,16 +76,14 @@ CLUSTER_GONE: Final = Finding(
 deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedKeys:
+class NamedKeys(msgspec.Struct, frozen=True):
     """The keys that a root of `epoch` and its pages name. These objects must exist and stay."""
 
     epoch: int
     keys: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class GcPlan:
+class GcPlan(msgspec.Struct, frozen=True):
     """The unnamed objects. `pending`: a root may still name them. `unknown`: the name is foreign. `kept`: no root can
     name them any more, but they may be the only copies of records."""
 

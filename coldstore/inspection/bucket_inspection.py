@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.checked_get import get_range
@@ -50,8 +50,7 @@ _DIFFERENCES_MAX: Final = 100  # reported for one object
 _GC_PIECE: Final = 10_000  # listed objects in one piece: ten LISTs, a few MB
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(msgspec.Struct, frozen=True):
     """A partition's manifest with its live segments in order, and the lengths of its pages by key."""
 
     manifest: Manifest

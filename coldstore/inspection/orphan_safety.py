@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from typing import Any, TypeAlias
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from coldstore.inspection.audit import GcPlan, bucket_holds
 from coldstore.keys import PageKey, SegmentKey, SnapshotKey, parse_key

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.object_store import (
@@ -84,8 +84,7 @@ class Verification(Enum):
     READ_BACK = "whole read-back"
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeFinding:
+class ProbeFinding(msgspec.Struct, frozen=True):
     """The result for one condition. `detail`: the observation if it failed."""
 
     condition: StoreCondition
@@ -93,8 +92,7 @@ class ProbeFinding:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
+class ProbeReport(msgspec.Struct, frozen=True):
     """Result of the probe. `takes_trailers`: the store accepts a checksum after the bytes."""
 
     url: str
@@ -118,8 +116,7 @@ class ProbeReport:
             raise StoreRefused(f"{self.provider} at {self.url} cannot hold a log. Failed: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class RaceReport:
+class RaceReport(msgspec.Struct, frozen=True):
     """The number of winners of each round, which must be 1."""
 
     url: str

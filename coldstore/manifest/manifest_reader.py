@@ -7,8 +7,9 @@ the offset is in a returned segment, or in a page that was skipped because of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import Manifest, PagePointer, RemoteSegment
@@ -31,8 +32,7 @@ def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partitio
         raise Corrupt(f"{key} is of epoch {root.epoch}, its manifest of {content.leader_epoch}")
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSegments:
+class LiveSegments(msgspec.Struct, frozen=True):
     """Live segments of a range, in order. `skipped`: ranges of pages that were not read because of their times."""
 
     segments: tuple[RemoteSegment, ...]

@@ -12,8 +12,10 @@ effect.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Generic
+
+import msgspec
+from msgspec.structs import replace
 
 from coldstore.roots.root_format import (
     RING_LENGTH,
@@ -31,36 +33,31 @@ BACKOFF_S: Final = 0.05
 BACKOFF_MAX_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Effect: replace the root whose ETag is `if_match`, or create it (None)."""
 
     data: bytes
     if_match: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(msgspec.Struct, frozen=True):
     """Effect: read the root."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Effect: let `seconds` pass."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
+class Done(msgspec.Struct, Generic[T], frozen=True):
     """Effect: the commit ends. The edit is in `root`, the newest known root. Its epoch is above the writer's if another
     writer claimed after it."""
 
     root: Root[T]
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Effect: the commit ends with `error`."""
 
     error: ThermoclineError
@@ -69,51 +66,44 @@ class Refused:
 Effect = Put | Get | Wait | Done[T] | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class PutAccepted:
+class PutAccepted(msgspec.Struct, frozen=True):
     """Event: 200 with an ETag."""
 
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class PutUnknown:
+class PutUnknown(msgspec.Struct, frozen=True):
     """Event: any other answer to the PUT, or no answer (412, 409, 404, 5xx, time-out, reset, empty 200)."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PutWithheld:
+class PutWithheld(msgspec.Struct, frozen=True):
     """Event: the writer must not send now. This ends the commit."""
 
     why: ThermoclineError
 
 
-@dataclass(frozen=True, slots=True)
-class RootFound(Generic[T]):
+class RootFound(msgspec.Struct, Generic[T], frozen=True):
     """Event: the root as read now; None if no object has the key."""
 
     root: Root[T] | None
 
 
-@dataclass(frozen=True, slots=True)
-class GetFailed:
+class GetFailed(msgspec.Struct, frozen=True):
     """Event: the read failed."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(msgspec.Struct, frozen=True):
     """Event: the time passed."""
 
 
 Event = PutAccepted | PutUnknown | PutWithheld | RootFound[T] | GetFailed | Waited
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt(Generic[T]):
+class _Attempt(msgspec.Struct, Generic[T], frozen=True):
     """The bytes of one attempt. They are sent again unchanged until the outcome is known."""
 
     commit_id: str
@@ -125,8 +115,7 @@ class _Attempt(Generic[T]):
         return self.root.version
 
 
-@dataclass(frozen=True, slots=True)
-class Terms(Generic[T]):
+class Terms(msgspec.Struct, Generic[T], frozen=True):
     """A writer's request. With `claim` the root's epoch may rise to `epoch`; without it the root must have that epoch.
 
     With `exclusive` (in elections) a root that has `epoch` already is the claim of another broker, not an earlier one

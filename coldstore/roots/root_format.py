@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -71,8 +70,7 @@ _FORMAT_ONLY: Final = msgspec.json.Decoder(_FormatOnly)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
-@dataclass(frozen=True, slots=True)
-class RootFormat(Generic[T]):
+class RootFormat(msgspec.Struct, Generic[T], frozen=True):
     """Formats of one kind of root: `version` is the newest; `contents` has the content type of each readable format.
 
     `needed` returns the oldest format that keeps every field of a content; if it is None, that is the newest format. A
@@ -89,8 +87,7 @@ class RootFormat(Generic[T]):
         return cls(1, {1: content_type})
 
 
-@dataclass(frozen=True, slots=True)
-class Root(Generic[T]):
+class Root(msgspec.Struct, Generic[T], frozen=True):
     """One version of a root that the store returned or accepted. `ring`: (version, commit id), oldest first.
     `format_version`: the format of its bytes."""
 

@@ -15,6 +15,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from coldstore.segments.cache_policy import CachePolicy
 from coldstore.segments.segment_reader import ChunkRef, chunk_is_whole
 from logformat.errors import Corrupt
@@ -28,8 +30,7 @@ OPEN_FILES_MAX: Final = 256
 ChunkId = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CachedChunk:
+class CachedChunk(msgspec.Struct, frozen=True):
     """A checked chunk: bytes `[position, position + length)` of `file`. The file stays readable while this object
     exists."""
 
@@ -49,8 +50,7 @@ class CacheCounts:
     damaged: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryFile:
+class MemoryFile(msgspec.Struct, frozen=True, eq=False):
     """A read-only `File` over bytes, for a chunk without space on disk."""
 
     data: bytes

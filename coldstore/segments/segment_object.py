@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -204,8 +203,7 @@ def object_crc32c(log_crc32c: int, footer: bytes | memoryview) -> int:
     return crc32c(footer, log_crc32c)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFooter:
+class SegmentFooter(msgspec.Struct, frozen=True):
     """A parsed footer. `producer_bytes` is decoded on demand, because readers of records do not need it."""
 
     statistics: SegmentStatistics

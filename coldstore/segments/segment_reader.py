@@ -8,9 +8,9 @@ broker's cold reads and readers without a broker use it.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.checked_get import get_range
@@ -26,8 +26,7 @@ _FETCH_TRIES: Final = 3  # a retry helps if a bit was flipped in transit
 
 
 # ── positions ────────────────────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class ChunkRef:
+class ChunkRef(msgspec.Struct, frozen=True):
     """One chunk of a segment's log bytes: bytes `[position, position + length)` of the object `key`."""
 
     key: str
@@ -37,8 +36,7 @@ class ChunkRef:
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedBatch:
+class LocatedBatch(msgspec.Struct, frozen=True):
     """A batch and its position in its segment's log bytes."""
 
     position: int

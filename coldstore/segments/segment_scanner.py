@@ -11,10 +11,10 @@ Hot path: the loop is inlined (no header objects, no call of `SegmentIndexer` fo
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from math import isqrt
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.manifest.manifest_entries import RANGES_MAX, join_gaps
@@ -53,8 +53,7 @@ def interval_of(log_bytes: int) -> int:
     return max(INDEX_INTERVAL_BYTES, isqrt(2 * log_bytes))
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True):
     """Result of a scan of `[base_offset, end_offset)`.
 
     `records` excludes control batches. `gaps` has the declared gaps. `epochs` has (epoch, first offset) of the batches.

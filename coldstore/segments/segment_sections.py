@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.encryption.marker import refuse_encrypted
@@ -45,8 +45,7 @@ class Section(IntEnum):
     PACKED_INDEXES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Trailer:
+class Trailer(msgspec.Struct, frozen=True):
     """The trailer's fields. `log_bytes`: size of the segment's log for readers. `footer_position`: end of the stored
     log bytes in the object."""
 

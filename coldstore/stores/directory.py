@@ -13,9 +13,10 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar, TypeVarTuple
+
+import msgspec
 
 from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreAway, StoreUnavailable, Upload
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
@@ -38,8 +39,7 @@ _PASSING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryDeadlines:
+class DirectoryDeadlines(msgspec.Struct, frozen=True):
     """Seconds after which a call raises StoreAway. Its operation may still take effect."""
 
     small_s: float = 20.0  # all calls except writes of segments

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+import msgspec
+
 from coldstore.object_store import (
     AccessRefused,
     ChecksumRefused,
@@ -110,8 +112,7 @@ class Failing(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedCall:
+class LoggedCall(msgspec.Struct, frozen=True):
     """One call. `start` and `length`: the requested range."""
 
     operation: Operation

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiohttp
 import boto3
+import msgspec
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from botocore.client import Config
@@ -48,8 +48,7 @@ _MISSING_IS_FINE = frozenset({"NoSuchKey", "NotFound"})
 _CLIENT_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError)
 
 
-@dataclass(frozen=True, slots=True)
-class S3Deadlines:
+class S3Deadlines(msgspec.Struct, frozen=True):
     """Seconds after which a call raises StoreAway, including its wait for a slot."""
 
     get_s: float = 30.0

@@ -9,9 +9,10 @@ records the offset below which the log is clean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple
+
+import msgspec
 
 from hotstore.cleaning.cleanable import Cleanable, groups
 from hotstore.cleaning.engine import CleanerEngine, CleanerLost
@@ -39,8 +40,7 @@ class PassOver(Exception):
     """The log changed since the pass was planned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """The log's state when a pass was planned: its era, and whether the topic is tiered."""
 
     era: int
@@ -68,8 +68,7 @@ class Throttle(Protocol):
     async def took(self, read_bytes: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PassReport:
+class PassReport(msgspec.Struct, frozen=True):
     """The result of a pass: bytes of the segments that it read and wrote. The log is clean below `end`."""
 
     first_dirty: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from logformat.record_batch import INT32_MAX
 
@@ -11,8 +12,7 @@ UNTHROTTLED: Final = 1.7976931348623157e308
 """Kafka's default of log.cleaner.io.max.bytes.per.second (Double.MAX_VALUE): no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanerConfig:
+class CleanerConfig(msgspec.Struct, frozen=True):
     """Kafka's configs with units in their names, and its defaults. `broker.config` checks the values.
 
     - `threads`: number of passes at the same time. All passes share `dedupe_buffer_bytes` and `io_buffer_bytes`.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from hotstore.cleaning.batch_reader import BatchReader, damage_in
 from hotstore.cleaning.segment_writer import SegmentWriter
 from logformat.compaction.rules import CleanRules, CleanStats
@@ -32,8 +34,7 @@ class CleanerLost(Retryable):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedSegment:
+class CleanedSegment(msgspec.Struct, frozen=True):
     """A finished segment. Its three files are synced, but their names in the directory are not.
 
     `size` is in bytes. `end_offset` is the end of the batches that were read, because fillers stand for removed ones.

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from hotstore.cleaning.clean_pass import MapTooSmall, PassOver, PassReport, Planned, clean
 from hotstore.cleaning.cleanable import Cleanable, cleanable, must_roll
 from hotstore.cleaning.cleaner_config import CleanerConfig
@@ -37,8 +39,7 @@ RETRY_S: Final = 300.0
 SLOTS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Uncleanable:
+class Uncleanable(msgspec.Struct, frozen=True):
     """A log that could not be cleaned, and the reason."""
 
     topic_id: UUID

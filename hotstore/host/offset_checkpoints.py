@@ -10,8 +10,9 @@ that. Sampling runs on the loop. All other methods block. Source: Kafka's Offset
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from hotstore.file_names import CHECKPOINTS_LOCK_FILE
 from hotstore.log.partition_log import PartitionLog
@@ -34,8 +35,7 @@ CHECKPOINTS: Final = (LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, CLE
 Offsets = dict[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointJob:
+class CheckpointJob(msgspec.Struct, frozen=True):
     """A job that writes checkpoints. Several jobs may run at once, in any order. Each writes the values that are known
     when it gets the lock. These are not older than those at its creation."""
 

@@ -5,8 +5,9 @@ Invalid values raise ValueError; −1 means "no limit" as in Kafka.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from logformat.record_batch import INT32_MAX
 
@@ -15,8 +16,7 @@ AS_TOTAL: Final = -2  # value of local.retention.* that stands for retention.*
 NEVER: Final = 2**63 - 1  # Kafka's default of flush.ms and flush.messages (Long.MAX_VALUE)
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(msgspec.Struct, frozen=True):
     """The configuration of one log: Kafka's configs, with units in their names. Defaults are Kafka's, except
     `flush_sync` (design 7)."""
 

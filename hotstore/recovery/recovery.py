@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVarTuple
 from uuid import UUID
 
+import msgspec
+
 from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import LOG, offset_file
 from hotstore.flush.durability import (
@@ -72,8 +74,7 @@ _HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class RecoveryReport(msgspec.Struct, frozen=True):
     """Cost of opening a log: bytes read again, bytes truncated from a torn tail, and the damage found there."""
 
     scanned_bytes: int = 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 LOAD_FACTOR: Final = 0.9
 """Share of a map's slots that are used, as Kafka's log.cleaner.io.buffer.load.factor by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanRules:
+class CleanRules(msgspec.Struct, frozen=True):
     """Rules of a pass. `now_ms` in ms since 1970. A tombstone gets its delete horizon, `now_ms` +
     `delete_retention_ms`, in the first pass that keeps it, and is removed by the first pass after that time (KIP-534).
     If `keeps_tombstones`, no horizon is set and no tombstone is removed, because older records of the key may be
@@ -30,8 +31,7 @@ class CleanRules:
     last_offsets: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
+class Mapped(msgspec.Struct, frozen=True):
     """Progress of mapping: the first `taken_bytes`, whole batches with offsets below `end_offset`, are in the map.
     `is_full`: the next batch does not fit."""
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
+class FileStat(msgspec.Struct, frozen=True):
     """A directory entry. `size` in bytes."""
 
     size: int
     is_dir: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(msgspec.Struct, frozen=True):
     """Bytes of a file system: the total and the free bytes of an unprivileged process."""
 
     total: int
@@ -75,8 +74,7 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(msgspec.Struct, frozen=True):
     """`length` bytes of an open file from `position`, which a response sends without reading them into the process."""
 
     file: File
@@ -232,8 +230,7 @@ def remove_tree(disk: Disk, path: str) -> None:
         disk.remove_dir(path)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClosedFile:
+class ClosedFile(msgspec.Struct, frozen=True, eq=False):
     """Takes the place of a file that was dropped: every call gets EBADF. Calls that hold the old file may still use
     it."""
 

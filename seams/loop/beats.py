@@ -9,16 +9,16 @@ not check at the same time.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from math import floor
 from typing import Final
+
+import msgspec
 
 BEAT_S: Final = 0.5
 """The period of which others are multiples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beats:
+class Beats(msgspec.Struct, frozen=True):
     """`phase_s`: the offset of the beats in the loop's time, less than `BEAT_S`."""
 
     phase_s: float = 0.0

@@ -13,9 +13,10 @@ import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from broker.net.connection import Connection
 from broker.partition.leading.leader_replica import LeaderReplica

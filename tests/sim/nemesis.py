@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey

@@ -8,8 +8,9 @@ bytes copied since the last pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_entries import RANGES_MAX
@@ -24,8 +25,7 @@ STALE_SHARE: Final = 0.5
 """Assumed share of stale bytes in dirty bytes, before a pass has measured it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColdDirt:
+class ColdDirt(msgspec.Struct, frozen=True):
     """Log bytes in the bucket, clean and dirty. `end`: a pass may read up to this offset. `is_due`: a pass should
     begin."""
 
@@ -87,8 +87,7 @@ def groups(
     return [tuple(run) for run in runs]
 
 
-@dataclass(frozen=True, slots=True)
-class ColdForecast:
+class ColdForecast(msgspec.Struct, frozen=True):
     """An estimate of the next pass, for operators. `stale_bytes`: bytes that would be removed from the bucket;
     `requests` and `moved_bytes` (read and written): its cost."""
 

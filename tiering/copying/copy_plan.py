@@ -8,14 +8,14 @@ the part above it is copied (C5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from hotstore.log.segment import SegmentInfo
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRange:
+class CopyRange(msgspec.Struct, frozen=True):
     """Offsets [start, end) to copy as one object, and about how many bytes (a file that contains the remote end counts
     in full)."""
 
@@ -48,8 +48,7 @@ def next_copy(
     return NoCopy.DONE
 
 
-@dataclass(frozen=True, slots=True)
-class CopyLag:
+class CopyLag(msgspec.Struct, frozen=True):
     """Segments that are sealed and not copied. `age_ms`: time since the first append to the oldest such segment."""
 
     bytes: int

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import RemoteSegment
@@ -40,8 +41,7 @@ log = logging.getLogger(__name__)
 PIECE_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSource:
+class SegmentSource(msgspec.Struct, frozen=True):
     """A range of one log: the location of its bytes, and the other content of its footer. Expired files keep their disk
     space until `release_files`."""
 

@@ -9,8 +9,9 @@ continues.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.log.local_retention import active_expired, expirable

@@ -11,9 +11,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_store import ManifestStore

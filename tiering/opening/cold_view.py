@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from coldstore.manifest.manifest_store import ManifestStore
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.cold_reader import ColdReader
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ColdView:
+class ColdView(msgspec.Struct, frozen=True, eq=False):
     """The cold view of one partition. `end` returns the exclusive end of the offsets known to be in the bucket."""
 
     topic_id: UUID

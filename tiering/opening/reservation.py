@@ -11,10 +11,10 @@ before.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+import msgspec
 from crc32c import crc32c
 
 from seams.files.disk import Directory, read_in, replace_in
@@ -37,8 +37,7 @@ class ReportedEnd(NamedTuple):
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class LocalReservation:
+class LocalReservation(msgspec.Struct, frozen=True):
     """The broker's copy. `flush_sync`: every acknowledged record below `reserved_end` was flushed. `boot_id`: the boot
     id of the machine when it was written."""
 

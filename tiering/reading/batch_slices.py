@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest_entries import RemoteSegment
@@ -29,8 +30,7 @@ _PLACE: Final = struct.Struct(
 PLACE_BYTES: Final = _PLACE.size
 
 
-@dataclass(frozen=True, slots=True)
-class ColdSlice:
+class ColdSlice(msgspec.Struct, frozen=True):
     """Whole batches to send: `length` bytes in `ranges`, from the batch that holds the requested offset."""
 
     length: int
@@ -42,8 +42,7 @@ class ColdSlice:
 NOTHING: Final = ColdSlice(0, ())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenSegment:
+class OpenSegment(msgspec.Struct, frozen=True, eq=False):
     """A segment whose footer is loaded."""
 
     key: SegmentKey

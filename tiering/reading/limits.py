@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tiering.tier_config import TierLimits
 
@@ -11,8 +12,7 @@ MIB: Final = 1 << 20
 RANGE_BYTES_MAX: Final = 4 * MIB  # per GET; a chunk is one GET
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
+class ReadLimits(msgspec.Struct, frozen=True):
     """`hold_bytes`: bytes of chunks that are assumed to stay in the page cache (kernel memory); `unread_bytes_max`:
     bytes of prefetched chunks, a share of `hold_bytes` and of the chunk cache; `pin_s`: time for which a chunk is kept
     for a notified reader."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.config.definitions import (
     BROKER,
@@ -36,8 +37,7 @@ class Effect(Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True):
     """The description of a config. `takes_from`: broker configs that give a topic's default; `gives_to`: the topic
     config whose default this broker config gives."""
 

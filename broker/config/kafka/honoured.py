@@ -7,11 +7,11 @@ Types, limits and Kafka's defaults are in the generated table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Honoured:
+class Honoured(msgspec.Struct, frozen=True):
     """The effect of a config here. `default` (as text) replaces Kafka's default because of `reason`. `dynamic`: see
     `Definition`."""
 

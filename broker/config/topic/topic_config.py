@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.definitions import TOPIC, TOPIC_SYNONYMS, topic_definition
@@ -71,8 +72,7 @@ class ResolvedConfig(NamedTuple):
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(msgspec.Struct, frozen=True):
     """A topic's effective configuration. Times in ms, sizes in bytes; -1 = no limit for retention.
 
     `local_retention_*` are resolved: they are never -2, and a default never exceeds total retention.

@@ -6,8 +6,9 @@ A decider refuses with an ApiError in Kafka's code and words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
@@ -19,8 +20,7 @@ R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[R]):
+class Decision(msgspec.Struct, Generic[R], frozen=True):
     """The result of a decider. `records` (none: nothing changes) are committed before `answer` is given."""
 
     records: tuple[MetadataRecord, ...]

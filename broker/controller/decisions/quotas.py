@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from broker.controller.decisions.decision import Decision, check_room
 from broker.error_codes import ErrorCode
@@ -43,8 +44,7 @@ _OF_ADDRESSES: Final[Mapping[str, str]] = {CONNECTION_CREATION_RATE: "INT"}
 """Kafka's type of each key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alteration:
+class Alteration(msgspec.Struct, frozen=True):
     """The alteration of one entity: pairs of type and name (None: the default), and pairs of key and value (None:
     remove the quota).
     """

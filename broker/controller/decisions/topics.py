@@ -7,8 +7,9 @@ and objects are deleted (C9).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.topic.changes import configs_at_creation
@@ -26,8 +27,7 @@ Assignments: TypeAlias = Sequence[tuple[int, Sequence[int]]]
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000  # one request must not make the broker create files for hours
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(msgspec.Struct, frozen=True):
     """A requested topic. `topic_id`: a UUID never used before. `assignments`: (partition, replicas) pairs, instead of
     `partitions` and `replication_factor`. Empty: the controller chooses the replicas."""
 

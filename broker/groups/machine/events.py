@@ -6,9 +6,10 @@ features that they allow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from broker.error_codes import ErrorCode
 
@@ -36,8 +37,7 @@ class Protocol(NamedTuple):
 # ---- events -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(msgspec.Struct, frozen=True):
     """JoinGroup. `new_member_id` is used if the group has to name the member. Times in ms, as the client sent them."""
 
     token: object
@@ -54,8 +54,7 @@ class Join:
     may_skip_assignment: bool = False  # v9+ (KIP-814)
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(msgspec.Struct, frozen=True):
     """SyncGroup. Names are None in versions without them; only the leader's assignments count."""
 
     token: object
@@ -67,8 +66,7 @@ class Sync:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     token: object
     member_id: str
     generation: int
@@ -83,14 +81,12 @@ class Leaver(NamedTuple):
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     token: object
     members: tuple[Leaver, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AdmitCommit:
+class AdmitCommit(msgspec.Struct, frozen=True):
     """Whether this member may commit offsets now. Generation −1 and no member id: a consumer outside group management.
     `is_transactional`: the commit belongs to a transaction. Such commits name their member and generation only since
     KIP-447, and may be made while the group rebalances.
@@ -114,21 +110,18 @@ class Timer(NamedTuple):
     member_id: str = NO_MEMBER  # set for SESSION only
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(msgspec.Struct, frozen=True):
     timer: Timer
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """The outcome of a `Store`: NONE when the record is durable, otherwise the error for members."""
 
     ticket: int
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Unload:
+class Unload(msgspec.Struct, frozen=True):
     """This coordinator stops: every parked request gets `error`, and the group is dead."""
 
     error: ErrorCode = ErrorCode.NOT_COORDINATOR
@@ -148,8 +141,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinReply:
+class JoinReply(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
     member_id: str = NO_MEMBER
     generation: int = NO_GENERATION
@@ -160,16 +152,14 @@ class JoinReply:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncReply:
+class SyncReply(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -179,36 +169,31 @@ class LeftMember(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveReply:
+class LeaveReply(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
     members: tuple[LeftMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AdmitReply:
+class AdmitReply(msgspec.Struct, frozen=True):
     error: ErrorCode = ErrorCode.NONE
 
 
 Result: TypeAlias = JoinReply | SyncReply | HeartbeatReply | LeaveReply | AdmitReply
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     token: object
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class StartTimer:
+class StartTimer(msgspec.Struct, frozen=True):
     """(Re)start `timer`. At most one timer of each name runs; a later call replaces the running timer."""
 
     timer: Timer
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopTimer:
+class StopTimer(msgspec.Struct, frozen=True):
     timer: Timer
 
 
@@ -225,8 +210,7 @@ class MemberMetadata(NamedTuple):
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class GroupMetadata(msgspec.Struct, frozen=True):
     """A finished generation of a group in `__consumer_offsets`. `state_since_ms` is wall time, −1: unknown."""
 
     protocol_type: str
@@ -237,8 +221,7 @@ class GroupMetadata:
     members: tuple[MemberMetadata, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(msgspec.Struct, frozen=True):
     """Make `metadata` durable, in the order given, then send `Stored(ticket)`."""
 
     ticket: int

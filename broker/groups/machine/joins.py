@@ -6,7 +6,7 @@ static member is fenced before the new id is answered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from broker.config.groups import NAME_BYTES_MAX, PROTOCOLS_MAX
 from broker.error_codes import ErrorCode
@@ -25,8 +25,7 @@ from broker.groups.machine.members import Member
 from broker.groups.machine.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, RebalancingGroup
 
 
-@dataclass(frozen=True, slots=True)
-class StaticStore:
+class StaticStore(msgspec.Struct, frozen=True):
     """The pending write of a replaced static member, with the data to undo the replacement."""
 
     generation: int

@@ -6,15 +6,14 @@ member gets the error and the group rebalances.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from broker.error_codes import ErrorCode
 from broker.groups.machine.events import StopTimer, Sync, SyncReply
 from broker.groups.machine.rebalance import COMPLETING, DEAD, PREPARING, STABLE, SYNC_TIMER, RebalancingGroup
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentStore:
+class AssignmentStore(msgspec.Struct, frozen=True):
     """A generation's assignments being stored."""
 
     generation: int

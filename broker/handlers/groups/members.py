@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
@@ -35,8 +36,7 @@ class Locator(typing.Protocol):
         """The broker that coordinates the key; NO_LEADER: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientInfo:
+class ClientInfo(msgspec.Struct, frozen=True):
     """The client: its id ("" when null) and its address as text ("127.0.0.1")."""
 
     client_id: str

@@ -9,8 +9,9 @@ follower ignores total retention: its leader moves the log start (R7).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from broker.config.topic.topic_config import TopicConfig
 from broker.metadata.image import Topic

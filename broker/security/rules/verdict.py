@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
+import msgspec
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
@@ -58,8 +59,7 @@ Split = Callable[[Unrestricted, Any, int, KnownTopics], Awaitable[Verdict]]
 loop, in requests with very many rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule. `needs`: the operations and resource types that the rule may ask for."""
 
     needs: tuple[tuple[Operation, ResourceType], ...]

@@ -7,8 +7,9 @@ after at most a few tokens.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 
 class LoginRefused(Exception):
@@ -36,16 +37,14 @@ class Authenticated(NamedTuple):
     expires_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(msgspec.Struct, frozen=True):
     """A token is valid. The user is from its signed claims."""
 
     name: str
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotValid:
+class NotValid(msgspec.Struct, frozen=True):
     """A token is not valid. `why` is for the audit line, and never has the token in it."""
 
     why: str
@@ -54,8 +53,7 @@ class NotValid:
 TokenVerdict = Verified | NotValid
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(msgspec.Struct, frozen=True):
     """A verification that runs in a worker, because it may take milliseconds: the token, and the continuation for the
     verdict."""
 

@@ -8,8 +8,9 @@ three. A session that agreed on a suite outside the list is ended (`Suites.allow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.config.values import InvalidConfig
 
@@ -39,8 +40,7 @@ DEFAULT_1_2: Final = tuple(name for name in _OPENSSL.values() if "GCM" in name o
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Suites:
+class Suites(msgspec.Struct, frozen=True):
     """The suites that a listener allows. If both fields are empty, these are `DEFAULT_1_2` and all suites of TLS
     1.3."""
 

@@ -7,9 +7,9 @@ after it was made; a reload makes a new one.
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -27,8 +27,7 @@ _VERIFY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Contexts:
+class Contexts(msgspec.Struct, frozen=True):
     """TLS contexts of one listener: for accepted connections, and for this broker's connections to other brokers.
     `expires`: the earliest expiry of the listener's certificates."""
 

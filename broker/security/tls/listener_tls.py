@@ -10,9 +10,9 @@ import hashlib
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from cryptography import x509
 
 from broker.config.sources import Explicit
@@ -27,8 +27,7 @@ from broker.security.tls.stores import BadStore, KeyPair, ReadFile
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+class _Made(msgspec.Struct, frozen=True):
     """Contexts from one reading of configs and files. `digests`: digests of the files, by path."""
 
     settings: TlsSettings

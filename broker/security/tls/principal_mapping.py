@@ -8,8 +8,9 @@ closed. Patterns have Java's syntax. Syntax that has another meaning in Python's
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from broker.config.values import InvalidConfig
 
@@ -24,8 +25,7 @@ class NoRuleMatches(ValueError):
     """No rule matches this subject."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str] | None  # None: DEFAULT
     replacement: str = ""
     case: str = ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
@@ -19,8 +20,7 @@ class ClientAuth(Enum):
     REQUIRED = "required"
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(msgspec.Struct, frozen=True):
     """A key store or trust store: a file of type `kind`, or `inline` PEM. `of`: the prefix of the store's configs."""
 
     of: str  # ssl.keystore or ssl.truststore
@@ -31,8 +31,7 @@ class Store:
     inline_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
+class TlsSettings(msgspec.Struct, frozen=True):
     """The settings of one listener. `where`: the listener's name, for messages. `keys` is None if there is no own
     certificate; only a client may have none."""
 

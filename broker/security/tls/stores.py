@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
@@ -33,8 +33,7 @@ class BadStore(InvalidConfig):
     """A key store or trust store cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPair(msgspec.Struct, frozen=True):
     """A private key in unencrypted PEM, and its certificate chain, which begins with the key's own certificate."""
 
     key_pem: bytes

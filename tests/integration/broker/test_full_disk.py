@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hotstore.host.ballast import BALLAST_FILE
 from tests.support.processes import operations_kit as kit

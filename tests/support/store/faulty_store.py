@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from coldstore.object_store import (
     AccessRefused,
@@ -71,11 +73,10 @@ FAULTS_OF: Mapping[Operation, tuple[Fault, ...]] = {
 WRITES: Final = frozenset({Operation.PUT_SEGMENT, Operation.PUT_ROOT, Operation.DELETE})
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPlan:
+class FaultPlan(msgspec.Struct, frozen=True):
     """Probabilities by operation and fault, and durations (seconds, drawn evenly)."""
 
-    rates: Mapping[tuple[Operation, Fault], float] = field(default_factory=dict)
+    rates: Mapping[tuple[Operation, Fault], float] = msgspec.field(default_factory=dict)
     latency_s: tuple[float, float] = (0.0, 0.0)
     late_s: tuple[float, float] = (0.1, 120.0)
     late_max: int = 64  # writes under way to a late landing; above it a LATE is a BEFORE

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 from coldstore.object_store import ChecksumRefused, Got, ObjectInfo, ObjectMissing, PreconditionFailed, Upload
@@ -23,8 +23,7 @@ from seams.files.disk import File
 _PAGE_KEYS = 1000  # what one LIST answers
 
 
-@dataclass(slots=True)
-class StoredObject:
+class StoredObject(msgspec.Struct):
     """One object: its bytes, the ETag given out for them, and the CRC32C of the whole where one was sent."""
 
     data: bytes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from unittest import mock
+
+from msgspec.structs import replace
 
 from coldstore.segments import packed_indexes
 from coldstore.segments.segment_object import SegmentFooter

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key

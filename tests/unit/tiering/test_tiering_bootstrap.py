@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest_store import ManifestStore

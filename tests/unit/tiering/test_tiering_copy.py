@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.inspection.audit import GcPlan, audit_manifest
 from coldstore.inspection.bucket_inspection import BucketInspector

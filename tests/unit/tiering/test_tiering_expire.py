@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from coldstore.object_store import ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.directory import DirectoryStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.stores.operations import Operation
 from hotstore.errors import LogFull, OutOfOrderSequence

@@ -7,10 +7,10 @@ moves retention, ends the life one way or another, or breaks the store; after ea
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hotstore.errors import ReservationExhausted
 from logformat.errors import Retryable

@@ -4,9 +4,9 @@ and no offset is ever given twice, whatever happens to the release (ADR 13)."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.stores.operations import Operation
 from hotstore.errors import ReservationExhausted

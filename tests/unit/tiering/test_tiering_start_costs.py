@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from coldstore.object_store import ObjectStore
 from coldstore.stores.metered import MeteredStore

@@ -4,9 +4,9 @@ is lost; switching it on again copies anew. Apache Kafka 4.3.1 does the same (KI
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.manifest.manifest import Manifest
 from coldstore.stores.operations import Operation

@@ -12,8 +12,9 @@ import asyncio
 import errno
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from seams.rng import SeededRng
 from tests.sim.checks.history import CALM, Note, Place

@@ -128,7 +128,7 @@ async def test_every_broker_config_that_is_called_dynamic_is_followed() -> None:
         now = life.context.config
         changed = [
             field
-            for field in type(now).__slots__
+            for field in type(now).__struct_fields__
             if getattr(now, field) != getattr(before, field) and field not in ("configured", "own_overrides")
         ]
         is_cleaners = name.startswith("log.cleaner.") and name not in topic_defaults

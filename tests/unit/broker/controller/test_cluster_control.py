@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import NO_LEASE, NOT_READ, AnsweredAt, SessionHeartbeat, SessionRequest

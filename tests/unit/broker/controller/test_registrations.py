@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.controller.broker_rpc import ProposalsRequest, SessionRequest
 from broker.controller.decisions.alter_partition import decide

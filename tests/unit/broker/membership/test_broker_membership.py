@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from broker import app
 from broker.app import ServeExit

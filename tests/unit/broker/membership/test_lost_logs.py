@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from broker.controller.broker_rpc import LogPlace
 from broker.membership.identity import DirectoryIdentity

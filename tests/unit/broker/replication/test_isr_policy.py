@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from broker.replication.in_sync import AppliedRow
 from broker.replication.isr_policy import LagSamples, wanted

@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from broker.security.sasl import jwks
 from broker.security.sasl.jwks import SET_BYTES_MAX, KeySetUnread, TokenVerifier, fetched

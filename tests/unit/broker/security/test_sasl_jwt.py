@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from base64 import urlsafe_b64encode
-from dataclasses import replace
 from typing import Any
 
 import jwt
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from msgspec.structs import replace
 
 from broker.config.sasl import TokenRules
 from broker.security.sasl.jwt_verifier import read_key_set, verify, verify_unsecured

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.internal_topics.partitioning import partition_of

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hotstore.cleaning import cleanable as cleanable_room
 from hotstore.cleaning.cleanable import cleanable, groups, must_roll

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hotstore.cleaning import engine_messages as messages
 from hotstore.cleaning.engine import CleanerEngine, CleanerLost, LocalEngine, Mapped

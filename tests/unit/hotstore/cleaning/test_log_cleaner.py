@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from hotstore.cleaning.clean_pass import _open_outputs
 from hotstore.cleaning.cleaner_config import CleanerConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hotstore.log.log_config import LogConfig
 from logformat.errors import Corrupt

@@ -4,7 +4,7 @@ horizon, keyless records, gaps, control batches, fillers of earlier passes, empt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from logformat.compaction.batch_cleaner import BatchCleaner
 from logformat.compaction.filler import filler_batch, is_filler

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key

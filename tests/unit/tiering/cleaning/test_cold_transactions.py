@@ -3,12 +3,12 @@ section 7 stay."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from coldstore.manifest.manifest import RemoteSegment
 from coldstore.segments.segment_object import DecidedTransaction, SegmentFooter, TransactionOutcome

@@ -4,10 +4,10 @@ Leaders here keep everything on their disks."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.partition.following.follower_replica import FollowerReplica

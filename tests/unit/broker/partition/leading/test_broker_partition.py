@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer

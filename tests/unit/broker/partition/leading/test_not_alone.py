@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.replication.in_sync import NO_SESSION, AppliedRow
