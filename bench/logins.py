@@ -32,7 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bench.sides import KAFKA
-from broker.config.sasl import PasswordLogin
+from broker.config.network.sasl import PasswordLogin
 from broker.security.sasl.client_login import ClientLogin, SaltedPasswords, check_answer, check_handshake
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response, encode_request

@@ -10,10 +10,10 @@ from typing import Annotated, get_origin, get_type_hints
 import msgspec
 
 from broker.config.authorizer import AuthorizerConfig
-from broker.config.connections import ConnectionBounds
 from broker.config.groups import GroupConfig
-from broker.config.listeners import ListenerConfig
-from broker.config.sasl import Login, PasswordLogin, SaslListener
+from broker.config.network.connections import ConnectionBounds
+from broker.config.network.listeners import ListenerConfig
+from broker.config.network.sasl import Login, PasswordLogin, SaslListener
 from broker.config.times import ClusterTimes
 from broker.config.transactions import TransactionConfig
 from hotstore.cleaning.cleaner_config import CleanerConfig

@@ -12,7 +12,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.cleaner import cleaner_refusal
 from broker.config.definitions import broker_definition
 from broker.config.kafka.without_effect import reason_of
-from broker.config.key_stores import check_key_store
+from broker.config.network.key_stores import check_key_store
 from broker.config.resolve import with_overrides
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig

@@ -10,8 +10,8 @@ from __future__ import annotations
 import posixpath
 from typing import Final, NamedTuple
 
-from broker.config.addresses import Address, parse_address, show_address
-from broker.config.listeners import (
+from broker.config.network.addresses import Address, parse_address, show_address
+from broker.config.network.listeners import (
     BROKERS,
     BrokersListener,
     ListenerConfig,

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, SUPER_USERS, authorizer_config
 from broker.config.broker_config import BrokerConfig, configs_of
 from broker.config.cleaner import check_cleaner_change, cleaner_config, cleaner_refusal
-from broker.config.connections import check_of_listeners, of_listeners, per_ip_overrides
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS
 from broker.config.groups import GroupConfig
 from broker.config.kafka.honoured import RACK_SELECTOR
 from broker.config.kafka.without_effect import check_local_retention, check_refused
+from broker.config.network.connections import check_of_listeners, of_listeners, per_ip_overrides
+from broker.config.network.sasl import brokers_login, first_users, sasl_listeners
 from broker.config.places import Launch, addresses, bucket_url, data_dir_of
-from broker.config.sasl import brokers_login, first_users, sasl_listeners
 from broker.config.sources import ConfigError, Explicit, from_environment, from_sets, merge
 from broker.config.times import cluster_times
 from broker.config.transactions import TransactionConfig

@@ -19,9 +19,9 @@ from broker.net.connection_timeouts import DeadlineWheel, Ticks
 from broker.net.dispatch import Dispatcher, Peer, PeerDispatcher
 from broker.net.limits import NetLimits
 from broker.net.shared import NetCounters, Shared
-from broker.net.tls_handshakes import Handshakes
-from broker.net.tls_layer import TlsLayer
-from broker.net.tls_session import ServerSession, ServerTls
+from broker.net.tls.handshakes import Handshakes
+from broker.net.tls.layer import TlsLayer
+from broker.net.tls.session import ServerSession, ServerTls
 from broker.net.transport_writer import WideSendBuffers
 from broker.security_protocol import SecurityProtocol
 from seams.loop.afterwards import Afterwards

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from broker.config.addresses import parse_address
+from broker.config.network.addresses import parse_address
 from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.observe.cluster_status import BrokerRow, PartitionRow
 

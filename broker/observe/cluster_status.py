@@ -11,7 +11,7 @@ from collections import Counter
 
 import msgspec
 
-from broker.config.addresses import show_address
+from broker.config.network.addresses import show_address
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.data_configs import effective_min
 from broker.metadata.image import ClusterImage, Topic

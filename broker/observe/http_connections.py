@@ -1,4 +1,4 @@
-"""Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls_layer` below aiohttp's protocol.
+"""Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls.layer` below aiohttp's protocol.
 
 The number of connections and the time of each handshake are bounded. If the port is full, a new connection replaces
 another connection: the longest silent connection of the address with the most connections. Idle connections thus cannot
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.net.dispatch import CloseReason
-from broker.net.tls_layer import TlsLayer
-from broker.net.tls_machine import TlsMachine
+from broker.net.tls.layer import TlsLayer
+from broker.net.tls.machine import TlsMachine
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.sasl import Login, TokenLogin
+from broker.config.network.sasl import Login, TokenLogin
 from broker.peers.stream import PeerStream
 from broker.security.sasl.client_login import (
     AUTHENTICATE_VERSION,

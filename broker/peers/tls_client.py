@@ -7,8 +7,8 @@ import ssl
 from typing import Protocol
 
 from broker.net.dispatch import CloseReason
-from broker.net.tls_layer import TlsLayer
-from broker.net.tls_machine import TlsMachine
+from broker.net.tls.layer import TlsLayer
+from broker.net.tls.machine import TlsMachine
 from broker.peers.stream import PeerStream
 
 

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
-from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
+from broker.config.network.addresses import show_address
+from broker.config.network.listeners import ListenerConfig
 from broker.membership.session import Refused
 from broker.net.dispatch import Dispatcher
 from broker.net.server import Bind, Server

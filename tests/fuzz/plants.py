@@ -127,7 +127,7 @@ PLANTS = (
     Plant(
         "a record whose header ends in a small piece is one byte longer",
         "tls_records",
-        "broker.net.tls_records",
+        "broker.net.tls.records",
         "Records.take",
         "self._left = length",
         "self._left = length + (len(data) < _HEADER.size)",

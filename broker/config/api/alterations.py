@@ -11,7 +11,7 @@ import msgspec
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER, broker_definition, is_of_one_broker
 from broker.config.kafka.at_run_time import OF_A_LISTENER, OF_ONE
-from broker.config.key_stores import check_key_store
+from broker.config.network.key_stores import check_key_store
 from broker.config.resolve import with_overrides
 from broker.config.values import ConfigType, InvalidConfig
 from logformat.errors import InvalidRequest

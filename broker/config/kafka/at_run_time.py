@@ -10,11 +10,10 @@ The following configs are refused at run time:
 - passwords, because `cluster.json` would show them.
 
 A key store is set for one listener of one broker. Its file is in the directory of the listener's first key store
-(`broker.config.key_stores`). Configs that decide a peer's identity (`ssl.client.auth`, trust stores, names of brokers)
-cannot change. Otherwise a user who may alter configs could produce a CA into a log, name the log's file as the trust
-store, and act as a broker. A trust store's file is read again when it changes, so the path of a new CA can stay the
-same.
-"""
+(`broker.config.network.key_stores`). Configs that decide a peer's identity (`ssl.client.auth`, trust stores, names of
+brokers) cannot change. Otherwise a user who may alter configs could produce a CA into a log, name the log's file as the
+trust store, and act as a broker. A trust store's file is read again when it changes, so the path of a new CA can stay
+the same."""
 
 from __future__ import annotations
 

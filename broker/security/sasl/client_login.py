@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.sasl import PLAIN, PasswordLogin
+from broker.config.network.sasl import PLAIN, PasswordLogin
 from broker.error_codes import ErrorCode, error_name
 from broker.security.sasl import scram
 from broker.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse

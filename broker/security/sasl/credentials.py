@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.config.sasl import PasswordLogin
+from broker.config.network.sasl import PasswordLogin
 from broker.metadata.records import ScramCredential, ScramSecret
 from broker.security.sasl.scram import ITERATIONS_MIN, SALT_BYTES, SECRET_BYTES, keys_of, salted_password
 from seams.loop.workers import Lane, Workers

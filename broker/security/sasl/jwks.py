@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
-from broker.config.sasl import TokenRules
+from broker.config.network.sasl import TokenRules
 from broker.security.sasl import jwt_verifier
 from broker.security.sasl.mechanism import NotValid, TokenVerdict
 from seams.files.disk import read_file

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import jwt
 
-from broker.config.sasl import TokenRules
+from broker.config.network.sasl import TokenRules
 from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from broker.config.sasl import OAUTHBEARER, SaslListener
+from broker.config.network.sasl import OAUTHBEARER, SaslListener
 from broker.net.buffers import ALLOWANCE
 from broker.net.dispatch import Answer, CloseConnection, Dispatcher, Later, Part, Peer
 from broker.security.audit import Audit, AuditEvent

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
-from broker.config.sasl import OAUTHBEARER, PLAIN, SaslListener
+from broker.config.network.sasl import OAUTHBEARER, PLAIN, SaslListener
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ScramCredential
 from broker.net.dispatch import Dispatcher

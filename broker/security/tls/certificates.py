@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.listeners import ListenerConfig
 from broker.config.live import LiveConfig
+from broker.config.network.listeners import ListenerConfig
 from broker.config.sources import Explicit
 from broker.security.http_secrets import HttpSecrets
 from broker.security.reload import Reload, Watched

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from broker.config.sources import Explicit
 from broker.net.dispatch import ANONYMOUS
-from broker.net.tls_session import PeerRefused
+from broker.net.tls.session import PeerRefused
 from broker.security.tls.contexts import Contexts, make_contexts
 from broker.security.tls.distinguished_name import MalformedName, subject_of
 from broker.security.tls.principal_mapping import NoRuleMatches, PrincipalMapping

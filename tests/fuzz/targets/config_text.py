@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.config.addresses import parse_address, show_address
 from broker.config.definitions import BROKER, TOPIC
+from broker.config.network.addresses import parse_address, show_address
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError
 from broker.config.topic.topic_config import InvalidTopicName, check_topic_name

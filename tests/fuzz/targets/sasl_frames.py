@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.config.sasl import SCRAM_SHA_256, PasswordLogin
+from broker.config.network.sasl import SCRAM_SHA_256, PasswordLogin
 from broker.metadata.records import ScramCredential
 from broker.security.sasl.credentials import credential
 from broker.security.sasl.login import TOKENS_MAX, Check, Reply, ServerLogin

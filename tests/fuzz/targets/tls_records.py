@@ -9,8 +9,8 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from broker.net.tls_machine import HANDSHAKE_BYTES_MAX, TlsFailed, TlsMachine
-from broker.net.tls_records import Records
+from broker.net.tls.machine import HANDSHAKE_BYTES_MAX, TlsFailed, TlsMachine
+from broker.net.tls.records import Records
 from tests.support.net.tls_peer import client_context, listener_tls
 
 _SERVER: Final = listener_tls().context()

@@ -14,7 +14,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
-from broker.config.sasl import TokenRules
+from broker.config.network.sasl import TokenRules
 from broker.security.sasl.jwt_verifier import read_key_set, verify, verify_unsecured
 from broker.security.sasl.mechanism import NotValid, Verified
 

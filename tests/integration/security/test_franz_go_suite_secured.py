@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.sasl import UNSECURED_VALIDATOR
+from broker.config.network.sasl import UNSECURED_VALIDATOR
 from tests.support.clients.franz_go_suite import SKIPPED, require_franz_go_suite
 from tests.support.processes.broker_lives import COMPACTING
 from tests.support.processes.broker_process import running_broker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.config.listeners import BROKERS
+from broker.config.network.listeners import BROKERS
 from broker.metadata.records import Node
 from broker.net.dispatch import Peer
 from broker.transactions.marker_sender import MarkerSender

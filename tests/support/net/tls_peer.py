@@ -6,7 +6,7 @@ import ssl
 from functools import cache
 
 from broker.config.sources import Explicit
-from broker.net.tls_machine import TlsMachine
+from broker.net.tls.machine import TlsMachine
 from broker.security.tls.listener_tls import ListenerTls
 from tests.support.net.certificates import Authority, Signed
 from tests.support.net.scripted_net import ScriptedTransport

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.config.sasl import PasswordLogin, TokenLogin
+from broker.config.network.sasl import PasswordLogin, TokenLogin
 from broker.security_protocol import SecurityProtocol
 from thermocline.cli.clients.client_properties import _SECRETS, read_properties
 from thermocline.cli.clients.librdkafka_names import NAMES

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
+from broker.config.network.addresses import show_address
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError, Explicit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.config.addresses import parse_address
+from broker.config.network.addresses import parse_address
 from broker.config.values import InvalidConfig
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 

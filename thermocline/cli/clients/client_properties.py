@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.sasl import MECHANISMS, OAUTHBEARER, Login, PasswordLogin, TokenLogin
+from broker.config.network.sasl import MECHANISMS, OAUTHBEARER, Login, PasswordLogin, TokenLogin
 from broker.security_protocol import SecurityProtocol
 from logformat.errors import InvalidRequest
 from logformat.jaas import parse_jaas

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.config.addresses import parse_address
+from broker.config.network.addresses import parse_address
 from broker.config.values import InvalidConfig
 from seams.typed_json import decoder_of
 from thermocline.cli.clients.bootstrap import bootstrap_addresses

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.config.addresses import Address, show_address
+from broker.config.network.addresses import Address, show_address
 from thermocline.cli.clients.connection_properties import current
 from thermocline.cli.clients.secured_socket import context_of
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 import ssl
 
-from broker.config.sasl import Login, TokenLogin
+from broker.config.network.sasl import Login, TokenLogin
 from broker.security.sasl.client_login import BearerLogin, ClientLogin
 from thermocline.cli.clients.client_properties import ClientProperties, TlsFiles
 from thermocline.cli.terminal.outcome import CommandFailed, Exit

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     TopicMetadata,
 )
 
-from broker.config.sasl import TokenLogin
+from broker.config.network.sasl import TokenLogin
 from logformat.values import is_topic_name
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.connection_properties import current

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from broker.config.addresses import show_address
-from broker.config.sasl import PasswordLogin
+from broker.config.network.addresses import show_address
+from broker.config.network.sasl import PasswordLogin
 from broker.error_codes import ErrorCode
 from broker.security.sasl.client_login import LoginFailed, check_answer, check_handshake
 from broker.wire import codec, framing

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-from broker.config.addresses import show_address
+from broker.config.network.addresses import show_address
 from broker.observe.cluster_status import BrokerRow, ClusterStatus, PartitionRow
 from broker.wire.messages import MetadataResponse, MetadataResponseBroker
 from thermocline.cli.clients.connections import connect, get_json, http_of

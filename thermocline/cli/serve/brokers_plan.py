@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
+from broker.config.network.addresses import show_address
 from broker.config.sources import ConfigError
 from broker.startup.ready_words import path_word
 from logformat.record_batch import INT32_MAX

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
+from broker.config.network.addresses import show_address
 from seams.net import SocketBuffers, TcpNet
 from thermocline.cli.serve.brokers_plan import Child, plan, ready_line
 from thermocline.cli.serve.process import HangUp

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     UserScramCredentialUpsertion,
 )
 
-from broker.config.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+from broker.config.network.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from broker.error_codes import ErrorCode
 from broker.security.sasl.scram import MECHANISM_OF
 from broker.wire.apis import ApiKey

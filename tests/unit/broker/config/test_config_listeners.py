@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.listeners import ListenerConfig
+from broker.config.network.listeners import ListenerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.addresses import parse_address, show_address
 from broker.config.broker_config import BrokerConfig
 from broker.config.definitions import BROKER, TOPIC, TOPIC_SYNONYMS, broker_definition, nearest_name
 from broker.config.groups import GroupConfig
-from broker.config.listeners import ListenerConfig
+from broker.config.network.addresses import parse_address, show_address
+from broker.config.network.listeners import ListenerConfig
 from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.config.sources import ConfigError, environment_names

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from broker.config.api.describe import describe_broker
 from broker.config.broker_config import BrokerConfig
+from broker.config.network.sasl import UNSECURED_VALIDATOR, PasswordLogin, TokenLogin
 from broker.config.resolve import resolve
-from broker.config.sasl import UNSECURED_VALIDATOR, PasswordLogin, TokenLogin
 from broker.config.sources import ConfigError
 from broker.config.values import InvalidConfig
 from logformat.errors import InvalidRequest

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.tls_handshakes import Handshakes, HandshakeTurns, Handshaking
+from broker.net.tls.handshakes import Handshakes, HandshakeTurns, Handshaking
 from tests.support.net.net_house import settled
 
 

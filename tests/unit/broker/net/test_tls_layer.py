@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from broker.net.dispatch import CloseReason
 from broker.net.limits import NetLimits
 from broker.net.server import Bind
-from broker.net.tls_handshakes import HandshakeTurns
-from broker.net.tls_layer import TlsLayer
-from broker.net.tls_machine import TlsFailed
+from broker.net.tls.handshakes import HandshakeTurns
+from broker.net.tls.layer import TlsLayer
+from broker.net.tls.machine import TlsFailed
 from broker.security.tls.listener_tls import ListenerTls
 from broker.security_protocol import SecurityProtocol
 from seams.files.disk import FileRange

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.net.tls_machine import HANDSHAKE_BYTES_MAX, PlaintextReceived, TlsFailed, TlsMachine, check_first_bytes
+from broker.net.tls.machine import HANDSHAKE_BYTES_MAX, PlaintextReceived, TlsFailed, TlsMachine, check_first_bytes
 from tests.support.net.tls_peer import client_context, listener_tls
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.tls_machine import TlsMachine
-from broker.net.tls_records import RECORDS_AT_ONCE, Records
+from broker.net.tls.machine import TlsMachine
+from broker.net.tls.records import RECORDS_AT_ONCE, Records
 from tests.support.net.tls_peer import listener_tls
 
 _ROOM = memoryview(bytearray(1 << 20))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.config.addresses import show_address
+from broker.config.network.addresses import show_address
 from broker.error_codes import ErrorCode
 from broker.observe.cluster_findings import OF_IMAGE, Finding
 from broker.observe.conditions import Condition, Facts, conditions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.config.sasl import PLAIN, SCRAM_SHA_512, Login, PasswordLogin, TokenLogin
+from broker.config.network.sasl import PLAIN, SCRAM_SHA_512, Login, PasswordLogin, TokenLogin
 from broker.error_codes import ErrorCode
 from broker.metadata.records import ScramCredential
 from broker.net.buffers import BufferPool

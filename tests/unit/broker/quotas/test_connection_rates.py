@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.config.connections import per_ip_overrides
+from broker.config.network.connections import per_ip_overrides
 from broker.config.values import InvalidConfig
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ClientQuotas

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from broker.config.sources import ConfigError, Explicit, from_sets
 from broker.config.values import InvalidConfig
-from broker.net.tls_session import PeerRefused
+from broker.net.tls.session import PeerRefused
 from broker.security.http_secrets import HttpSecrets
 from broker.security.reload import Outcome, Reload
 from broker.security.tls.certificates import listener_values

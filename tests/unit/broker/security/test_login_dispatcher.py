@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.config.sasl import SaslListener
+from broker.config.network.sasl import SaslListener
 from broker.net.buffers import ALLOWANCE
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.net.limits import NetLimits

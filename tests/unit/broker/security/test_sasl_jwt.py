@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from msgspec.structs import replace
 
-from broker.config.sasl import TokenRules
+from broker.config.network.sasl import TokenRules
 from broker.security.sasl.jwt_verifier import read_key_set, verify, verify_unsecured
 from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 

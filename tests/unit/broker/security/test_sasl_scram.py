@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.sasl import SCRAM, SCRAM_SHA_256, SCRAM_SHA_512, PasswordLogin
+from broker.config.network.sasl import SCRAM, SCRAM_SHA_256, SCRAM_SHA_512, PasswordLogin
 from broker.metadata.records import ScramCredential
 from broker.security.sasl import scram
 from broker.security.sasl.client_login import ClientLogin, LoginFailed

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 
-from broker.config.sasl import PasswordLogin
+from broker.config.network.sasl import PasswordLogin
 from broker.controller.decisions import credentials
 from broker.controller.decisions.credentials import Upsertion
 from broker.metadata.records import ScramCredential, ScramSecret

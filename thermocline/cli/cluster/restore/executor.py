@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.config.addresses import show_address
+from broker.config.network.addresses import show_address
 from thermocline.cli.clients.connections import connect
 from thermocline.cli.clients.statuses import Partition
 from thermocline.cli.clients.wire_client import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.config.addresses import show_address
 from broker.config.authorizer import STANDARD_AUTHORIZER
-from broker.config.sasl import LOGIN_MODULES, SCRAM_SHA_256, SCRAM_SHA_512, jaas_name
+from broker.config.network.addresses import show_address
+from broker.config.network.sasl import LOGIN_MODULES, SCRAM_SHA_256, SCRAM_SHA_512, jaas_name
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from broker.config.addresses import show_address
 from broker.config.broker_config import BrokerConfig
+from broker.config.network.addresses import show_address
 from broker.metadata.cluster_content import CLUSTER_FORMAT
 from coldstore.keys import cluster_key
 from coldstore.roots.root import RootStore

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from broker.config.listeners import ListenerConfig
+from broker.config.network.listeners import ListenerConfig
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
 from logformat.jaas import LoginModule, parse_jaas

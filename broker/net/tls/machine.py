@@ -6,7 +6,7 @@ call it sends the bytes of `take`, even after a failure: these bytes are then th
 A machine is used by one thread at a time. A machine does not know a transport or a clock.
 
 Records of a client after its handshake are decrypted a few at a time, and the session ends if they contain no data
-(`tls_records`).
+(`records`).
 
 Hot path: `decrypt` fills the caller's buffer record by record (16 KiB each, 2.6 GB/s with AES-256-GCM), `encrypt` and
 `take` copy the ciphertext once (2.8 GB/s).
@@ -18,7 +18,7 @@ import ssl
 from contextlib import suppress
 from typing import Final, cast
 
-from broker.net.tls_records import Records
+from broker.net.tls.records import Records
 
 HANDSHAKE_BYTES_MAX: Final = 128 << 10
 """Bytes that a peer may send before its handshake is complete. OpenSSL accepts at most 100 KiB of certificates."""

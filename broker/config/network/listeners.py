@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker.config.addresses import Address, parse_address, show_address
+from broker.config.network.addresses import Address, parse_address, show_address
 from broker.config.values import InvalidConfig
 from broker.security_protocol import SecurityProtocol
 

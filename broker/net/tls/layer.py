@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from broker.net.dispatch import CloseReason
-from broker.net.tls_machine import PlaintextReceived, TlsFailed, TlsMachine, check_first_bytes
+from broker.net.tls.machine import PlaintextReceived, TlsFailed, TlsMachine, check_first_bytes
 
 RECEIVE_BYTES: Final = 256 << 10
 _received = memoryview(bytearray(RECEIVE_BYTES))

@@ -13,9 +13,9 @@ from broker.net.connection import Connection
 from broker.net.connection_state import State
 from broker.net.dispatch import CloseReason
 from broker.net.shared import Shared
-from broker.net.tls_handshakes import Handshakes
-from broker.net.tls_layer import TlsLayer
-from broker.net.tls_machine import TlsFailed, TlsMachine
+from broker.net.tls.handshakes import Handshakes
+from broker.net.tls.layer import TlsLayer
+from broker.net.tls.machine import TlsFailed, TlsMachine
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Configs of listeners: addresses, key stores, logins, limits of connections."""
