@@ -1,8 +1,17 @@
-"""Security protocols of listeners, by Kafka's names (`org.apache.kafka.common.security.auth.SecurityProtocol`)."""
+"""Security protocols of listeners, by Kafka's names (`org.apache.kafka.common.security.auth.SecurityProtocol`), and
+mechanisms of logins. Loads nothing: `thermocline --help` needs the names."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
+MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 
 
 class SecurityProtocol(StrEnum):

@@ -15,14 +15,8 @@ import msgspec
 from broker.config.network.listeners import ListenerConfig
 from broker.config.sources import Explicit
 from broker.config.values import InvalidConfig
+from broker.security_protocol import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM, SCRAM_SHA_256, SCRAM_SHA_512
 from logformat.jaas import LoginModule, parse_jaas
-
-PLAIN: Final = "PLAIN"
-SCRAM_SHA_256: Final = "SCRAM-SHA-256"
-SCRAM_SHA_512: Final = "SCRAM-SHA-512"
-OAUTHBEARER: Final = "OAUTHBEARER"
-SCRAM: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
-MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 
 UNSECURED_VALIDATOR: Final = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"

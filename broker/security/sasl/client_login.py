@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.network.sasl import PLAIN, PasswordLogin
+from broker.config.network.sasl import PasswordLogin
 from broker.error_codes import ErrorCode, error_name
 from broker.security.sasl import scram
+from broker.security_protocol import PLAIN
 from broker.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
 HANDSHAKE_VERSION: Final = 1

@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from broker.config.network.sasl import OAUTHBEARER, SaslListener
+from broker.config.network.sasl import SaslListener
 from broker.net.buffers import ALLOWANCE
 from broker.net.dispatch import Answer, CloseConnection, Dispatcher, Later, Part, Peer
 from broker.security.audit import Audit, AuditEvent
 from broker.security.sasl.limits import LoginLimits
 from broker.security.sasl.login import Check, MakeMechanism, Outcome, PassOn, Refusal, Reply, ServerLogin, Session
 from broker.security.sasl.mechanism import TokenVerdict
+from broker.security_protocol import OAUTHBEARER
 from broker.wire.apis import ApiKey
 from seams.clock import Clock
 from seams.loop.tasks import Tasks

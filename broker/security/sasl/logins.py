@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
-from broker.config.network.sasl import OAUTHBEARER, PLAIN, SaslListener
+from broker.config.network.sasl import SaslListener
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ScramCredential
 from broker.net.dispatch import Dispatcher
@@ -24,6 +24,7 @@ from broker.security.sasl.mechanism import Mechanism, NotValid, TokenVerdict
 from broker.security.sasl.oauthbearer import OAuthBearerServer
 from broker.security.sasl.plain import PlainServer, password_digests
 from broker.security.sasl.scram_server import ScramServer
+from broker.security_protocol import OAUTHBEARER, PLAIN
 from seams.loop.tasks import Tasks
 from seams.world import World
 

@@ -12,7 +12,7 @@ import re
 from base64 import b64decode, b64encode
 from typing import Final, NamedTuple
 
-from broker.config.network.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+from broker.security_protocol import SCRAM_SHA_256, SCRAM_SHA_512
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 NUMBERS: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.config.network.sasl import SCRAM_SHA_256, PasswordLogin
+from broker.config.network.sasl import PasswordLogin
 from broker.metadata.records import ScramCredential
 from broker.security.sasl.credentials import credential
 from broker.security.sasl.login import TOKENS_MAX, Check, Reply, ServerLogin
@@ -16,6 +16,7 @@ from broker.security.sasl.mechanism import NotValid
 from broker.security.sasl.oauthbearer import OAuthBearerServer
 from broker.security.sasl.plain import PlainServer, password_digests
 from broker.security.sasl.scram_server import ScramServer
+from broker.security_protocol import SCRAM_SHA_256
 from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_request
 from broker.wire.framing import request_frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from broker.wire.message import Message
 from broker.wire.schema import OUR_TAGS, Field, Schema
@@ -10,13 +10,11 @@ from broker.wire.schema import OUR_TAGS, Field, Schema
 
 def kafkas(schema: Schema) -> Schema:
     """The schema, as far as it is Kafka's."""
-    return dataclasses.replace(schema, fields=_kafkas(schema.fields))
+    return replace(schema, fields=_kafkas(schema.fields))
 
 
 def _kafkas(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    return tuple(
-        dataclasses.replace(field, fields=_kafkas(field.fields)) for field in fields if (field.tag or 0) < OUR_TAGS
-    )
+    return tuple(replace(field, fields=_kafkas(field.fields)) for field in fields if (field.tag or 0) < OUR_TAGS)
 
 
 def clear_ours(message: Message, fields: tuple[Field, ...]) -> None:

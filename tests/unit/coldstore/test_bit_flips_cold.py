@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace as changed
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 from broker.membership.lease_watch import Lease
 from coldstore.keys import PageKey, cluster_key, lease_key, manifest_key, parse_key

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from coldstore.inspection.probe import (
     ProbeReport,
@@ -121,7 +121,7 @@ class KeepsAnyChecksum(MemoryStore):
 
 class ForgetsChecksums(MemoryStore):
     async def head(self, key: str) -> ObjectInfo:
-        return dataclasses.replace(await super().head(key), crc32c=None)
+        return replace(await super().head(key), crc32c=None)
 
 
 class KnowsNoTrailers(MemoryStore):

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.network.sasl import MECHANISMS, OAUTHBEARER, Login, PasswordLogin, TokenLogin
-from broker.security_protocol import SecurityProtocol
+from broker.config.network.sasl import Login, PasswordLogin, TokenLogin
+from broker.security_protocol import MECHANISMS, OAUTHBEARER, SecurityProtocol
 from logformat.errors import InvalidRequest
 from logformat.jaas import parse_jaas
 from logformat.properties import properties_in

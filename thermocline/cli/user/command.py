@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
-from broker.config.network.sasl import SCRAM, SCRAM_SHA_512
+from broker.security_protocol import SCRAM, SCRAM_SHA_512
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled
 from thermocline.cli.terminal.confirm import confirm, require_terminal
 from thermocline.cli.terminal.outcome import CommandFailed, Exit

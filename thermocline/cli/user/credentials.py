@@ -12,9 +12,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
     UserScramCredentialUpsertion,
 )
 
-from broker.config.network.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from broker.error_codes import ErrorCode
 from broker.security.sasl.scram import MECHANISM_OF
+from broker.security_protocol import SCRAM_SHA_256, SCRAM_SHA_512
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     DescribeUserScramCredentialsRequest,

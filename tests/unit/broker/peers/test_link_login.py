@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.config.network.sasl import PLAIN, SCRAM_SHA_512, Login, PasswordLogin, TokenLogin
+from broker.config.network.sasl import Login, PasswordLogin, TokenLogin
 from broker.error_codes import ErrorCode
 from broker.metadata.records import ScramCredential
 from broker.net.buffers import BufferPool
@@ -16,6 +16,7 @@ from broker.peers.link_login import LinkLogin
 from broker.security.sasl.credentials import credential
 from broker.security.sasl.mechanism import Authenticated, LoginRefused
 from broker.security.sasl.scram_server import ScramServer
+from broker.security_protocol import PLAIN, SCRAM_SHA_512
 from broker.wire.apis import ApiKey
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import (

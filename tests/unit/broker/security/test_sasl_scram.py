@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.network.sasl import SCRAM, SCRAM_SHA_256, SCRAM_SHA_512, PasswordLogin
+from broker.config.network.sasl import PasswordLogin
 from broker.metadata.records import ScramCredential
 from broker.security.sasl import scram
 from broker.security.sasl.client_login import ClientLogin, LoginFailed
 from broker.security.sasl.credentials import credential
 from broker.security.sasl.mechanism import Authenticated, Challenge, LoginRefused
 from broker.security.sasl.scram_server import ScramServer
+from broker.security_protocol import SCRAM, SCRAM_SHA_256, SCRAM_SHA_512
 
 SECRET = b"of this cluster"
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.config.authorizer import STANDARD_AUTHORIZER
 from broker.config.network.addresses import show_address
-from broker.config.network.sasl import LOGIN_MODULES, SCRAM_SHA_256, SCRAM_SHA_512, jaas_name
+from broker.config.network.sasl import LOGIN_MODULES, jaas_name
+from broker.security_protocol import SCRAM_SHA_256, SCRAM_SHA_512
 from thermocline.cli.serve.secure.directory import BROKER_NAME, SecuredDirectory
 
 if TYPE_CHECKING:
