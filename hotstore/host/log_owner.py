@@ -37,6 +37,11 @@ class LogOwner(Protocol):
         lack such a record only if it holds a newer one of the key."""
         ...
 
+    def is_in_bucket(self) -> bool:
+        """Whether the bucket may hold records of the log, also of a topic that is no longer tiered. Compaction then
+        removes no tombstone, because the record that it deletes may be there."""
+        ...
+
 
 class _Unowned:
     """The log has no role. An append meanwhile (an opening that closes a gap) waits for its own flush."""
@@ -55,6 +60,9 @@ class _Unowned:
 
     def cleanable_end(self) -> int:
         return 0
+
+    def is_in_bucket(self) -> bool:
+        return True
 
 
 UNOWNED: Final[LogOwner] = _Unowned()
