@@ -1,16 +1,20 @@
-"""Tiering of a compacted, replicated topic is switched off and on again: no deleted key comes back (ADR 32)."""
+"""Tiering of a compacted, replicated topic is switched off and on again: no deleted key comes back, and copies go on
+(ADR 32)."""
 
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
 from broker.metadata.records import ConfigsSet
+from coldstore.inspection.bucket_inspection import BucketInspector
 from logformat.record_batch import walk
 from logformat.records import Record, encode_batch, iter_records
 from tests.sim.world.clock import EPOCH_MS
 from tests.support.brokers.shared_bucket import TOPIC_ID, Pair, both, until
+from tests.support.workers import LoopWorkers
 from tests.unit.broker.handlers.test_compacted_topics import sent
 from tests.unit.broker.partition.following.test_catching_up import KEEPING, leading
 
@@ -81,4 +85,29 @@ async def test_a_tombstone_outlives_a_switch_while_the_bucket_holds_what_it_dele
     await filled(pair, "b", leader)
     await copied(pair, leader)
     assert (await in_bucket(pair))[b"deleted"][-1] == (tombstone, None)
+    await pair.stop()
+
+
+async def test_copies_go_on_within_a_filler_when_tiering_is_switched_on_again() -> None:
+    """Regression: the local passes of the time between had put a filler over the bucket's end, and a copy begins at a
+    batch. Nothing was copied any more, and the log counted as damaged."""
+    pair = await both(**COMPACT)
+    for _ in range(40):
+        await put(pair, b"one", b"x" * 100)
+    await copied(pair)
+    end = (await pair.manifest()).remote_end_offset
+    switch(pair, on=False)
+    for _ in range(4):
+        for _ in range(40):
+            await put(pair, b"one", b"x" * 100)
+        await asyncio.sleep(120)
+    assert end not in {header.base_offset for _, header in walk(pair.bytes_of(1))}
+    switch(pair, on=True)
+    await copied(pair)
+    copied_end = (await pair.manifest()).remote_end_offset
+    assert copied_end > end
+    assert (await in_bucket(pair))[b"one"][-1][0] == copied_end - 1
+    inspector = BucketInspector(pair.places[1].memory, LoopWorkers())
+    findings = await inspector.verify(UUID(TOPIC_ID), 0, deep=True)
+    assert [each for each in findings if each.kind.value != "orphan, pending"] == []
     await pair.stop()
