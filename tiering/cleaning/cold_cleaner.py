@@ -320,5 +320,7 @@ class ColdCleaner:
             self.on_replaced()
             freed = sum(entry.object_bytes for entry in old) - sum(entry.object_bytes for entry in new)
             shared.counters.freed_bytes += max(freed, 0)
+            for entry in new:  # the logs on the disks are cleaned below the verified end
+                await self._copier.verify_committed(entry)
         elif is_last:
             await partition.commit(lambda m: set_clean_end(m, work.map_end), releases=True, due_by=work.config)

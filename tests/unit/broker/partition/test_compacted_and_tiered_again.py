@@ -111,3 +111,17 @@ async def test_copies_go_on_within_a_filler_when_tiering_is_switched_on_again() 
     findings = await inspector.verify(UUID(TOPIC_ID), 0, deep=True)
     assert [each for each in findings if each.kind.value != "orphan, pending"] == []
     await pair.stop()
+
+
+async def test_local_passes_go_on_after_a_pass_over_the_bucket() -> None:
+    """Regression: nobody verified the objects that a pass made before the grace of those they replaced was over, a day
+    later. Until then the logs on the disks were not cleaned."""
+    pair = await both(**COMPACT)
+    for _ in range(4):
+        await filled(pair, "a")
+        await copied(pair)
+        await asyncio.sleep(60)
+    assert (await pair.manifest()).replaced
+    for log in (leading(pair).log, pair.followed(2).log):  # type: ignore[union-attr]
+        assert log.local_bytes < 40 * 170 * 2
+    await pair.stop()
