@@ -146,6 +146,12 @@ class TieredPartition:
         return 0 if manifest is None else manifest.remote_end_offset
 
     @property
+    def is_in_bucket(self) -> bool:
+        """Whether the bucket may hold records of this log, whatever the configs say."""
+        manifest = self.manifests.manifest
+        return manifest is None or not self.claimed or manifest.live.segments > 0
+
+    @property
     def log_start_offset(self) -> int:
         """The greater of the local log start and the root's (C26)."""
         manifest = self.manifests.manifest

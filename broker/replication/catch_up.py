@@ -14,9 +14,14 @@ D79). Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hotstore.log.segment import SegmentInfo
+
+NOT_IN_BUCKET: Final = -1
+"""The verified end of a topic that is not tiered, and of which the bucket has nothing."""
+LEFT_IN_BUCKET: Final = -2
+"""The verified end of a topic that is not tiered, while the bucket may have objects from before."""
 
 
 class LaggingReplica(NamedTuple):
@@ -47,7 +52,7 @@ class Start(NamedTuple):
 def start_of(end: int, verified_end: int, log_start: int) -> Start | None:
     """Offset at which a replica restarts if the leader has no bytes at the replica's `end`. None if the replica is at
     that offset already; it then fetches again. The offset is the log start if all objects in the bucket expired.
-    `verified_end` −1: the topic is not tiered.
+    `verified_end` < 0: the topic is not tiered.
     """
     offset = max(verified_end, log_start)
     return Start(offset, is_bare=verified_end < 0) if offset > end else None

@@ -166,7 +166,7 @@ class LogCleaner:
         rules = CleanRules(
             now_ms=self._world.clock.wall_ms(),
             delete_retention_ms=local.config.delete_retention_ms,
-            keeps_tombstones=local.config.tiered or local.log_start_offset < local.local_log_start_offset,
+            keeps_tombstones=local.config.tiered or local.owner.is_in_bucket(),
             aborted=tuple(
                 (of.producer_id, of.first_offset, of.last_offset)
                 for of in local.aborted_between(local.local_log_start_offset, part.end)

@@ -37,6 +37,11 @@ class LogOwner(Protocol):
         in the bucket, except those for whose key the bucket has a newer record."""
         ...
 
+    def is_in_bucket(self) -> bool:
+        """Whether the bucket may hold records of the log, also of a topic that is no longer tiered. Compaction then
+        removes no tombstone, because the record that it deletes may be there."""
+        ...
+
 
 class _Unowned:
     """The owner of a log without a role. `awaits_flush` is True, because an append without a role (when an opening
@@ -56,6 +61,9 @@ class _Unowned:
 
     def cleanable_end(self) -> int:
         return 0
+
+    def is_in_bucket(self) -> bool:
+        return True
 
 
 UNOWNED: Final[LogOwner] = _Unowned()

@@ -223,7 +223,8 @@ class ColdCleaner:
     async def _rewrite(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> None:
         partition = self._partition
         below = [entry for entry in work.entries if entry.base_offset < work.map_end]
-        for group in groups(below, partition.log.config.segment_bytes, await self._borders()):
+        borders = await self._borders()
+        for group in groups(below, partition.log.config.segment_bytes, borders):
             if group[-1].end_offset <= partition.log_start_offset:
                 continue  # deleted meanwhile
             manifest = partition.manifest
@@ -236,7 +237,8 @@ class ColdCleaner:
                 )
                 return
             body = await self._clean(shared, work, objects, group)
-            is_next = not work.old or work.old[-1].end_offset == group[0].base_offset
+            base = group[0].base_offset
+            is_next = not work.old or (work.old[-1].end_offset == base and base not in borders)
             if body is None or not is_next or len(work.new) >= COMMIT_OBJECTS:
                 await self._commit(shared, work, is_last=False)
             if body is not None:
@@ -318,5 +320,7 @@ class ColdCleaner:
             self.on_replaced()
             freed = sum(entry.object_bytes for entry in old) - sum(entry.object_bytes for entry in new)
             shared.counters.freed_bytes += max(freed, 0)
+            for entry in new:  # the logs on the disks are cleaned below the verified end
+                await self._copier.verify_committed(entry)
         elif is_last:
             await partition.commit(lambda m: set_clean_end(m, work.map_end), releases=True, due_by=work.config)

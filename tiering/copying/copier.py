@@ -74,7 +74,7 @@ class Copier:
             self._counters.copy_errors += not copied
         self._counters.copied_segments += 1
         self._counters.copied_bytes += entry.log_bytes
-        await self._verify_after_commit(entry)
+        await self.verify_committed(entry)
         return entry
 
     async def _attempt(self, wanted: CopyRange, *, one_pass: bool) -> RemoteSegment:
@@ -138,8 +138,9 @@ class Copier:
         if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
             raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
 
-    async def _verify_after_commit(self, entry: RemoteSegment) -> None:
-        """A failure here is harmless, because expiry verifies again before local bytes are deleted."""
+    async def verify_committed(self, entry: RemoteSegment) -> None:
+        """Verify an object after its commit. A failure is harmless, because expiry verifies again before local bytes
+        are deleted. Raises Fenced."""
         try:
             await self.verify(entry, read_back=True)
         except (Corrupt, ObjectMissing) as damaged:

@@ -25,12 +25,14 @@ from coldstore.segments.segment_object import DecidedTransaction, build_footer, 
 from coldstore.segments.segment_scanner import Scan, SegmentScanner, interval_of
 from hotstore.log.locator import ByteRange
 from hotstore.log.partition_log import PartitionLog
+from logformat.compaction.filler import FILLER_BYTES_MAX, filler_from
 from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
 from logformat.indexes.transaction_index import AbortedTransaction
 from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerState
+from logformat.record_batch import read_header
 from seams.crash_points import reach
 from seams.files.disk import Buffer, ClosedFile
 from tiering.copying.copy_plan import CopyRange
@@ -54,18 +56,22 @@ class SegmentSource(msgspec.Struct, frozen=True):
     transactions: tuple[DecidedTransaction, ...] = ()
     indexes: tuple[OffsetIndex, TimeIndex] | None = None
     """The local log's indexes, if dense enough to predict the footer's length."""
+    head: bytes = b""
+    """Log bytes before those of `ranges`: the rest of a filler that begins below `start_offset`."""
 
     @property
     def log_bytes(self) -> int:
-        return sum(r.length for r in self.ranges)
+        return len(self.head) + sum(r.length for r in self.ranges)
 
     def scanner(self) -> SegmentScanner:
         return SegmentScanner(self.start_offset, self.log_bytes, lineage=self.lineage)
 
     def pieces(self) -> Iterator[memoryview]:
         """The bytes in order, in one buffer: a piece is valid until the next one is requested."""
+        if self.head:
+            yield memoryview(self.head)
         lengths = [r.length for r in self.ranges]
-        buffer = memoryview(bytearray(min(PIECE_BYTES, max(lengths))))
+        buffer = memoryview(bytearray(min(PIECE_BYTES, max(lengths, default=0))))
         for number, length in enumerate(lengths):
             done = 0
             while done < length:
@@ -120,12 +126,26 @@ def source_of(
         )
         producers = ProducerState(wanted.end_offset, ())
     transactions = decided(aborted, producers, local.markers_of(open_in(producers), wanted.end_offset))
+    head, ranges = _from_offset(ranges, wanted.start_offset)
     indexes = None
-    if len(ranges) == 1:  # always, if `next_copy` chose the range
+    if len(ranges) == 1 and not head:  # always, if `next_copy` chose the range
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
     return SegmentSource(
-        topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes
+        topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes, head
     )
+
+
+def _from_offset(ranges: Sequence[ByteRange], offset: int) -> tuple[bytes, Sequence[ByteRange]]:
+    """The bytes from `offset` on, as new bytes before those of the ranges. While the topic was not tiered, local
+    compaction may have put a filler over the bucket's end; an object begins with the rest of it. *Blocking*."""
+    first = ranges[0]
+    start = memoryview(first.file.read_at(first.position, min(first.length, FILLER_BYTES_MAX)))
+    cut = filler_from(start, offset)
+    if cut is start:
+        return b"", ranges
+    taken = read_header(start).size
+    left = first._replace(position=first.position + taken, length=first.length - taken)
+    return bytes(cut[: len(cut) - (len(start) - taken)]), [left, *ranges[1:]] if left.length else ranges[1:]
 
 
 class Body(NamedTuple):

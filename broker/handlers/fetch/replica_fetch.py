@@ -20,7 +20,7 @@ from broker.errors import ApiError
 from broker.handlers.fetch.attempt import FetchAttempt, diverges
 from broker.metadata.records import NO_EPOCH, Node
 from broker.partition.leading.leader_replica import LeaderReplica
-from broker.replication.catch_up import LaggingReplica, bytes_between, skips_to_bucket
+from broker.replication.catch_up import LEFT_IN_BUCKET, LaggingReplica, bytes_between, skips_to_bucket
 from broker.replication.leader import Report
 from broker.security.brokers_only import is_from_follower
 from broker.wire.messages import FetchRequest, FetchRequestPartition, FetchResponsePartition
@@ -72,6 +72,8 @@ def read(
         # This process deletes only segments that it verified in the bucket, so all offsets below the local start are
         # verified.
         answer.verified_end = max(log.local_log_start_offset, state.sure_end_offset)
+    elif state.is_in_bucket:
+        answer.verified_end = LEFT_IN_BUCKET
     answer.reserved_end = log.reserved_end
     if wanted.last_fetched_epoch < 0 and not log_start_offset <= offset <= log.log_end_offset:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)

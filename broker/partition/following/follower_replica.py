@@ -22,7 +22,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.following.follower_truncation import FollowerTruncation, wait_for_end
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import HostedReplica
-from broker.replication.catch_up import ReplicationCounters, start_of
+from broker.replication.catch_up import LEFT_IN_BUCKET, NOT_IN_BUCKET, ReplicationCounters, start_of
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
@@ -79,7 +79,7 @@ class FollowerReplica:
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
         self.failure = local.failure  # the reason why copying stopped; empty while it goes on
-        self.verified_end = -1  # as in the leader's last report
+        self.verified_end = LEFT_IN_BUCKET  # as in the leader's last report
         self._cold = cold
         self._tasks = tasks
         self._clock = clock
@@ -351,6 +351,10 @@ class FollowerReplica:
         supersede another record (TX17). `verified_end`: the end that the leader verified in the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
+
+    def is_in_bucket(self) -> bool:
+        """As the leader reported it last. Until then, yes."""
+        return self.verified_end != NOT_IN_BUCKET
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────
     def tick(self, now_ms: int, now_s: float) -> bool:

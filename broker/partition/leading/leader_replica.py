@@ -451,6 +451,9 @@ class LeaderReplica(Watchable):
             return stable
         return min(stable, self.tier.partition_state.sure_end_offset)
 
+    def is_in_bucket(self) -> bool:
+        return self.tier.partition_state.is_in_bucket
+
     def tick(self, now_ms: int, now_s: float) -> bool:
         self.flusher.tick(now_ms)
         self.waiters.expire(now_s)

@@ -159,6 +159,7 @@ class RecordingOwner:
         self.told_failed: list[LogFailed] = []
         self.starts_moved = 0
         self.cleanable = 0
+        self.in_bucket = False
 
     def flushed(self, stable_end: int) -> None:
         self.told_flushed.append(stable_end)
@@ -174,6 +175,9 @@ class RecordingOwner:
 
     def cleanable_end(self) -> int:
         return self.cleanable
+
+    def is_in_bucket(self) -> bool:
+        return self.in_bucket
 
 
 async def settle() -> None:

@@ -247,6 +247,32 @@ async def test_who_is_cut_is_named_again_at_the_same_place(leader: Leader, fetch
     assert named(leader.questions[1]) == {0: 5, 1: 11} and cut.answers >= 2
 
 
+class Idle(Copied):
+    """Nothing comes for it: it stays where it is."""
+
+    answers = 0
+
+    def answered(self, asked: FetchPosition, answer: FetchResponsePartition, broker_epoch: int) -> bool:
+        self.answers += 1
+        return True
+
+
+@by(fetching, Terse())
+async def test_who_follows_again_at_the_same_place_is_answered(leader: Leader, fetcher: Fetcher, /) -> None:
+    """Regression: a role that ended and began again between two questions was not named, because its place was known.
+    No answer told the new role that its log is its leader's, so the replica of an idle partition stayed out of the
+    in-sync set."""
+    before, after, other = Idle(5), Idle(5), Copied(10)
+    fetcher.follow(A, before)
+    fetcher.follow(B, other)
+    while not before.answers:
+        await asyncio.sleep(0.01)
+    fetcher.leave(A, before)
+    fetcher.follow(A, after)
+    await asyncio.sleep(1.0)
+    assert after.answers
+
+
 @by(fetching)
 async def test_nothing_is_asked_before_all_that_came_is_flushed(leader: Leader, fetcher: Fetcher, /) -> None:
     """The question's offsets are the flushed ends: one replica's slow disk holds the next question back."""
