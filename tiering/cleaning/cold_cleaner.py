@@ -27,7 +27,7 @@ from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced
 from seams.crash_points import reach
 from tiering.cleaning.aborted import find_aborted
-from tiering.cleaning.cold_plan import ColdDirt, ColdForecast, dirt_of, forecast, groups
+from tiering.cleaning.cold_plan import GROUP_MAX, ColdDirt, ColdForecast, dirt_of, forecast, groups
 from tiering.cleaning.cold_rewrite import cleaned_body, is_unchanged
 from tiering.cleaning.pass_objects import PassObjects, PolicyChanged
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
@@ -143,7 +143,7 @@ class ColdCleaner:
         entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
         now_ms = partition.world.clock.wall_ms()
         dirt = dirt_of(entries, manifest.clean_end_offset, now_ms, partition.log.config)
-        if not dirt.is_due or room_for_replaced(manifest) < 1:
+        if not dirt.is_due or room_for_replaced(manifest) < GROUP_MAX:
             return True
         files = await shared.open_files()
         try:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment
-from coldstore.manifest.manifest_entries import RANGES_MAX
+from coldstore.manifest.manifest_entries import RANGES_MAX, REPLACED_MAX
 from hotstore.log.log_config import LogConfig
 from logformat.record_batch import INT32_MAX
 
@@ -21,6 +21,8 @@ READ_BYTES_MAX: Final = 45 << 20
 """Bytes of one GET: three GETs for an object of 128 MiB, within the memory of a pass."""
 DECIDED_MAX: Final = 1 << 16
 """Most transactions in one object's footer."""
+GROUP_MAX: Final = REPLACED_MAX // 4
+"""Most objects that become one: the root's list of replaced objects has to have room for all of them."""
 STALE_SHARE: Final = 0.5
 """Assumed share of stale bytes in dirty bytes, before a pass has measured it."""
 
@@ -63,14 +65,16 @@ def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, confi
 def groups(
     entries: Sequence[RemoteSegment], segment_bytes: int, borders: frozenset[int] = frozenset()
 ) -> list[tuple[RemoteSegment, ...]]:
-    """Runs of consecutive objects, each of which becomes one object. A run is within `segment_bytes`, 2^31 offsets, and
-    the bounds of an entry and a footer. A larger object stays alone. No run goes across one of `borders` (offsets)."""
+    """Runs of consecutive objects that each become one: within `segment_bytes` together, 2^31 offsets, `GROUP_MAX`
+    objects, and the bounds of an entry and a footer. A larger object stays alone. No run crosses one of `borders`
+    (offsets)."""
     runs: list[list[RemoteSegment]] = []
     size = 0
     for entry in entries:
         last = runs[-1] if runs else None
         fits = (
             last is not None
+            and len(last) < GROUP_MAX
             and last[-1].end_offset == entry.base_offset
             and entry.base_offset not in borders
             and size + entry.log_bytes <= segment_bytes

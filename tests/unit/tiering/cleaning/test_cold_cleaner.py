@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest_entries import REPLACED_MAX
 from coldstore.object_store import Got
 from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from logformat.record_batch import walk
@@ -269,4 +270,21 @@ async def test_a_seal_that_meets_replaced_objects_verifies_what_took_their_place
     await opened.tier.seal_and_copy()
     assert opened.tier.partition_state.sure_end_offset == opened.log.log_end_offset
     assert not house.failures
+    await life.stop()
+
+
+async def test_many_small_objects_are_compacted_in_several_groups() -> None:
+    """Regression: objects that fit into one made one group, however many. A group of more objects than the root's list
+    of replaced ones has room for was never replaced, and nothing above it."""
+    house = House()
+    life = await house.start(limits=replace(FAST, cold_compaction_grace_ms=60_000))
+    log = replace(COMPACT, segment_bytes=600)
+    opened = await life.open(new=True, log=replace(log, compacts=False), tier=TIER)
+    newest = await put_until_copied(life, keys=5, rounds=120)
+    assert (await house.manifest()).live.segments > REPLACED_MAX
+    opened.log.reconfigure(replace(log, segment_bytes=1 << 30))
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    data = cold_bytes(house, await house.manifest())
+    assert table(data) == newest and records_of(data) == 5
     await life.stop()

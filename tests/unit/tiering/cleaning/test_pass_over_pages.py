@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from coldstore.inspection.bucket_inspection import BucketInspector
 from tests.support.tier.tier_kit import TIER, TOPIC_ID, House
