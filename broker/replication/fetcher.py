@@ -91,7 +91,7 @@ class Fetcher:
     def follow(self, key: Key, copy: FetchTarget, *, is_throttled: bool = False) -> None:
         """Fetch into `copy` from the next request on."""
         self._copies[key] = copy
-        self._fetch_session.resend(key)  # the leader may have answered the role before at the same position
+        self._fetch_session.resend(key)  # the leader may have answered the previous role at the same position
         self._not_before_s.pop(key, None)
         self._throttled.began(key)
         self.throttle(key, is_throttled=is_throttled)

@@ -71,8 +71,8 @@ class InSync:
 
 def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
     """The row of a partition of `topic`, with the minimum and the sessions of `image` (R2, R16). `topic` is from
-    `image` or a newer one. Only this function makes an `AppliedRow`, because the proof of `leader` needs all three
-    parts from one source.
+    `image` or a newer one. Only this function makes an `AppliedRow`, because the proof that no committed record is lost
+    needs all three parts from one image.
     """
     row = topic.rows[index]
     nodes = image.nodes

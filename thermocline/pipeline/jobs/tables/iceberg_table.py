@@ -243,7 +243,7 @@ class ArchiveTable:
             producer.delete_data_file(entry)
         transaction.set_properties({**stored, SNAPSHOT_ID: str(producer.snapshot_id)})
         producer.commit()  # writes the manifests and stages the change; nothing is committed yet
-        # The files have these columns; if the table has more by now, they must be written again.
+        # The files have these columns. If the table has more columns by now, the files must be written again.
         columns = self._same_columns()
         try:
             self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)
