@@ -33,7 +33,7 @@ from thermocline.pipeline.windows import WINDOW_BYTES
 
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which numba and pyarrow
 # take 184. Windows of 4 MiB, 2 ahead, and batches of 8 MiB take 265 and 340 MiB and are no faster.
-NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # for a directory bucket; on S3 each window costs a request
+NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # only for a directory bucket, because on S3 each window costs a request
 WINDOWS_AHEAD: Final = 1  # windows started beyond one per thread, so that no thread waits for the reader
 BATCH_BYTES: Final = 9 * 512 * 1024  # bytes of rows; one window, with its fixed-width columns, fits
 FETCHERS_PER_CORE: Final = 2  # threads on a remote store: half of them wait for the network
