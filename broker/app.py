@@ -201,7 +201,7 @@ class Broker:
         return Logins(config.sasl, dispatcher, self._world, self._tasks, self.audit, config.brokers_listener)
 
     def _once(self, kind: type[T]) -> T | None:
-        """The sources of a serving broker, if they are of this kind. None before the broker serves."""
+        """The broker's sources if they are of this kind. None for other sources, and before the broker serves."""
         return self._sources if isinstance(self._sources, kind) else None
 
     def _reads_only(self, open_bucket: StoreOpener) -> ReadOnlyStart:
@@ -241,7 +241,7 @@ class Broker:
         return self._outage if session is None else session.outage
 
     def ready_line(self) -> str:
-        """The one line scripts wait for (cli.md)."""
+        """The line that scripts wait for (cli.md)."""
         assert self._sources is not None
         line = self._listening.ready_line(self._sources.context.metadata.cluster_id, self._sources.store.url)
         return f"{line} mode=read-only" if self._config.read_only else line

@@ -71,7 +71,7 @@ from tiering.service import TierService
 _FRESH_S: Final = 10.0
 """Maximal age of the newest confirmed image for deletions of data (R23): two polls at the longest interval (5 s), so
 that one slow poll delays nothing. Other brokers may lead earlier, even at once if this broker's port refuses; their
-claims fence this broker. Until then its deletions follow the newest configs that it has.
+claims fence this broker. Before such a claim, this broker deletes by the newest configs that it has.
 """
 
 EngineMaker = Callable[[], CleanerEngine]

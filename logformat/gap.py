@@ -25,7 +25,7 @@ from logformat.record_batch import (
 )
 from logformat.records import Record, encode_batch, iter_records
 
-GAP_OFFSETS_MAX: Final = INT32_MAX  # per batch, because its last offset delta is an int32
+GAP_OFFSETS_MAX: Final = INT32_MAX  # of one batch, because its last offset delta is an int32
 GAP_TYPE: Final = 0x7468  # "th"; Kafka has assigned 0 to 6
 GAP_KEY: Final = struct.pack(">hh", 0, GAP_TYPE)  # as in every control record's key: version, type
 _VALUE: Final = struct.Struct(">hi")  # as in a transaction marker, because old clients parse it for any type

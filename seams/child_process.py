@@ -25,7 +25,7 @@ from seams.files import syscalls
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
 DESCRIPTORS_MAX: Final = 8  # per message
-_REAP_S: Final = 5.0  # `close` waits no longer for a killed process, which may wait for a disk
+_REAP_S: Final = 5.0  # longest wait of `close` for a killed process, which may wait for a disk
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_LOWEST: Final = 2 << 13 | 7  # best effort, lowest level: the idle class may starve while the disk is busy
 

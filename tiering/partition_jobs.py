@@ -1,7 +1,7 @@
 """Schedules the jobs of one partition: claim and reservation, copy, expiry, gc, compaction of the bucket.
 
-No job blocks the loop, and no produce or hot fetch waits for one. A full disk is reported and retried here; the queue
-retries other failures.
+No job blocks the loop. A hot fetch never waits for a job. A produce waits only for a reservation, if no reserved
+offsets are left. A full disk is reported and retried here; the queue retries other failures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The broker's interface to one partition's tier: claim, copies, expiry and cold reads.
 
-No call blocks, and no produce or hot fetch waits for the bucket. `delete_records` returns after the log start was
-committed to the root (C26).
+No call blocks. A hot fetch never waits for the bucket. A produce waits for it only if no reserved offsets are left.
+`delete_records` returns after the log start was committed to the root (C26).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Tiering of one broker: attached logs, the queues of their background work, the cold reader and the disk watch.
 
-Reservations never wait for uploads, and produces wait for neither. Tiers start when no log is being opened.
+Reservations never wait for uploads. A produce never waits for an upload, and waits for a reservation only if no
+reserved offsets are left. Tiers start when no log is being opened.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class GroupConfig(msgspec.Struct, frozen=True):
     member_metadata_bytes_max: int = 1024 * 1024
     """Metadata of all protocols of one member: 40 000 topic names of 25 bytes."""
     group_record_bytes_max: int = 8 * 1024 * 1024
-    """One group's metadata record: 1 000 members with 4 KiB of subscription and assignment each, twice."""
+    """One group's metadata record: twice the size of 1 000 members with 4 KiB of subscription and assignment each."""
     state_bytes_max: int = 512 * 1024 * 1024
     """All stored state: members, assignments, offsets (estimated, see `size_bytes`)."""
     commit_rows_max: int = 20_000
@@ -59,10 +59,11 @@ class GroupConfig(msgspec.Struct, frozen=True):
     append_queue_max: int = 20_000
     """Waiting writes of one partition of `__consumer_offsets`; above it commits are refused as retriable."""
     append_queue_bytes_max: int = 32 * 1024 * 1024
-    """The same in bytes."""
+    """Bytes of these waiting writes."""
     snapshot_interval_ms: Annotated[int, "thermocline.offsets.snapshot.interval.ms"] = 7_500
-    """A changed partition gets a snapshot this long after the last one. A lost disk loses 10 s at most: this time, up
-    to a quarter of it until the next check (1.9 s), and the write."""
+    """A changed partition gets a snapshot this long after its last snapshot. The loss of a disk loses at most 10 s of
+    changes: this time, the wait for the next check (at most 1.9 s, a quarter of this time), and the time of the
+    write."""
 
 
 def is_too_long(name: str) -> bool:

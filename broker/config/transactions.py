@@ -35,4 +35,4 @@ class TransactionConfig(msgspec.Struct, frozen=True):
     append_queue_max: int = 20_000
     append_queue_bytes_max: int = 32 * 1024 * 1024
     snapshot_interval_ms: int = 7_500
-    """As for the group offsets."""
+    """See `GroupConfig.snapshot_interval_ms`."""

@@ -118,9 +118,9 @@ class BrokerRpc(Protocol):
 
     async def alter_partition(self, asked: ProposalsRequest) -> tuple[ErrorCode, ...]:
         """Decide each proposal, in order. NONE: the proposal became a row, which the leader sees in its image (R17).
-        Errors of a single proposal: FENCED_LEADER_EPOCH, NOT_CONTROLLER (its image is ahead of this controller's),
-        INVALID_UPDATE_VERSION (the row changed), INELIGIBLE_REPLICA (a joiner does not have the named session),
-        UNKNOWN_TOPIC_ID, INVALID_REQUEST. ApiError STALE_BROKER_EPOCH: the whole request is refused."""
+        Errors of a single proposal: FENCED_LEADER_EPOCH, NOT_CONTROLLER (the leader's image is newer than this
+        controller's), INVALID_UPDATE_VERSION (the row changed), INELIGIBLE_REPLICA (a joiner does not have the named
+        session), UNKNOWN_TOPIC_ID, INVALID_REQUEST. ApiError STALE_BROKER_EPOCH: the whole request is refused."""
 
     def closed(self, node_id: int, broker_epoch: int) -> None:
         """The connection of this session's last heartbeat closed."""

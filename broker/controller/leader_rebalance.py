@@ -65,8 +65,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False, repr=False)
 class LeaderRebalance:
-    """The periodic rebalance. `unfit`: sessions of an image whose reports say that they are not fit to lead every
-    partition."""
+    """The periodic rebalance. `unfit` returns the brokers of an image that should not lead every partition, by their
+    reports."""
 
     _commit_queue: CommitQueue
     _metadata: MetadataCache

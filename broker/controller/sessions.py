@@ -66,7 +66,7 @@ class Sessions:
         self._session_s, self._closed_s, self._heard_s = times.session_s, times.closed_s, times.heard_s
         self._knock_s = times.knock_s
         self._checked_s = now_s
-        self._time_s = 0.0  # of this loop, without stalls
+        self._time_s = 0.0  # time of this loop, without stalls
         self._sure_until_s = max(UNTIMED_S, 2 * times.session_s) if is_sure else 0.0
         self._lease_s = times.lease_s
         self._sessions: dict[int, _Session] = {}
@@ -211,7 +211,7 @@ class RivalControllers:
 
     def __init__(self, bumped_s: float, times: ClusterTimes) -> None:
         self._bumped_s = bumped_s
-        self._late_s = float("-inf")  # last bump that did not count as proof
+        self._late_s = float("-inf")  # time of the last bump that did not count as proof
         self._interval_s = times.interval_s
         # A controller that releases its lease early ends no session, so the shorter time counts.
         self._proof_s = min(times.lease_s, times.session_s)

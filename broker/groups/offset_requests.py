@@ -96,7 +96,7 @@ def judge(
 
 
 Verify: TypeAlias = Callable[[int], Awaitable[ErrorCode]]
-"""Asks a transaction's coordinator about that partition of `__consumer_offsets`."""
+"""Asks a transaction's coordinator whether this partition of `__consumer_offsets` belongs to the transaction."""
 
 ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
 """The shard of a group, or why it is not available now."""

@@ -89,9 +89,9 @@ class ShardLog(Protocol):
 
     async def start_at(self, offset: int) -> bool:
         """A rewrite from `offset` on contains all live records and is committed: move the log start there, so that
-        every replica may delete lower records. Durable when this returns. False: the start did not move. If other
-        replicas are assigned, the root also names the start, and the root's snapshot does not reach `offset`. Raises
-        Fenced, StorageFailed, OSError.
+        every replica may delete lower records. Durable when this returns. Returns False if the start could not move:
+        other replicas are assigned, so the root has to name the start, but the root's snapshot does not reach `offset`.
+        Raises Fenced, StorageFailed, OSError.
         """
 
     async def snapshot_end(self) -> int:

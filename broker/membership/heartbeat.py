@@ -79,7 +79,7 @@ class Heartbeats:
         """Time of sending of the last answered heartbeat, even if the answer was "store away"; boot clock."""
         self.is_refused = False  # whether the controller's port refuses connections (D64)
         self._answered = NEVER_ANSWERED
-        self._after_pause: tuple[int, int] | None = None  # a pause of the gate, and its first lease counter
+        self._after_pause: tuple[int, int] | None = None  # count of pauses; first lease counter after the last
 
     @property
     def is_heard(self) -> bool:

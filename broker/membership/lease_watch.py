@@ -61,8 +61,8 @@ class LeaseWatch:
         self._of_holder_s = lease_s
         self.sight = LeaseSight.WATCHING
         self.has_moved = False
-        """Whether the controller polled last bumped the counter between two polls. Then this bucket is the one it
-        serves, and no copy."""
+        """Whether the last polled controller bumped the counter between two polls. If so, the controller serves this
+        bucket, and this bucket is not a copy."""
 
     def poll_begins(self, now_s: float) -> None:
         """A poll begins at monotonic `now_s`. If it succeeds, `polled` gets the same time."""

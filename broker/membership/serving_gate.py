@@ -36,7 +36,7 @@ class ServingGate:
         now = self._boottime_s()
         if now - self._looked_at > self._jump_max_s:
             self.paused = True
-            self.paused_count += 1  # a pause counts even while paused: a poll in flight covers only the time before it
+            self.paused_count += 1  # also counted while paused: a poll in flight began before this pause
             self._opened.clear()
         self._looked_at = now
         return not self.paused and self.superseded_by is None

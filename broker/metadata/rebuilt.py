@@ -18,7 +18,7 @@ from logformat.record_batch import INT32_MAX
 
 UNKNOWN_REPLICA: Final = INT32_MAX  # the node id for any earlier holder of a partition
 EPOCHS_ABOVE: Final = 1 << 20
-"""Distance of a rebuilt cluster's epochs above those in the bucket, because partitions' roots lag."""
+"""Distance of a rebuilt cluster's epochs above those in the bucket, which may be below those of the lost root."""
 _NO_DIRECTORY: Final = "rebuilt"
 
 

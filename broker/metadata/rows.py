@@ -30,11 +30,11 @@ from broker.metadata.row_steps import (
 )
 
 _Change: TypeAlias = Callable[[int, Row, int], Row]
-"""From a partition's index, its row and min.insync.replicas to its next row, or the same."""
+"""Returns a partition's next row from its index, its row and min.insync.replicas; the same row if nothing changes."""
 
 _Choice: TypeAlias = Callable[[LogPlace, Row, Sequence[int]], int]
-"""The leader among in-sync replicas with a session, in the order of assignment; NO_LEADER: none; the current one: no
-change."""
+"""Chooses the leader from the in-sync replicas with a session, given in the order of assignment. NO_LEADER: no replica
+leads. The current leader: nothing changes."""
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -206,7 +206,7 @@ def reassigned(
         return None
     minimum = min_in_sync_set(topic, image)
     after = with_leader_elected(image, with_move_completed(image, after, minimum, said), minimum)
-    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps, but the epoch grows by one only
+    if after.leader_epoch > row.leader_epoch + 1:  # replicas left in both steps, but the epoch grows only by one
         after = with_leader(replace(after, leader_epoch=row.leader_epoch), after.leader)
     return next_row(row, after)
 

@@ -13,7 +13,7 @@ class Ticks(NamedTuple):
 
     frame: int  # from a frame's first byte to its last
     idle: int  # time without a byte from the peer
-    stall: int  # time without the peer taking a byte of its responses; also to take all after the broker's close
+    stall: int  # time without the peer taking a byte of its responses; after a close, time to take all of them
     handshake: int = 11  # from the admission to the end of the TLS handshake
 
 

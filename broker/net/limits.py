@@ -42,5 +42,5 @@ class NetLimits(msgspec.Struct, frozen=True):
     of_listener: Mapping[str, ListenerLimits] = msgspec.field(default_factory=dict)
     connections_waiting_max: int = 4_096  # accepted by the kernel, not yet admitted; further connections are closed
     buffers: SocketBuffers = _BUFFERS  # socket.send.buffer.bytes, socket.receive.buffer.bytes
-    wide_send_buffers_max: int = 630  # connections whose send buffer grows when they fetch much: 256 MiB of the kernel
+    wide_send_buffers_max: int = 630  # connections with a wide send buffer (`WideSendBuffers`): 256 MiB in the kernel
     drain_ms_max: int = 10_000  # time from SIGTERM in which responses in flight may leave

@@ -27,7 +27,7 @@ class Condition(Enum):
 
     NOT_READY = "not_ready"
     NO_LEADER = cluster_findings.NO_LEADER  # reported by the controller
-    RECOVERING = cluster_findings.RECOVERING  # reported by leaders, as is BELOW_MIN
+    RECOVERING = cluster_findings.RECOVERING  # reported by leaders
     BELOW_MIN = cluster_findings.BELOW_MIN
     CONTROLLER_SILENT = "controller_silent"
     ROOT_DAMAGED = "root_damaged"  # a read-only broker cannot serve the partitions of these roots

@@ -99,8 +99,8 @@ class Readable(WatchedPartition, Protocol):
         """See `LeaderEpochs.end_offset_for`, at the log's end. Raises NotKnownYet."""
 
     def watch(self, watcher: Callable[[], None], *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
-        read more."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: call it also when more is readable
+        only for replicas."""
 
     def unwatch(self, watcher: Callable[[], None]) -> None: ...
 

@@ -46,7 +46,8 @@ class Registry:
         """Led here after an unclean election, hidden until the image says that the recovery is done (R20)."""
         self.topics: dict[str, Topic] = {}  # topics of which a partition was opened to be led here
         self.changes = 0
-        """Number of leadership changes here. While it is unchanged, so are topics, partitions and leader epochs."""
+        """Number of leadership changes here. Topics, partitions and leader epochs change only when this number
+        changes."""
         self.followed: dict[tuple[str, int], FollowerReplica] = {}  # partitions copied from other brokers
         self.refused: dict[tuple[str, int], RefusedCopy] = {}  # logs too damaged to open, until their roles end
         self.log_failures = LogFailures()  # logs that failed or lost records
@@ -54,7 +55,7 @@ class Registry:
         self.isr_pending: dict[LeaderReplica, None] = {}
         """Led partitions whose in-sync set may need a change. Only these are checked for proposals."""
         self.touched: set[HostedReplica] = set()
-        """Partitions with appends since they were last clean. Only these are ticked."""
+        """Partitions with unsynced appends or waiting acknowledgements. Only these are ticked."""
 
     def publish(self, topic: Topic, partitions: list[LeaderReplica]) -> None:
         """Make a topic and (more of) its partitions visible to clients."""
@@ -80,7 +81,7 @@ class Registry:
                 found = table.get((topic.name, index))
                 if found is not None and found.topic_id == UUID(topic.topic_id):
                     del table[topic.name, index]
-                    self.touched.discard(found)  # a closed log never becomes clean, so it would be ticked for ever
+                    self.touched.discard(found)  # a closed log stays dirty, so it would be ticked for ever
 
     def resign(self, partition: LeaderReplica) -> None:
         """Hide a partition from clients when it is no longer led. It is still ticked, because its appended records must

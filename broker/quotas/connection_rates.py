@@ -27,7 +27,7 @@ class ConnectionRates:
         self._sensors: Sensors[Rate] = Sensors()
 
     def set(self, default: float | None, by_address: Mapping[str, float]) -> None:
-        """Replace the quotas. Connections counted before still count."""
+        """Replace the quotas. Connections that were counted before the change still count."""
         self._default, self._by_address = default, dict(by_address)
         if default is None and not by_address:
             self._sensors.clear()

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 5.0
 _ANSWER_S: Final = 30.0
-_WAIT_MAX_S: Final = 10.0  # between two attempts at the start
+_WAIT_MAX_S: Final = 10.0  # longest pause between two attempts at the start
 
 
 class ClusterPoller:

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 READS_AT_ONCE: Final = 32
 ENTRIES_MAX: Final = 200_000
 """Most entries of all cached manifests, about 1 KB each."""
-AGAIN_S: Final = 1.0  # while the store does not answer: between two reads of a root that is not cached
-DAMAGED_S: Final = 30.0  # between two reads of a damaged root
+AGAIN_S: Final = 1.0  # time between two reads of a root that is not cached, while the store does not answer
+DAMAGED_S: Final = 30.0  # time between two reads of a damaged root
 FRESH_S: Final = 1.0
 """Maximal age of a log end in an answer, when the bucket answers."""
 SOON_S: Final = 5.0

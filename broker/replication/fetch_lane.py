@@ -16,8 +16,8 @@ from broker.replication.follower import FetchPosition
 
 EASY_BYTES: Final = 256 << 10  # size of the first responses: under 1 ms of work for both brokers
 _PAUSE_S_MAX: Final = 0.005
-_EASY_S: Final = 10.0  # until responses double and pauses halve
-_STEPS: Final = 5  # until full speed without pauses; at a slower pace a replica might never be in sync
+_EASY_S: Final = 10.0  # time until responses double and pauses halve
+_STEPS: Final = 5  # doublings until full speed without pauses; at a slower pace a replica might never be in sync
 _QUIET_MS: Final = 1_000  # time without any produce request after which catch-up has full speed
 _JOINING_MS: Final = 20  # how long an in-sync fetch is parked while the other lane has replicas
 

@@ -29,8 +29,8 @@ from seams.loop.turns import Turns, next_turn
 
 log = logging.getLogger(__name__)
 
-_REFUSED_S: Final = 0.1  # until a refused replica is fetched again: images differ for a moment
-_FAILED_S: Final = 1.0  # until a replica that could not apply a response is fetched again
+_REFUSED_S: Final = 0.1  # pause of a refused replica, because the images of two brokers differ for a moment
+_FAILED_S: Final = 1.0  # pause of a replica that could not apply a response
 _NOBODY_THERE_S: Final = (0.1, 1.0)  # first and longest wait between requests to a broker that does not answer
 
 
@@ -91,7 +91,7 @@ class Fetcher:
     def follow(self, key: Key, copy: FetchTarget, *, is_throttled: bool = False) -> None:
         """Fetch into `copy` from the next request on."""
         self._copies[key] = copy
-        self._fetch_session.resend(key)  # the leader may have answered the role before at the same position
+        self._fetch_session.resend(key)  # the leader may have answered the previous role at the same position
         self._not_before_s.pop(key, None)
         self._throttled.began(key)
         self.throttle(key, is_throttled=is_throttled)

@@ -25,9 +25,9 @@ _LAG_GROWTH_MAX: Final = 2  # above 1, because the lag of a copying replica vari
 
 class Phase(Enum):
     RECONCILING = "reconciling"  # until the first response without divergence
-    CUTTING = "cutting"  # its log is being truncated or restarted
+    CUTTING = "cutting"  # the log is being truncated or restarted
     FOLLOWING = "following"
-    OFFLINE = "offline"  # it would have to truncate committed records; it waits for an operator or an unclean start
+    OFFLINE = "offline"  # the log diverges below committed records: waits for an operator or an unclean start
 
 
 class FetchPosition(NamedTuple):
@@ -65,7 +65,7 @@ class Follower:
         self.seen_epoch = seen_epoch
         self.log_start_offset = 0
         self.copies_on = False
-        self._catches_up = False  # from a restart at the bucket's end until it has all committed records
+        self._catches_up = False  # true from a restart at the bucket's end until this replica has all committed records
         self._lag_max: int | None = None  # in offsets; None before the first record after a restart
         self.phase = Phase.RECONCILING
         self._leader_epoch = UNDEFINED_EPOCH
@@ -153,7 +153,7 @@ class Follower:
         """Truncate where the two lineages part."""
         mine = self.lineage.end_offset_for(leaders.epoch, self.end)
         at = min(self.end, leaders.end_offset)
-        if mine.end_offset >= 0:  # the end of that epoch in this log, or of the one before it
+        if mine.end_offset >= 0:  # the end of that epoch in this log, or of the epoch before it
             at = min(at, mine.end_offset)
         if at < self.high_watermark:
             if self._unclean_epoch <= self.seen_epoch:

@@ -71,8 +71,8 @@ class InSync:
 
 def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
     """The row of a partition of `topic`, with the minimum and the sessions of `image` (R2, R16). `topic` is from
-    `image` or a newer one. Only this function makes an `AppliedRow`, because the proof of `leader` needs all three
-    parts from one source.
+    `image` or a newer one. Only this function makes an `AppliedRow`: the high watermark is safe only if row, minimum
+    and sessions are taken together.
     """
     row = topic.rows[index]
     nodes = image.nodes

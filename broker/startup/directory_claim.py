@@ -38,7 +38,7 @@ async def claim_directory(
     # Bytes of an earlier process in the page cache are flushed only when their logs are opened. Until a clean stop a
     # power cut may lose them.
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)
-    if data_dir.processes is not None:  # before any broker can see this process
+    if data_dir.processes is not None:  # recorded before any broker can see this process
         await _note(data_dir, (*data_dir.processes, this), workers)
     doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(

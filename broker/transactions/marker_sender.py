@@ -4,7 +4,7 @@
   before are sent in separate requests, so that a partition that cannot commit does not delay others.
 - A marker carries the coordinator's epoch. If the role ends while a request is in flight, its response is ignored. A
   partition that has a marker of the next coordinator refuses the older marker.
-- The sender's tasks are one service and the requests in flight. All end with the broker."""
+- One task is the service, and each request in flight is a task. All tasks end with the broker."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 OVERDUE_MS: Final = 60_000  # after the longest time-out; the coordinator's own abort was sent long before
-_AT_ONCE: Final = 8  # partitions
+_AT_ONCE: Final = 8  # partitions checked concurrently
 _ROUND_MAX: Final = 1_000  # transactions of one partition in a round
 _ASK_TIMEOUT_S: Final = 30.0
 _PAUSE_S: Final = (5.0, 60.0)  # first and longest pause of a partition after a missing answer

@@ -14,8 +14,8 @@ from broker.wire.errors import MalformedFrame
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
 """Most elements in all arrays of one response or record, which bounds the memory of decoding it."""
 REQUEST_UNITS_MAX: Final = 80_000
-"""The same for a request, in units: a structure is 4, a string 2, an integer 1. 20 000 structures take 20 ms and 4 MiB
-to decode; handler and response take as much again. No client names as many partitions. The limit holds for
+"""Most units in all arrays of one request: a structure is 4 units, a string 2, an integer 1. 20 000 structures take 20
+ms and 4 MiB to decode; handler and response take as much again. No client names as many partitions. The limit holds for
 OffsetCommit, too."""
 STRUCTURE_UNITS: Final = 4
 STRING_UNITS: Final = 2

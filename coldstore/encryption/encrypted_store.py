@@ -238,7 +238,7 @@ class EncryptedStore:
     def _remember(self, key: str, known: _Known) -> None:
         if known.sealed is None and not self._ring.accepts_plain:
             return  # it was read before `take` replaced the ring
-        every = self._known  # one reference, because `take` may replace it in another thread
+        every = self._known  # read once, because `take` may replace it in another thread
         every[key] = known
         every.move_to_end(key)
         while len(every) > KNOWN_MAX:

@@ -33,7 +33,7 @@ class FindingKind(Enum):
     WRONG_SIZE = "wrong size"
     DAMAGED = "damaged"  # footer, checksum or chunk differs from the committed one
     OVERLAP = "overlap"
-    UNDECLARED_GAP = "undeclared gap"  # no segment holds some offsets at or above the log start
+    UNDECLARED_GAP = "undeclared gap"  # some offsets at or above the log start are in no segment
     BOOKS = "books do not balance"  # wrong totals or live hash
     UNREADABLE = "unreadable"  # a root or page cannot be read
     DECLARED_GAP = "declared gap"

@@ -61,9 +61,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `log_start_offset`: first readable offset in any tier. `deletion_cursor`: end of the last segment whose object was
     deleted. Entries that end at or below it are dead, even if an immutable page lists them. `remote_end_offset`:
     exclusive end of the offsets in the cold tier. `reserved_end_offset`: offsets below it may have been assigned.
-    `pages`: level 1 first, then level 0, by offset. `tail`: the newest segments, by offset. `clean_end_offset`: below
-    it compaction has removed every record that a later record below it supersedes. `replaced`: objects that compaction
-    replaced and that are not deleted yet. The module `replacement` edits `clean_end_offset` and `replaced`.
+    `pages`: level 1 first, then level 0, by offset. `tail`: the newest segments, by offset. `clean_end_offset`: end of
+    the compacted offsets; of several records of a key in them, only the last is left. `replaced`: objects that
+    compaction replaced and that are not deleted yet. The module `replacement` edits `clean_end_offset` and `replaced`.
     """
 
     topic_id: UUID

@@ -106,7 +106,7 @@ class ChunkCache:
         self._paths: dict[ChunkId, str] = {}
         self._open: OrderedDict[ChunkId, File] = OrderedDict()  # checked in this process, pages likely in memory
         self._open_files_max = open_files_max
-        self._doomed: dict[str, None] = {}  # to be unlinked, even if a task was cancelled while it did so
+        self._doomed: dict[str, None] = {}  # to be unlinked; a cancelled task may have left some
         self._sequence = 0
         self._refusing = False
 

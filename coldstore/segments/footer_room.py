@@ -24,7 +24,7 @@ from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import INT32_MAX, INT64_MAX
 
 _ENTRY_BYTES: Final = OFFSET_ENTRY_SIZE + TIME_ENTRY_SIZE
-_PACKED_ENTRY_BYTES: Final = 8  # an entry of both indexes; it takes 2 to 7 bytes
+_PACKED_ENTRY_BYTES: Final = 8  # bound for an entry of both indexes, which takes 2 to 7 bytes
 # Allowance, in addition to a tenth, for local indexes that compress better than those of a scan. The difference is
 # largest for batches of 4096 bytes, because Kafka's indexes have an entry for every second batch.
 _PACKED_SPARE_BYTES: Final = 512

@@ -22,7 +22,7 @@ from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import Buffer
 
 PACKED_ENTRIES_MIN: Final = 256  # fewer entries (5 KiB) are not packed
-THIN_BYTES: Final = 1024 * 1024  # between entries of the thin indexes; an older reader scans that much
+THIN_BYTES: Final = 1024 * 1024  # log bytes between entries of the thin indexes, which an older reader has to scan
 _LOG_BYTES_MIN: Final = 4096  # least log bytes for each entry (Kafka's interval); bounds the memory of `unpack`
 
 _COUNTS: Final = struct.Struct(">II")  # numbers of entries of the offset index and of the time index
@@ -50,7 +50,7 @@ def thinned(
         if position - last >= apart:
             kept.append(slot)
             last = position
-    # The last time entry at or below an entry's offset has the greatest timestamp up to it.
+    # The last time entry at or below an offset has the greatest timestamp up to this offset.
     times = {bisect_right(time_offsets, offsets[slot]) - 1 for slot in kept} | {len(timestamps) - 1}
     chosen = sorted(slot for slot in times if slot >= 0)
     return (

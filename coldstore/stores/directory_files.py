@@ -33,7 +33,7 @@ from seams.rng import Rng
 
 SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing 256 KiB takes 0.25 ms
 LOCK_STRIPES = 256  # lock files that all keys share; they are never deleted
-_VANISHED_MAX = 64  # more often in a row, a directory that disappears between mkdir and link is an error
+_VANISHED_MAX = 64  # retries if a directory disappears between mkdir and link; the next time is an error
 
 
 class DirectoryFiles:

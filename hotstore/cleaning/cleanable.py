@@ -39,9 +39,9 @@ def cleanable(
     now_ms: int,
     config: LogConfig,
 ) -> Cleanable:
-    """The part of the sealed `segments` (oldest first) that may be cleaned. Times are in ms. `cleaned_offset`: by the
-    checkpoint the log is clean below it. `committed_end`: records at or above it may still be truncated. `log_start`:
-    records below it are deleted."""
+    """The part of the sealed `segments` (oldest first) that may be cleaned. Times are in ms. `cleaned_offset`: the log
+    is clean below it, according to the checkpoint. `committed_end`: records at or above it may still be truncated.
+    `log_start`: records below it are deleted."""
     start = max(log_start, segments[0].base_offset) if segments else log_start
     first_dirty = start if cleaned_offset is None else max(start, cleaned_offset)
     end, clean_bytes, dirty_bytes, oldest_ms = first_dirty, 0, 0, now_ms

@@ -38,7 +38,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     """Imports, and the kernels' compilation on the first start of a machine (some seconds of an idle CPU)."""
     step_s: float = 60.0
     bytes_per_s_min: int = 1 << 20
-    """A step gets a second more for each of these: a slow disk is no hung child."""
+    """A step gets one more second for this number of bytes, because a slow disk does not mean a hung child."""
 
     def of(self, length: int) -> float:
         return self.step_s + length / self.bytes_per_s_min

@@ -290,7 +290,7 @@ class LogHost:
                 await self._note_start(opened)  # the first local segment no longer shows where the log starts
             await self._replaced(opened, opened.log.start_at, *begin)
             if forget_start:
-                opened.log.advance_log_start(begin.offset)  # or the next checkpoint names offsets that no tier holds
+                opened.log.advance_log_start(begin.offset)  # otherwise the next checkpoint has offsets of no tier
 
         await opened.at.alone(begin_elsewhere)
 

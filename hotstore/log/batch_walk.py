@@ -77,8 +77,8 @@ def walk_headers(
 
 
 def whole_batches(file: File, position: int, limit: int, window_bytes: int = 16 << 10) -> int:
-    """Size of the complete batches from `position` on: at most `limit`, and of batches that begin within
-    `window_bytes`. 0 if the first batch is larger than `limit`; otherwise the first batch is included."""
+    """Size of the complete batches from `position` on, at most `limit`. Only batches that begin within `window_bytes`
+    count. 0 if the first batch is larger than `limit`; otherwise the first batch is included."""
     window = file.read_at(position, min(window_bytes, limit))
     at = 0
     while at + HEADER_SIZE <= len(window):

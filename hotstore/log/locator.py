@@ -23,7 +23,7 @@ from logformat.indexes.time_index import TimeIndex
 from seams.files.disk import File
 
 APPEND_ENDS_MAX: Final = 1024  # remembered ends of appends, 0.1 MB a log; a reader further behind uses the index
-READ_ENDS_MAX: Final = 128  # remembered ends of reads: for so many sequential readers of one log
+READ_ENDS_MAX: Final = 128  # remembered ends of reads, one for each sequential reader of a log
 
 
 class LogSlice(NamedTuple):

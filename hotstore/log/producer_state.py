@@ -51,7 +51,8 @@ class Resent(NamedTuple):
 
 
 Admitted = dict[int, tuple[int, list[BatchRecord], int]]
-"""By producer id, after the append: epoch, batches (oldest first, the last ones count), when seen (ms)."""
+"""The state after the append, by producer id: epoch, batches (oldest first; only the last five are kept), time of the
+append (ms)."""
 
 
 _record: Callable[[tuple[int, int, int, int, int]], BatchRecord] = partial(tuple.__new__, BatchRecord)

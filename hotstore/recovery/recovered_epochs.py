@@ -28,7 +28,7 @@ class RecoveredEpochs:
         self._epochs = LeaderEpochs()
         self._epoch = -1
         self._checkpointed: EpochStart | None = None
-        """The checkpoint's latest epoch: it was written before the recovery point passed a later one."""
+        """The checkpoint's latest epoch. The checkpoint is written before the recovery point passes a later epoch."""
 
     def load(self, trusted: Sequence[Segment], last_epochs: Mapping[int, int], scan_start: int, log_start: int) -> None:
         """Take the checkpoint's epochs below `scan_start`. If the trusted batches at or above the log start contradict

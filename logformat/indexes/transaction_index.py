@@ -122,8 +122,8 @@ class AbortedIndex:
             at = after
 
     def completes(self, end: int) -> bool:
-        """Whether every transaction that began below `end` has its marker in this segment or an earlier one, as the
-        last entry proves."""
+        """Whether the last entry proves that every transaction that began below `end` has its marker in this segment
+        or an earlier one."""
         return bool(self._stable) and self._stable[-1] >= end
 
     def below(self, end: int) -> AbortedIndex:

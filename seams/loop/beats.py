@@ -39,4 +39,5 @@ class Beats(msgspec.Struct, frozen=True):
 
 
 _CLOSE: Final = 1e-6
-"""Part of a period. A task that a rounding clock wakes slightly before a beat waits for the next one."""
+"""Tolerance, as a part of a period: a task that wakes slightly before a beat, because its clock rounds, waits for the
+next beat."""

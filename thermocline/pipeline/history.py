@@ -165,7 +165,7 @@ class History:
         """As `partition`, for many in parallel."""
         places = list(wanted)
         for topic in {topic for topic, _ in places}:
-            self.topic(topic)  # once, before the threads
+            self.topic(topic)  # read the topics once, before threads need them
         return dict(zip(places, self.map(lambda place: self.partition(*place), places), strict=True))
 
     # ── a plan ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,9 +33,9 @@ from thermocline.pipeline.windows import WINDOW_BYTES
 
 # Measured over 1 KB and 100 B records: these take 245 MiB with one thread and 290 with two, of which numba and pyarrow
 # take 184. Windows of 4 MiB, 2 ahead, and batches of 8 MiB take 265 and 340 MiB and are no faster.
-NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # for a directory bucket; on S3 each window costs a request
+NEAR_WINDOW_BYTES: Final = 3 * 1024 * 1024  # only for a directory bucket, because on S3 each window costs a request
 WINDOWS_AHEAD: Final = 1  # windows started beyond one per thread, so that no thread waits for the reader
-BATCH_BYTES: Final = 9 * 512 * 1024  # bytes of rows: a window and its fixed-width columns make one batch
+BATCH_BYTES: Final = 9 * 512 * 1024  # bytes of rows; one window, with its fixed-width columns, fits
 FETCHERS_PER_CORE: Final = 2  # threads on a remote store: half of them wait for the network
 _ONE_SPLIT: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,12 +61,13 @@ def read(
 ) -> Reader:
     """Rows of `topic` in the bucket behind the URL, as Arrow batches with the columns of Spark's Kafka source.
 
-    `start` and `end` are offsets, `[start, end)`: one for all partitions, or by partition; None is what the bucket
-    holds. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are dropped, and segments that end
-    before `start_timestamp` are not fetched. Segments after `end_timestamp` are fetched too, because a late record may
-    be older than the records before it. `late_ms` bounds that lateness: the read stops once the log is `late_ms` past
-    `end_timestamp`, and misses records that come even later. 300 000 is two producers' delivery.timeout.ms and a minute
-    of clock skew. `threads` decode in parallel (all cores by default). `columns` may include `headers`.
+    `start` and `end` are offsets, `[start, end)`: one for all partitions, or by partition; None: the first or last
+    offset in the bucket. Timestamps are datetimes or ms since 1970, `[start, end)`: rows outside are dropped, and
+    segments that end before `start_timestamp` are not fetched. Segments after `end_timestamp` are fetched too, because
+    a late record may be older than the records before it. `late_ms` bounds that lateness: the read stops once the log
+    is `late_ms` past `end_timestamp`, and misses records that come even later. 300 000 is twice a producer's
+    delivery.timeout.ms, plus a minute of clock skew. `threads` decode in parallel (all cores by default). `columns` may
+    include `headers`.
 
     Raises MissingExtra, InvalidRequest (URL, topic, column, partition), DataLoss for missing or damaged history (also
     while reading), StoreError, AccessRefused. With `fail_on_data_loss=False` loss is skipped and listed in

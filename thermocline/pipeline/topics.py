@@ -59,7 +59,7 @@ class ClusterTopics(msgspec.Struct, frozen=True):
 
 
 class ClusterContent1(msgspec.Struct, frozen=True):
-    """The same in format 1."""
+    """`cluster.json` in format 1, as readers need it."""
 
     snapshot: MetadataPage | None = None
     records: tuple[msgspec.Raw, ...] = ()
@@ -199,8 +199,8 @@ def _applied(image: _Image, records: Iterable[msgspec.Raw]) -> dict[str, _Topic]
 def _by_manifests(
     store: ArrowStore, pool: Executor, manifest_of: Callable[[UUID, int], Manifest | None]
 ) -> list[_Topic]:
-    """Topics by listing, including deleted topics whose objects remain (leader epochs do not show which topic is
-    newer).
+    """Topics by listing. They include deleted topics whose objects remain: of two topics with one name, leader epochs
+    do not show which one is newer.
 
     The name comes from the lowest partition's manifest, or from another manifest if that one is damaged or gone. A
     topic without a readable manifest is left out with a warning.

@@ -44,7 +44,7 @@ Ts = TypeVarTuple("Ts")
 CHECK_S: Final = 300.0
 """Time between two checks of a compacted partition without uploads; a pass may become due by the age of records."""
 COMMIT_OBJECTS: Final = 8
-"""New objects that one edit of the manifest names: a root's write costs as much as an object's."""
+"""New objects that one edit of the manifest names: writing a root costs as much as writing an object."""
 
 
 @dataclass(slots=True)

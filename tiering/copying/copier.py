@@ -186,8 +186,8 @@ class Copier:
         self._counters.verified_segments += 1
 
     async def _check_named(self, entry: RemoteSegment) -> None:
-        """A missing object is damage only if the newest root still names it and is ours: a newer leader may have
-        deleted it (T4). Raises Fenced, Retryable."""
+        """Check that a missing object is damage: the newest root still names it, and no newer leader wrote that root.
+        Otherwise a newer leader may have deleted the object (T4). Raises Fenced, Retryable, ReplacedMeanwhile."""
         partition = self._partition
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
@@ -216,7 +216,8 @@ class Copier:
             raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was written")
 
     def remember_garbage(self, key: SegmentKey) -> None:
-        """An object that may exist or appear later, and whose commit failed or has an unknown outcome."""
+        """Note an object for deletion: its commit failed or has an unknown outcome, and the object may exist or appear
+        later."""
         self._counters.garbage_objects += 1
         if len(self._garbage) < GARBAGE_MAX:
             self._garbage.append(key)

@@ -128,7 +128,7 @@ def source_of(
     transactions = decided(aborted, producers, local.markers_of(open_in(producers), wanted.end_offset))
     head, ranges = _from_offset(ranges, wanted.start_offset)
     indexes = None
-    if len(ranges) == 1 and not head:  # always, if `next_copy` chose the range
+    if len(ranges) == 1 and not head:  # always true of a range that `next_copy` chose
         indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
     return SegmentSource(
         topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes, head

@@ -24,7 +24,7 @@ from tiering.tier_config import TierLimits
 log = logging.getLogger(__name__)
 
 WATCH_DISK_S: Final = 5.0
-WATCH_FULL_DISK_S: Final = 1.0  # while produces wait for room
+WATCH_FULL_DISK_S: Final = 1.0  # time between checks while produces wait for room
 EXCESS_LOGGED_RATIO: Final = 0.02  # below this excess no producer is slowed down
 
 

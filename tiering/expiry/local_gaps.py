@@ -13,7 +13,7 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import InvalidRequest, Retryable, StorageFailed
 from logformat.gap import gap_range
 
-EPOCHS_MAX: Final = 1000  # the newest epochs
+EPOCHS_MAX: Final = 1000  # number of the newest epochs that are searched
 _READ_BYTES: Final = 256  # a gap batch has fewer bytes
 
 

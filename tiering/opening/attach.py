@@ -350,6 +350,6 @@ class AttachedTiers:
 
 
 def _look_for_gaps(log: PartitionLog, in_bucket: Sequence[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], bool]:
-    """The gaps of the local log, and `is_unanswered`. Blocking."""
+    """The gaps of the local log, and the result of `is_unanswered`. Blocking."""
     found = local_gaps(log)
     return found, is_unanswered(log, (*in_bucket, *found))

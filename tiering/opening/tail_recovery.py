@@ -228,7 +228,7 @@ class TailRecovery:
                 keep,
                 served_epoch,
             )
-            await self._lease.checkpoint()  # for the next attempt
+            await self._lease.checkpoint()  # the next attempt needs this checkpoint
             await self._lease.truncate(keep)
         await self._lease.note_seen_epoch(self.partition.epoch)
 

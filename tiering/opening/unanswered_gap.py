@@ -17,7 +17,7 @@ from hotstore.log.partition_log import PartitionLog
 from logformat.errors import Corrupt, InvalidRequest, Retryable, StorageFailed
 from logformat.record_batch import walk
 
-LOOK_BYTES: Final = 4 << 20  # after the gap
+LOOK_BYTES: Final = 4 << 20  # bytes that are searched after the gap
 _READ_BYTES: Final = 256 << 10
 
 

@@ -41,7 +41,7 @@ class ChunkSource:
         self._store = store
         self._cache = cache
         self._workers = workers
-        self._spare: list[memoryview] = []  # unused buffers: fresh memory costs as much as its CRC
+        self._spare: list[memoryview] = []  # reused, because allocating a buffer takes as long as its CRC
         self.is_directory: bool | None = None  # whether objects are local files; None until the first chunk was loaded
         self.fetched_bytes = 0
         self.requests = 0

@@ -63,6 +63,6 @@ ssl.key.password ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.pa
 ssl.truststore.location ssl.truststore.password ssl.truststore.type
 """)
 )
-"""The refused ones among them: secrets, because `cluster.json` would show them; inline certificates, which are too long
-for it; and trust stores.
+"""Configs of a listener that are refused at run time: secrets, because `cluster.json` would show them; inline
+certificates, which are too long for `cluster.json`; and trust stores.
 """

@@ -10,9 +10,9 @@ A request is taken only under three conditions:
 * each of its batches passed the checks;
 * it need not wait for backpressure, offsets or a worker.
 
-Any other request ends the run before it and takes the general path, without a write here. A request is never split
-between the paths. Errors of the log are answered here, because the general path appends in the same way, with a run of
-one.
+Any other request takes the general path, without a write here, and the run ends before this request. A request is never
+split between the paths. Errors of the log are answered here, because the general path appends in the same way, with a
+run of one.
 
 Hot path: 100-byte records in runs of five, acks=1: see docs/adr/0003 for the cost of a request.
 """

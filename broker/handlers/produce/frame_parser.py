@@ -29,11 +29,11 @@ BATCHES_MAX: Final = 126
 """Most batches in one request and in one run; a count above 126 takes a second byte."""
 
 _START: Final = 4  # bytes of API key and version
-_REST_AT: Final = 8  # after the correlation id
+_REST_AT: Final = 8  # position after the correlation id
 _FIXED: Final = ">i4si{}s"  # length prefix, start, correlation id, rest
 _ACKS_AND_TIMEOUT: Final = 6
 _NAME_BYTES_MAX: Final = 249
-_HEAD_BYTES_MAX: Final = 1_024  # the length of a client id is not limited
+_HEAD_BYTES_MAX: Final = 1_024  # limit of a stored head, because a client id may have any length
 
 _read_int32: Final = struct.Struct(">i").unpack_from
 _read_int16: Final = struct.Struct(">h").unpack_from

@@ -353,7 +353,8 @@ class FollowerReplica:
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     def is_in_bucket(self) -> bool:
-        """As the leader reported it last. Until then, yes."""
+        """Whether the bucket may have records of this log, by the leader's last report; True before the first
+        report."""
         return self.verified_end != NOT_IN_BUCKET
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -96,8 +96,8 @@ class DelayedOperations:
         self.wake()
 
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
-        read more."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: call it also when more is readable
+        only for replicas."""
         self._watchers[watcher] = None
         if at_tail:
             self.at_tail[watcher] = None

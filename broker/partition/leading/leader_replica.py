@@ -297,8 +297,8 @@ class LeaderReplica(Watchable):
         return appended
 
     def found_gaps(self, gaps: Sequence[tuple[int, int]], *, is_unanswered: bool) -> None:
-        """Called before the partition serves, with the declared gaps of its log, and whether to ask the coordinators
-        about the newest gap (TX32). The bytes of a gap show whether to ask, even if another leader declared the gap."""
+        """Note the declared gaps of the log, before the partition serves. `is_unanswered`: the coordinators must be
+        asked about the newest gap (TX32). The bytes of a gap show this, even if another leader declared the gap."""
         self.awaits_coordinators = is_unanswered
         if gaps:
             begin = gaps[-1][0]
@@ -387,7 +387,7 @@ class LeaderReplica(Watchable):
         if self.high_watermark >= end_offset:
             return True
         self.waiters.ack(end_offset, deadline_s, acked)
-        self._touched.add(self)  # a resent batch changes no state, but ticks check its deadline
+        self._touched.add(self)  # a resent batch is not appended, but ticks must check its deadline
         self.flusher.hurry()
         return False
 
@@ -463,8 +463,8 @@ class LeaderReplica(Watchable):
 
     # ── readers ──────────────────────────────────────────────────────────────────────────────────────────────────
     def watch(self, watcher: Watcher, *, at_tail: bool = False) -> None:
-        """Call `watcher` whenever more may be readable, until `unwatch`. With `at_tail` also when only replicas may
-        read more."""
+        """Call `watcher` whenever more may be readable, until `unwatch`. `at_tail`: call it also when more is readable
+        only for replicas."""
         self.waiters.watch(watcher, at_tail=at_tail)
         self.flusher.hurry()
 

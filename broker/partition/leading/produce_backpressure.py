@@ -32,7 +32,7 @@ DIRTY_BYTES_MAX: Final = 2 << 30
 DIRTY_SHARE_OF_MEMORY: Final = 10
 
 PRESSURE_DELAY_S: Final = 0.1
-PRESSURE_DELAYS_AT: Final = 0.02  # larger than noise, and than the share of active segments
+PRESSURE_DELAYS_AT: Final = 0.02  # above measurement noise, and above the share of active segments
 PRESSURE_REFUSES_AT: Final = 0.1
 
 REFUSALS_OVER_S: Final = 5.0  # time without a refusal while appends succeed, after which the end is logged

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the only resource of type CLUSTER."""
 WILDCARD: Final = "*"
-"""Stands for every resource of a type as the name of a literal pattern, and for every host as a host."""
+"""As the name of a literal pattern: every resource of the type. As a host: every host."""
 EVERY_PRINCIPAL: Final = "User:*"
 
 

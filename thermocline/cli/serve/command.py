@@ -60,7 +60,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("--insecure", action="store_true", help="allow addresses that other machines reach, without authentication")
     add("--log-format", choices=("text", "json"), default="text", help="format of the lines on stderr")
     add("--log-level", choices=_LEVELS, default="info", help="lowest level that is logged (default info)")
-    add("--supervised", action="store_true", help=argparse.SUPPRESS)  # for one of --brokers N: ends with its stdin
+    add("--supervised", action="store_true", help=argparse.SUPPRESS)  # for one of --brokers N: stops when stdin closes
     serve.set_defaults(run=_run)
 
 

@@ -23,9 +23,9 @@ STEADY_S: Final = 60.0
 
 
 class Do(Enum):
-    START = "start"  # has a `node_id`
+    START = "start"  # start the broker `node_id`
     ANNOUNCE = "announce"  # say that all brokers serve
-    STOP = "stop"  # has a `node_id`
+    STOP = "stop"  # stop the broker `node_id`
     END = "end"  # no broker runs any more: leave with `exit_code`
 
 

@@ -131,7 +131,8 @@ class KernelWay:
                 raise self._poison(view, row, at.Reason(state[at.REASON]).text)
 
     def _remaining(self) -> tuple[int, int]:
-        """(record bytes, records) still to come, or a number beyond any limit when the log goes past the table."""
+        """Bytes and number of the records that are still to come. While the log has more batches than the table, both
+        are larger than any limit."""
         state, table = self._state, self._table
         if state[at.POS] < state[at.LOG_SIZE]:
             return INT64_MAX >> 8, INT64_MAX >> 8

@@ -33,11 +33,11 @@ COVER_END: Final = 16
 # Position of the rows kernel
 ENTRY: Final = 17
 AT: Final = 18  # next record of that entry, relative to its data; 0 at its start
-DONE: Final = 19  # records before it
+DONE: Final = 19  # number of records of that entry before AT
 DELTA_BEFORE: Final = 20
 VALIDATED: Final = 21  # 1: the whole batch was parsed once, so the rest of it cannot fail
 # Output
-WANTED: Final = 22  # bits below
+WANTED: Final = 22  # wanted columns as bits, which are defined below
 ROWS: Final = 23
 ROWS_MAX: Final = 24
 BUDGET: Final = 25  # bytes left in this output; a row takes its record's bytes and ROW_WIDTH
@@ -95,7 +95,7 @@ WANT_TIMESTAMP_TYPE: Final = 16
 WANT_HEADERS: Final = 32
 
 # --- statuses ---------------------------------------------------------------------------------------------------------
-MORE: Final = 0  # walk: the table is full, or its bytes are
+MORE: Final = 0  # walk: the table is full, or WALK_BYTES were walked
 END: Final = 1  # walk: end of the log; rows: end of the table
 POISON: Final = 2  # REASON says why. walk: the batch at POS; rows: the batch of ENTRY
 HOLE: Final = 3  # walk: the batch at POS does not continue COVER_END

@@ -18,7 +18,7 @@ from thermocline.pipeline.decode import layout as at
 from thermocline.pipeline.rows import HEADERS_TYPE, schema_of
 
 _HEADER_ENTRY_BYTES: Final = 32  # budget assumed per header entry; more entries need a bigger output
-_ROWS_MAX: Final = 1 << 20  # per output; only narrow rows reach it
+_ROWS_MAX: Final = 1 << 20  # most rows of one output; only narrow rows reach this number
 _INT32_MAX: Final = 2**31 - 1
 _WIDTHS: Final = {"key": 4, "value": 4, "partition": 4, "offset": 8, "timestamp": 8, "timestampType": 4, "headers": 4}
 _WANTED: Final = {

@@ -128,7 +128,7 @@ def archive(
     )
     runner: TaskRunner = InProcess() if spark is None else SparkTasks(spark)
     with History.open(bucket) as history, catalog_errors(catalog):
-        _check(history.topic(topic), table, catalog, values, by_day)  # before a catalog is created
+        _check(history.topic(topic), table, catalog, values, by_day)  # checked before a catalog is created
         opened = _opened(catalog, dry_run)
         return _Archiver(options, history, opened, shown(catalog), runner, progress or (lambda text: None)).run()
 

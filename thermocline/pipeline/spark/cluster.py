@@ -41,7 +41,7 @@ _BETWEEN_LEADERS: Final = frozenset(
         KafkaError._TIMED_OUT,
     }
 )
-_CONSUMER_ONLY: Final = ("group.id",)  # an admin client warns about it
+_CONSUMER_ONLY: Final = ("group.id",)  # librdkafka's admin client warns about these configs
 
 
 @dataclass(frozen=True, slots=True)

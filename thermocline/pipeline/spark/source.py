@@ -90,7 +90,7 @@ class ThermoclineSource(DataSource):
         _refuse_to_write()
 
     def _parsed(self, schema: StructType) -> Options:
-        require("read", "format('thermocline')", "numpy", "numba")  # on the driver; workers check themselves
+        require("read", "format('thermocline')", "numpy", "numba")  # for the driver; each worker checks again
         return parse_options(_options_of_read(schema, self._given))
 
 

@@ -129,10 +129,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the offsets from `start` to `end`, which may be a batch that an earlier run planned."""
         goal = Progress.from_json(end)
-        states = self._states()  # the newest seams, also in an availableNow run
+        states = self._states()  # uses the newest seams, also in an availableNow run
         beyond = [tp for tp, offset in goal.offsets.items() if tp in states and offset > states[tp].extent.end]
         if beyond or any(tp not in states for tp in goal.offsets):
-            states = self._watched().refresh()  # the run that planned the batch saw more
+            states = self._watched().refresh()  # the run that planned the batch had a newer view
         elif self._has_tail(goal, states):
             states = self._watched().rediscover()  # the tail is read by name, so check the topic id
         starts, lost = resumed(Progress.from_json(start), states)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 MESSAGES_PER_POLL: Final = 10_000
 POLL_S: Final = 0.2
-WATERMARKS_TIMEOUT_S: Final = 30.0  # after a reset only
+WATERMARKS_TIMEOUT_S: Final = 30.0  # used only after a reset
 _ANSWERS: Final = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 # A retry does not help with these; librdkafka recovers from every other error by itself.
 _REFUSALS: Final = frozenset(

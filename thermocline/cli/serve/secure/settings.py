@@ -23,7 +23,7 @@ ADMIN_USER: Final = "admin"
 MECHANISM: Final = SCRAM_SHA_512
 _BROKERS_USER: Final = "thermocline-broker"
 _BROKERS_PORT_ABOVE: Final = 1000
-"""The brokers' port above the clients'. `--brokers N` takes N ports in a row for each."""
+"""Distance of the brokers' port above the clients' port. `--brokers N` takes N consecutive ports for each."""
 _PORT_MAX: Final = 65_535
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TASK_BYTES: Final = 512 << 20  # objects of one task: a Spark task costs 16-45 ms, and reads 1-2 GB/s
 TASK_BYTES_MIN: Final = 64 << 20
-WAVE_TASKS: Final = 64  # per running task, between two journal writes: a killed scrub repeats at most these
+WAVE_TASKS: Final = 64  # tasks per core between two journal writes; a killed scrub repeats at most these tasks
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ TOPIC: Final = "thermocline.topic"
 TOPIC_ID: Final = "thermocline.topic-id"
 ARCHIVED: Final = "thermocline.archived"
 ADDED: Final = "thermocline.added"
-BASE: Final = "thermocline.base"  # the snapshot the commit required; expiry drops a parent's id
+BASE: Final = "thermocline.base"  # the required snapshot; Iceberg's own parent id is lost when snapshots expire
 COMMIT_ID: Final = "thermocline.commit-id"
 SNAPSHOT_ID: Final = "thermocline.snapshot-id"  # table property only: the snapshot that set ARCHIVED
 VALUES: Final = "thermocline.values"
@@ -243,7 +243,7 @@ class ArchiveTable:
             producer.delete_data_file(entry)
         transaction.set_properties({**stored, SNAPSHOT_ID: str(producer.snapshot_id)})
         producer.commit()  # writes the manifests and stages the change; nothing is committed yet
-        # The files have these columns; if the table has more by now, they must be written again.
+        # The files have these columns. If the table has more columns by now, the files must be written again.
         columns = self._same_columns()
         try:
             self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)

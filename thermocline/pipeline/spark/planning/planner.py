@@ -108,7 +108,7 @@ def _tail_parts(
 ) -> list[TailPart]:
     """One part per partition, or more if records_max or parts_min require it."""
     if not hot:
-        return []  # without an import of the client library
+        return []  # returns before the import of the client library
     from thermocline.pipeline.spark.tail import TailPart
 
     total = sum(rows.end_offset - rows.start_offset for rows in hot.values())
