@@ -21,6 +21,7 @@ ROWS = {
         *("disk refuses a log", "disk fault:read", "disk fault:open", "disk fault:list"),
         *("disk fault:truncate", "disk fault:unlink"),
         "restarted for a failed log",
+        "a damaged log restored",
     ),
     "R1 lost disk": ("disk loss", "replaced by an empty directory", "all machines lost"),
     "R2 lost cluster.json": ("cluster.json", "rebuilt"),

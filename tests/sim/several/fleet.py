@@ -52,11 +52,13 @@ def rack_of(node_id: int) -> str:
 
 
 class Rot(NamedTuple):
-    """A damaged batch, as it lies in its file."""
+    """A damaged batch, as it lies in its file, and the bit that flipped."""
 
     path: str
     at: int
     data: bytes
+    position: int
+    bit: int
 
 
 @dataclass

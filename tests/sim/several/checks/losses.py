@@ -33,20 +33,6 @@ class Losses:
             for row in topic.rows
         )
 
-    def would_strand(self, seat: Seat) -> bool:
-        """Whether, without this seat, a set of several replicas would have no member that runs but one with a damaged
-        log. That one would be elected alone, and an operator decides about it (docs/operations.md). No run has one."""
-        newest = self._fleet.newest()
-        blank = {other.node_id for other in self._fleet.seats if other.blank}
-        gone = {other.node_id for other in self._fleet.seats if not _runs(other)} | blank | {seat.node_id}
-        return any(
-            len(row.replicas) > 1
-            and bool(set(row.in_sync) & (rotten := self._rotten((topic.name, index))) - blank)
-            and set(row.in_sync) <= gone | rotten
-            for topic in (() if newest is None else newest.image.topics.values())
-            for index, row in enumerate(topic.rows)
-        )
-
     async def lose(self, seat: Seat, kind: str) -> None:
         """The disk of a seat goes now, or what of it nothing synced."""
         seat.blank = True
@@ -86,10 +72,6 @@ class Losses:
 
     def _rotten(self, place: Place) -> set[int]:
         return {seat.node_id for seat in self._fleet.seats if seat.rotten_in(place)}
-
-
-def _runs(seat: Seat) -> bool:
-    return seat.serving and seat.node is not None and not seat.node.paused
 
 
 def _is_lost(row: Row, blank: set[int]) -> bool:

@@ -50,7 +50,6 @@ class SeveralNemesis:
     ) -> None:
         assert isinstance(stage.cluster, Fleet)
         self._stage = stage
-        self._losses = losses
         self._fleet: Fleet = stage.cluster
         self.hits: Counter[str] = Counter()
         self._kinds = kinds
@@ -104,9 +103,6 @@ class SeveralNemesis:
     async def _do(self, kind: Kind, target: tuple[Seat, str]) -> None:
         seat, role = target
         self.note(f"{kind.value}: node {seat.node_id}, {role}")
-        takes_a_broker = kind in OF_PROCESSES or kind in OF_LINKS or kind is Kind.ROTTEN
-        if takes_a_broker and self._losses.would_strand(seat):
-            return
         if kind in OF_PROCESSES:
             await self.processes.strike(kind, seat)
         elif kind in OF_LINKS:

@@ -52,6 +52,7 @@ class Processes:
             self._judge_exits()
             if self._is_mended:
                 self._restart_failed()
+                self._restore_stranded()
             for seat in self._fleet.seats:
                 if seat.serving:
                     seat.blank = False
@@ -89,6 +90,21 @@ class Processes:
             if seat.node is not None and not seat.node.dead and waits_for_restart(self._fleet, seat):
                 self._hits["restarted for a failed log"] += 1
                 self._fleet.kill(seat.node)
+
+    def _restore_stranded(self) -> None:
+        """A set shrank to one member, which refuses its damaged log: the operator restores the segment
+        (docs/operations.md, log_offline)."""
+        for seat in self._fleet.seats:
+            node = seat.node
+            replicas = None if node is None or node.dead or node.broker is None else node.broker.components.replicas
+            for place in [] if replicas is None else [(found.topic, found.partition) for found in replicas.damaged]:
+                row, rot = self._fleet.row_of(place), seat.rotten.get(place)
+                if rot is not None and seat.rotten_in(place) and row is not None and row.in_sync == (seat.node_id,):
+                    seat.machine.disk.flip_bit(rot.path, rot.position, rot.bit)
+                    del seat.rotten[place]
+                    self._hits["a damaged log restored"] += 1
+                    self._fleet.kill(node)
+                    break
 
     def _begin_empty(self, name: str) -> None:
         """A broker that the cluster let go, though who drained it had no answer in time: its operator does what the
@@ -136,7 +152,7 @@ class Processes:
 
     def _spares(self, seat: Seat) -> bool:
         """Whether its disk may not go."""
-        return (SPARES_THE_LAST and self._losses.would_empty(seat)) or self._losses.would_strand(seat)
+        return SPARES_THE_LAST and self._losses.would_empty(seat)
 
     async def restart(self, seat: Seat) -> bool:
         """A clean stop; the supervisor starts it again. Whether it ended so."""

@@ -72,8 +72,9 @@ class Rotting:
         if len(proven) in (0, len(found)):
             return None  # nothing of it is below, or nobody reads it at the opening
         at, header = proven[rng.randrange(len(proven))]
-        disk.flip_bit(path, at + _CHECKED_FROM + rng.randrange(header.size - _CHECKED_FROM), rng.randrange(8))
-        return Rot(path, at, bytes(data[at : at + header.size]))
+        position, bit = at + _CHECKED_FROM + rng.randrange(header.size - _CHECKED_FROM), rng.randrange(8)
+        disk.flip_bit(path, position, bit)
+        return Rot(path, at, bytes(data[at : at + header.size]), position, bit)
 
     def look(self) -> None:
         """Count those that were found since, and forget them."""
