@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(206)
             self.send_header("Content-Length", str(end - start))
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
-            self.send_header("ETag", '"range"')
+            self.send_header("ETag", os.getxattr(path, "user.etag").decode())  # versitygw keeps it there
             self.end_headers()
             while start < end:
                 start += os.sendfile(self.connection.fileno(), file.fileno(), start, end - start)
