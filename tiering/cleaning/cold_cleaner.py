@@ -10,7 +10,6 @@ footer.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Final, TypeVar, TypeVarTuple
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.manifest.replacement import room_for_replaced, set_clean_end
-from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.object_store import ObjectMissing
 from coldstore.segments.segment_object import SegmentFooter
 from hotstore.cleaning.clean_pass import STEP_BYTES, MapTooSmall
 from hotstore.cleaning.engine import CleanerLost
@@ -292,13 +291,7 @@ class ColdCleaner:
         self._check(work)
         key = body.entry.key(partition.topic_id, partition.partition)
         work.unnamed.append(key)
-        try:
-            async with asyncio.timeout(partition.limits.upload_timeout_s):
-                info = await partition.store.put_segment(str(key), upload)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
-        if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
-            raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
+        await self._copier.upload(key, upload)
         reach("cold.uploaded")
         shared.counters.written_bytes += upload.size
         await shared.took(upload.size)
@@ -320,7 +313,6 @@ class ColdCleaner:
             self.on_replaced()
             freed = sum(entry.object_bytes for entry in old) - sum(entry.object_bytes for entry in new)
             shared.counters.freed_bytes += max(freed, 0)
-            for entry in new:  # the logs on the disks are cleaned below the verified end
-                await self._copier.verify_committed(entry)
+            await self._copier.verify_committed(new)  # the logs on the disks are cleaned below the verified end
         elif is_last:
             await partition.commit(lambda m: set_clean_end(m, work.map_end), releases=True, due_by=work.config)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,7 +74,7 @@ class Copier:
             self._counters.copy_errors += not copied
         self._counters.copied_segments += 1
         self._counters.copied_bytes += entry.log_bytes
-        await self.verify_committed(entry)
+        await self.verify_committed((entry,))
         return entry
 
     async def _attempt(self, wanted: CopyRange, *, one_pass: bool) -> RemoteSegment:
@@ -93,7 +93,7 @@ class Copier:
         body = await self._partition.world.workers.run(make, key, source, lane=Lane.COPY)
         committed = False
         try:
-            await self._upload(key, body.upload)
+            await self.upload(key, body.upload)
             reach("copy.uploaded")
             await self._commit(body.entry)
             committed = True
@@ -128,7 +128,9 @@ class Copier:
             source_of, local, partition.config.topic, ranges, wanted, lineage, aborted, lane=Lane.COPY
         )
 
-    async def _upload(self, key: SegmentKey, upload: Upload) -> None:
+    async def upload(self, key: SegmentKey, upload: Upload) -> None:
+        """Upload an object within the time-out, and compare its size and checksum in the store's answer. Raises
+        Retryable."""
         partition = self._partition
         try:
             async with asyncio.timeout(partition.limits.upload_timeout_s):
@@ -138,17 +140,21 @@ class Copier:
         if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
             raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
 
-    async def verify_committed(self, entry: RemoteSegment) -> None:
-        """Verify an object after its commit. A failure is harmless, because expiry verifies again before local bytes
-        are deleted. Raises Fenced."""
-        try:
-            await self.verify(entry, read_back=True)
-        except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: committed object %s differs from its source: %s", self._partition.name, entry.uuid, damaged)
-        except Retryable as unanswered:
-            log.warning("%s: %s not verified yet: %s", self._partition.name, entry.uuid, unanswered)
-        else:
-            reach("copy.verified")
+    async def verify_committed(self, entries: Sequence[RemoteSegment]) -> None:
+        """Verify the objects of one commit, and read the commit back once. A failure is harmless, because expiry
+        verifies again before local bytes are deleted. Raises Fenced."""
+        is_read_back = False
+        for entry in entries:
+            try:
+                await self.verify(entry, read_back=not is_read_back)
+            except (Corrupt, ObjectMissing) as damaged:
+                name = self._partition.name
+                log.error("%s: committed object %s differs from its source: %s", name, entry.uuid, damaged)
+            except Retryable as unanswered:
+                log.warning("%s: %s not verified yet: %s", self._partition.name, entry.uuid, unanswered)
+            else:
+                is_read_back = True
+                reach("copy.verified")
 
     async def verify(self, entry: RemoteSegment, *, read_back: bool = False) -> None:
         """Check the object in the store, after the commit that names it; `read_back`: check the commit too.
