@@ -130,7 +130,8 @@ class TierService:
 
     def view(self, topic_id: UUID, index: int, end: Callable[[], int]) -> ColdView:
         """Cold reads of a partition that another broker leads; see `ColdView`."""
-        return ColdView(topic_id, index, self._attached.manifests_to_read(topic_id, index), self.cold, end)
+        manifests = self._attached.manifests_to_read(topic_id, index)
+        return ColdView(topic_id, index, manifests, self.cold, end, self._world.clock)
 
     def deferring_starts(self, *, is_start: bool = False) -> AbstractContextManager[None]:
         """See `DeferredStart.while_opening`. At a start clients wait until all logs are open."""

@@ -1,16 +1,19 @@
 """Loaded data of cold reads: open segments, checked chunks, and positions of batches.
 
-Bounded LRU tables, no I/O. A chunk is pinned when it is announced to a waiting reader: until it is read or 30 s pass,
-other chunks are evicted first. A prefetched chunk counts as unread until it is read or dropped, or until 30 s pass. An
-answer in flight keeps its file even if the chunk is dropped here (T23).
+Bounded LRU tables, no I/O. A segment is given to a read only if the manifest of that read names it: a segment that
+compaction replaced is out of date, although its object exists until the grace is over. A chunk is pinned when it is
+announced to a waiting reader: until it is read or 30 s pass, other chunks are evicted first. A prefetched chunk counts
+as unread until it is read or dropped, or until 30 s pass. An answer in flight keeps its file even if the chunk is
+dropped here (T23).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
+from coldstore.manifest.manifest import Manifest, PagePointer
 from coldstore.segments.chunk_cache import MemoryFile
 from tiering.reading.batch_slices import HeldChunk, OpenSegment
 
@@ -173,8 +176,8 @@ class Unread:
 
 
 class OpenSegments:
-    """Segments with their footers, by id and by base offset, and the time until which each object is assumed to
-    exist."""
+    """Segments with their footers, by id and by base offset; the time until which each object is assumed to exist; and
+    the pages of the manifest that named it."""
 
     def __init__(self, bytes_max: int = SEGMENTS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -182,6 +185,7 @@ class OpenSegments:
         self._segments: OrderedDict[SegmentId, OpenSegment] = OrderedDict()
         self._bases: dict[LogPlace, SegmentId] = {}
         self._there_until_s: dict[SegmentId, float] = {}
+        self._pages: dict[SegmentId, Sequence[PagePointer]] = {}
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -196,6 +200,19 @@ class OpenSegments:
         """The open segment that begins at the offset of `place`."""
         uuid = self._bases.get(place)
         return None if uuid is None else self.get(uuid)
+
+    def named(self, uuid: SegmentId, pages: Sequence[PagePointer]) -> None:
+        """A manifest with these pages names the segment."""
+        if uuid in self._segments:
+            self._pages[uuid] = pages
+
+    def is_named(self, opened: OpenSegment, manifest: Manifest) -> bool:
+        """Whether the manifest names the segment. False also if its pages changed: the segment's page is read again."""
+        entry, tail = opened.entry, manifest.tail
+        if tail and entry.base_offset >= tail[0].base_offset:
+            at = manifest.tail_index(entry.base_offset)
+            return at < len(tail) and tail[at].uuid == entry.uuid
+        return self._pages.get(entry.uuid.int) == manifest.pages
 
     def add(self, opened: OpenSegment) -> None:
         uuid = opened.entry.uuid.int
@@ -212,6 +229,7 @@ class OpenSegments:
             return
         self._bytes -= opened.footer.nbytes
         self._there_until_s.pop(uuid, None)
+        self._pages.pop(uuid, None)
         if self._bases.get(_base(opened)) == uuid:
             del self._bases[_base(opened)]
 
@@ -256,16 +274,21 @@ class ChunkTable:
         self.segments = OpenSegments()
         self.places = Places()
 
-    def find(self, place: LogPlace) -> tuple[OpenSegment, int] | None:
-        """Segment and position of the batch that holds the offset, if known."""
+    def find(self, place: LogPlace, manifest: Manifest) -> tuple[OpenSegment, int] | None:
+        """Segment and position of the batch that holds the offset, if known and named by `manifest`."""
         known = self.places.get(place)
         if known is not None:
             opened = self.segments.get(known[0])
-            if opened is not None:
+            if opened is not None and self.segments.is_named(opened, manifest):
                 return opened, known[1]
             self.places.drop(place)
-        beginning = self.segments.beginning_at(place)
+        beginning = self.beginning_at(place, manifest)
         return None if beginning is None else (beginning, 0)
+
+    def beginning_at(self, place: LogPlace, manifest: Manifest) -> OpenSegment | None:
+        """The open segment that begins at the offset of `place`, if `manifest` names it."""
+        opened = self.segments.beginning_at(place)
+        return None if opened is None or not self.segments.is_named(opened, manifest) else opened
 
     def forget(self, uuids: Collection[SegmentId]) -> None:
         """The objects are, or will be, deleted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.by_time import find_by_timestamp
 from tiering.reading.chunk_table import ChunkTable
 from tiering.reading.limits import DEFAULT_LIMITS, ReadLimits, read_limits
-from tiering.reading.loader import MOVES_MAX, Loader, ManifestView, Moved
+from tiering.reading.loader import MOVES_MAX, ROOT, Loader, ManifestView, Moved
 from tiering.reading.plan import Missing, answer
 from tiering.reading.prefetch import Prefetcher
 from tiering.reading.source import ChunkSource
@@ -85,7 +85,7 @@ class ColdReader:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
         place = (manifest.topic_id.int, manifest.partition, offset)
         try:
-            found = answer(self._table, place, bytes_max, min_one, self._clock.monotonic_s())
+            found = answer(self._table, manifest, place, bytes_max, min_one, self._clock.monotonic_s())
             if isinstance(found, Missing):
                 return self._load(manifests, found)
         except ThermoclineError as failure:
@@ -100,11 +100,9 @@ class ColdReader:
             self._prefetcher.served(manifests, place, following, opened, end.position)
         return found.found
 
-    def find(self, manifests: ManifestView, topic_id: UUID, partition: int, offset: int) -> asyncio.Future[None]:
-        """For a partition without a loaded manifest: a future that is done when the manifest and the batch that holds
-        `offset` are loaded. Raises as `read`."""
-        self.misses += 1
-        return self._loader.want_place(manifests, (topic_id.int, partition, offset))
+    def want_root(self, topic_id: UUID, partition: int, read: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+        """A future that is done when `read` has read the partition's root. Raises as `read`."""
+        return self._loader.want_root((topic_id.int, partition, ROOT), read)
 
     def _load(self, manifests: ManifestView, missing: Missing) -> asyncio.Future[None]:
         opened, index = missing.opened, missing.chunk

@@ -7,7 +7,7 @@ a missing object the manifest is read again, because the object may have expired
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -35,6 +35,7 @@ RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 
 MOVES_MAX: Final = 3  # successive replacements of objects during one read
+ROOT: Final = -1  # in place of the offset: the partition's root
 Key = ChunkId | LogPlace | SegmentId  # a chunk, an offset's place with its first chunk, a segment's footer
 
 
@@ -87,6 +88,10 @@ class Loader:
     def want_place(self, manifests: ManifestView, place: LogPlace) -> asyncio.Future[None]:
         """A future that is done when `place` is known and its first chunk is loaded."""
         return self.flights.want(place, lambda: self._locate(manifests, place))
+
+    def want_root(self, place: LogPlace, read: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
+        """A future that is done when `read` has read the root of the partition of `place`."""
+        return self.flights.want(place, lambda: self.flights.bounded(read, 0))
 
     def want_chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> asyncio.Future[None]:
         """A future that is done when the chunk is loaded."""
@@ -169,13 +174,18 @@ class Loader:
 
     # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────
     async def _open_at(self, manifests: ManifestView, offset: int) -> OpenSegment:
+        manifest = manifests.manifest
         entry = await manifests.find(offset)
         if entry is None:
             await manifests.reload_if_changed()
+            manifest = manifests.manifest
             entry = await manifests.find(offset)
         if entry is None:
             raise Retryable(f"no cold segment holds offset {offset} (any more); fetch again")
-        return await self.open(manifests, entry)
+        opened = await self.open(manifests, entry)
+        if manifest is not None:
+            self._table.segments.named(entry.uuid.int, manifest.pages)
+        return opened
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:
         """The segment that a manifest names by `entry`, with its footer. Raises Moved if the manifest names another

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from coldstore.manifest.manifest import Manifest
 from logformat.errors import InvalidRequest, Retryable
 from logformat.indexes.transaction_index import AbortedIndex
 from seams.files.disk import FileRange
@@ -91,12 +92,14 @@ class ChunkSpan:
         return found
 
 
-def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, now_s: float) -> Answer | Missing:
+def answer(
+    table: ChunkTable, manifest: Manifest, place: LogPlace, bytes_max: int, min_one: bool, now_s: float
+) -> Answer | Missing:
     """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes; if `min_one`, the first batch
-    may be larger.
+    may be larger. Only of segments that `manifest` names.
 
     Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be loaded."""
-    known = table.find(place)
+    known = table.find(place, manifest)
     if known is None:
         return Missing(place, None, 0)
     opened, position = known
@@ -119,7 +122,7 @@ def answer(table: ChunkTable, place: LogPlace, bytes_max: int, min_one: bool, no
         total += end.position - start
         if end.position < opened.footer.log_bytes or total >= bytes_max:
             break
-        following = table.segments.beginning_at((place[0], place[1], end.offset))
+        following = table.beginning_at((place[0], place[1], end.offset), manifest)
         if following is None:
             break
         opened, end = following, BatchBorder(0, end.offset)

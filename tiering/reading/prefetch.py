@@ -109,6 +109,9 @@ class Prefetcher:
         free = self._loader.flights.free_ahead()
         if not free:
             return
+        manifest = manifests.manifest
+        if manifest is None:
+            return
         ahead: list[tuple[OpenSegment, int]] = []
         while len(ahead) < count:
             if index < len(opened.footer.chunk_crcs):
@@ -116,7 +119,7 @@ class Prefetcher:
                 index += 1
                 continue
             place = (opened.key.topic_id.int, opened.key.partition, opened.entry.end_offset)
-            following = self._table.segments.beginning_at(place)
+            following = self._table.beginning_at(place, manifest)
             if following is None:
                 self._open(manifests, place, count - len(ahead), opened.footer.chunk_bytes)
                 break

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import Got, ObjectMissing, ObjectStore
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.metered import MeteredStore
@@ -36,13 +37,24 @@ from tests.support.tier.cold_log import (
     put,
 )
 from tests.support.tier.cold_objects import T0, segment_object
+from tests.support.tier.cold_values import TOPIC_ID
 from tests.support.workers import LoopWorkers
+from tiering.opening.cold_view import ROOT_AGE_MAX_S, ColdView
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.cold_reader import ColdReader
 from tiering.reading.limits import ReadLimits
 from tiering.reading.loader import RECHECK_S
 
 BATCHES = [[3, 1, 7] * 30, [50] * 6, [1] * 150, [400], [2, 2, 2]]
+
+
+class FixedClock(FastClock):
+    """Its monotonic time is moved by hand."""
+
+    s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.s
 
 
 class SlowStore:
@@ -530,6 +542,81 @@ async def test_an_object_that_was_replaced_is_found_through_the_newer_manifest()
             except ObjectMissing:
                 continue
         assert got == w.log.bytes
+
+
+async def test_a_replaced_object_is_not_read_although_it_still_exists() -> None:
+    """Until its grace is over a replaced object exists, and its chunks are loaded. A reader that got a record from it
+    would miss the tombstone of the record, if that was removed from the bucket meanwhile (found by seed 51)."""
+    async with world([[5] * 100, [5] * 100]) as w:
+        assert await drain(w.reader, w.log, 0, 1000) == w.log.bytes
+        newer, last = segment_object(0, [5] * 100, n=77, value_bytes=30), w.log.objects[1]
+        await w.memory.put_segment(str(newer.key), upload_of(newer.data))
+        w.log.manifests.manifest = manifest_of([newer, last])
+        assert await drain(w.reader, w.log, 0, 1000) == newer.log + last.log
+        w.log.manifests.manifest = manifest_of([w.log.objects[0], newer_last := segment_object(500, [5] * 100, n=78)])
+        await w.memory.put_segment(str(newer_last.key), upload_of(newer_last.data))
+        answer = await fetch(w.reader, w.log, 0, 10**6)
+        assert content(answer) == w.log.objects[0].log, "an answer does not go on into a replaced object either"
+
+
+async def test_a_replaced_object_of_a_page_is_not_read_although_it_still_exists() -> None:
+    async with world([[5] * 100, [5] * 100]) as w:
+        manifests = ManifestStore(w.memory, TOPIC_ID, 0, SeededRng(1), FastClock())
+        await manifests.create(1, "events", {}, 10_000)
+        await manifests.claim(1, "events", {})
+        for made in w.log.objects:
+            await manifests.commit(lambda m, made=made: m.add(made.entry))
+
+        async def everything() -> bytes:
+            log = ColdLog(w.log.objects, manifests)  # type: ignore[arg-type]
+            return await drain(w.reader, log, 0, 1000)
+
+        assert await everything() == w.log.bytes
+        assert await manifests._fold(1) and not manifests.manifest.tail  # type: ignore[union-attr]
+        assert await everything() == w.log.bytes, "the same objects, named by a page"
+        newer = segment_object(0, [5] * 100, n=77, value_bytes=30)
+        await w.memory.put_segment(str(newer.key), upload_of(newer.data))
+        await manifests.replace([w.log.objects[0].entry], [newer.entry], T0)
+        assert await everything() == newer.log + w.log.objects[1].log
+
+
+async def test_a_view_of_another_leader_s_partition_reads_an_old_root_again() -> None:
+    """A broker that does not lead hears of no replacement. Its root is at most `ROOT_AGE_MAX_S` old."""
+    async with world([[5] * 100]) as w:
+        leader = ManifestStore(w.memory, TOPIC_ID, 0, SeededRng(1), FastClock())
+        await leader.create(1, "events", {}, 10_000)
+        await leader.claim(1, "events", {})
+        await leader.commit(lambda m: m.add(w.log.objects[0].entry))
+        clock = FixedClock()
+        manifests = ManifestStore(w.memory, TOPIC_ID, 0, SeededRng(2), FastClock())
+        view = ColdView(TOPIC_ID, 0, manifests, w.reader, lambda: 500, clock)
+
+        async def first() -> bytes:
+            for _ in range(100):
+                if isinstance(found := view.read(0, 1000, min_one=True), ColdSlice):
+                    return content(found)
+                await found
+            raise AssertionError("no answer")
+
+        assert (before := await first()) == w.log.bytes[: len(before)]
+        newer = segment_object(0, [5] * 100, n=77, value_bytes=30)
+        await w.memory.put_segment(str(newer.key), upload_of(newer.data))
+        await leader.replace([w.log.objects[0].entry], [newer.entry], T0)
+        clock.s += ROOT_AGE_MAX_S
+        assert await first() == before
+        clock.s += 1
+        assert (after := await first()) == newer.log[: len(after)] != before
+
+
+async def test_a_view_without_a_manifest_says_so() -> None:
+    async with world([[5] * 100]) as w:
+        manifests = ManifestStore(w.memory, TOPIC_ID, 1, SeededRng(2), FastClock())
+        view = ColdView(TOPIC_ID, 1, manifests, w.reader, lambda: 500, FixedClock())
+        waiting = view.read(0, 100, min_one=True)
+        assert isinstance(waiting, asyncio.Future)
+        await waiting
+        with pytest.raises(Retryable, match="no manifest in the bucket yet"):
+            view.read(0, 100, min_one=True)
 
 
 async def test_an_offset_the_manifest_does_not_hold_is_retriable() -> None:
