@@ -247,10 +247,11 @@ class ManifestStore:
     async def may_delete(self, key: SegmentKey) -> bool:
         """Whether an unnamed object of this process under `key` can never become part of the log.
 
-        False while an attempt that names it may still arrive. This reads the root, and a page if needed."""
+        False while an attempt that names it may still arrive, and until the grace is over if a commit named it and
+        compaction replaced it. This reads the root, and a page if needed."""
         async with self._commits:
             manifest = await self.load()
-            if manifest is None or not self._root.settled:
+            if manifest is None or not self._root.settled or manifest.was_replaced(key.uuid):
                 return False
             found = await self.find(key.base_offset)
             return found is None or found.uuid != key.uuid

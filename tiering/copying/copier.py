@@ -242,8 +242,9 @@ class Copier:
                 partition.check_fresh()
                 await partition.store.delete([str(key)])
             else:
-                named = await partition.manifests.find(key.base_offset)
-                if named is None or named.uuid != key.uuid:
+                named, manifest = await partition.manifests.find(key.base_offset), partition.manifest
+                is_replaced = manifest is not None and manifest.was_replaced(key.uuid)  # the grace deletes it
+                if not is_replaced and (named is None or named.uuid != key.uuid):
                     return  # a commit that names it may still arrive: try again later
             self._garbage.pop()
 

@@ -152,6 +152,22 @@ async def test_replaced_objects_stay_for_the_grace_and_then_go_whoever_leads() -
     await life.stop()
 
 
+async def test_garbage_of_a_failed_commit_that_was_replaced_stays_for_the_grace() -> None:
+    """A commit whose outcome was unknown had named the object, and a later pass replaced it. Readers of an older root
+    still need it, and so does the bucket until its replacement is verified."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    await passed(life)
+    each = (await house.manifest()).replaced[0]
+    key, copier = each.key(TOPIC_ID, 0), opened.tier.expirer._copier
+    copier.remember_garbage(key)
+    await copier.collect_garbage()
+    assert str(key) in house.objects() and not copier.has_garbage
+    await life.stop()
+
+
 async def test_what_was_deleted_does_not_stay_in_replaced_objects() -> None:
     """DeleteRecords in the middle of a grace: objects that compaction replaced hold the same records, and go with them.
     They stayed until the grace's end."""
@@ -175,19 +191,27 @@ async def test_what_was_deleted_does_not_stay_in_replaced_objects() -> None:
     await life.stop()
 
 
-async def test_a_tombstone_goes_only_when_nothing_older_lies_below_and_its_time_is_over() -> None:
+@pytest.mark.parametrize("is_cleaned", [True, False], ids=["local log cleaned", "local segments deleted"])
+async def test_a_tombstone_goes_only_when_nothing_older_lies_below_and_its_time_is_over(is_cleaned: bool) -> None:
+    """Nothing older lies below it in the bucket, nor in the local log (`test_deletion_over_both_tiers`)."""
     house = House()
     life = await house.start(limits=FAST)
-    await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    opened = await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
     await put_until_copied(life, keys=3, rounds=3)
     gone = life.put((b"key-1", None))
     await put_until_copied(life, keys=1, rounds=7)
     await passed(life)
-    found = table(cold_bytes(house, await house.manifest()))
-    assert found[b"key-1"] == (gone, None)
-    await asyncio.sleep(61)
-    await put_until_copied(life, keys=1, rounds=12)
-    await passed(life)
+    if is_cleaned:
+        await opened.open_log.lease.checkpoint_cleaned(gone + 1, lambda: None)  # type: ignore[union-attr]
+    else:
+        opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_ms=0))
+        await settle(lambda: opened.log.local_log_start_offset > gone)
+    for _ in range(2):
+        found = table(cold_bytes(house, await house.manifest()))
+        assert found[b"key-1"] == (gone, None)
+        await asyncio.sleep(61)
+        await put_until_copied(life, keys=1, rounds=12)
+        await passed(life)
     found = table(cold_bytes(house, await house.manifest()))
     assert sorted(found) == [b"key-0", b"key-2"]
     assert await findings(house) == []
