@@ -44,7 +44,7 @@ class BatchCleaner:
         self._out = self._decisions = self._kept = np.empty(0, np.uint8)
         self._read_bytes = self._written_bytes = 0
         state[at.NOW], state[at.HORIZON] = rules.now_ms, rules.now_ms + rules.delete_retention_ms
-        state[at.KEEPS_TOMBSTONES] = int(rules.keeps_tombstones)
+        state[at.KEEPS_TOMBSTONES], state[at.TOMBSTONES_END] = int(rules.keeps_tombstones), rules.tombstones_end
         self._aborted = enter_aborted(state, rules.aborted)
         self._last_offsets = array("q", rules.last_offsets)  # its address is in the state
         state[at.LAST_OFFSETS], state[at.LAST_OFFSETS_COUNT] = self._last_offsets.buffer_info()

@@ -231,6 +231,8 @@ def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, b
     keeps_tombstones, now = word(state, at_.KEEPS_TOMBSTONES), word(state, at_.NOW)
     decisions = word(state, at_.DECISIONS)
     base_offset, last_delta = load_be64(batch), load_be32(batch + LAST_OFFSET_DELTA_AT)
+    if base_offset + last_delta >= word(state, at_.TOMBSTONES_END):
+        keeps_tombstones = 1
     base_timestamp = load_be64(batch + BASE_TIMESTAMP_AT)
     has_horizon = load_be16(batch + ATTRIBUTES_AT) & DELETE_HORIZON_BIT != 0
     kept = keyless = dead = 0

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from logformat.record_batch import INT64_MAX
+
 LOAD_FACTOR: Final = 0.9
 """Share of a map's slots that are used, as Kafka's log.cleaner.io.buffer.load.factor by default."""
 
@@ -15,7 +17,7 @@ class CleanRules(msgspec.Struct, frozen=True):
     """Rules of a pass. `now_ms` in ms since 1970. A tombstone gets its delete horizon, `now_ms` +
     `delete_retention_ms`, in the first pass that keeps it, and is removed by the first pass after that time (KIP-534).
     If `keeps_tombstones`, no horizon is set and no tombstone is removed, because older records of the key may be
-    outside this pass.
+    outside this pass. The same holds for tombstones at or above `tombstones_end`.
 
     `aborted`: (producer id, first offset, marker's offset) of aborted transactions. This pass removes their records,
     which supersede no other record. Markers stay.
@@ -29,6 +31,7 @@ class CleanRules(msgspec.Struct, frozen=True):
     keeps_tombstones: bool
     aborted: tuple[tuple[int, int, int], ...] = ()
     last_offsets: tuple[int, ...] = ()
+    tombstones_end: int = INT64_MAX
 
 
 class Mapped(msgspec.Struct, frozen=True):

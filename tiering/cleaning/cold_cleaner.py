@@ -159,7 +159,13 @@ class ColdCleaner:
         aborted = await find_aborted(work.entries, work.dirt, objects.footer)
         work.end = aborted.end
         retention_ms = partition.log.config.delete_retention_ms
-        rules = CleanRules(now_ms, retention_ms, keeps_tombstones=False, aborted=aborted.transactions)
+        rules = CleanRules(
+            now_ms,
+            retention_ms,
+            keeps_tombstones=False,
+            aborted=aborted.transactions,
+            tombstones_end=self._tombstones_end(),
+        )
         try:
             await shared.step(shared.engine.begin, int(config.map_bytes * share), rules)
             await self._map(shared, work, objects)
@@ -178,6 +184,12 @@ class ColdCleaner:
             work.read_bytes,
             work.kept_bytes,
         )
+
+    def _tombstones_end(self) -> int:
+        """Offset below which tombstones may leave the bucket. Above it the local log may still serve records that they
+        delete. A reader of such a record needs the tombstone in the bucket once the local log starts above both."""
+        lease, local = self._partition.lease, self._partition.log
+        return max(local.local_log_start_offset, lease.host.cleaned_offset(lease.opened) or 0)
 
     def _check(self, work: _Pass) -> None:
         """Check before each step that the pass may go on. Raises LeaseOver, Fenced, PolicyChanged."""
