@@ -22,6 +22,7 @@ from logformat.record_batch import (
     CRC_AT,
     HEADER,
     HEADER_SIZE,
+    INT64_MAX,
     LOG_OVERHEAD,
     Buffer,
     Codec,
@@ -43,7 +44,8 @@ class BatchCleaner:
         self._address = state.buffer_info()[0]
         self._out = self._decisions = self._kept = np.empty(0, np.uint8)
         self._read_bytes = self._written_bytes = 0
-        state[at.NOW], state[at.HORIZON] = rules.now_ms, rules.now_ms + rules.delete_retention_ms
+        state[at.NOW] = rules.now_ms
+        state[at.HORIZON] = min(rules.now_ms + rules.delete_retention_ms, INT64_MAX)
         state[at.KEEPS_TOMBSTONES], state[at.TOMBSTONES_END] = int(rules.keeps_tombstones), rules.tombstones_end
         self._aborted = enter_aborted(state, rules.aborted)
         self._last_offsets = array("q", rules.last_offsets)  # its address is in the state

@@ -332,3 +332,27 @@ def test_a_filler_never_spans_leader_epochs_nor_more_offsets_than_a_batch() -> N
     assert [row[:3] for row in shape(cleaned(batches, []))] == [(0, big, 3), (big, big + 5, 3), (big + 5, big + 9, 4)]
     small = [filler_batch(0, 4, 3), filler_batch(4, 6, 3)]
     assert cleaned(small, []) == filler_batch(0, 6, 3)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_tombstones_stay_for_ever_with_the_longest_retention(codec: Codec) -> None:
+    """Regression: the horizon did not fit, so a topic with delete.retention.ms=9223372036854775807 was not cleaned."""
+    now_ms = 1_700_000_000_000
+    rules = CleanRules(now_ms=now_ms, delete_retention_ms=2**63 - 1, keeps_tombstones=False)
+    batch = encode_batch([Record(0, now_ms, b"a", None), Record(1, now_ms + 5, b"b", b"v")], codec=codec)
+    once = cleaned([batch], [batch], rules)
+    assert read_header(once).attributes & HORIZON_BIT
+    again = cleaned([once], [once], replace(rules, now_ms=2 * now_ms))
+    assert [(r.key, r.value, r.timestamp) for r in iter_records(again)] == [
+        (b"a", None, now_ms),
+        (b"b", b"v", now_ms + 5),
+    ]
+
+
+def test_tombstones_at_or_above_the_given_offset_are_left_as_they_are() -> None:
+    batches = [encode_batch([Record(at, 1, b"%d" % at, None)]) for at in range(4)]
+    batches = [with_horizon(batch, NOW - 1) if at % 2 else batch for at, batch in enumerate(batches)]
+    out = cleaned(batches, batches, replace(RULES, tombstones_end=2))
+    assert out.endswith(batches[2] + batches[3])
+    below = out.removesuffix(batches[2] + batches[3])
+    assert [is_filler(below[at : at + header.size]) for at, header in walk(below)] == [False, True]
