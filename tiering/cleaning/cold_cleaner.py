@@ -158,7 +158,9 @@ class ColdCleaner:
         objects = PassObjects(partition, shared, work.files, lambda: self._check(work))
         aborted = await find_aborted(work.entries, work.dirt, objects.footer)
         work.end = aborted.end
-        retention_ms = partition.log.config.delete_retention_ms
+        # A pass may remove a record in its last hour. Its tombstone stays for its time from then on.
+        moved_bytes = 2 * (work.dirt.clean_bytes + 2 * work.dirt.dirty_bytes)  # more than it reads and writes
+        retention_ms = partition.log.config.delete_retention_ms + shared.duration_ms(moved_bytes)
         rules = CleanRules(
             now_ms,
             retention_ms,

@@ -139,6 +139,10 @@ class ColdCleaning:
             kept.file.close()
             self.world.disk.unlink(f"{self.directory}/{uuid}")
 
+    def duration_ms(self, moved_bytes: int) -> int:
+        """Time that the budget allots to these bytes."""
+        return int(moved_bytes * HOUR_S * 1000 / self.bytes_per_hour)
+
     async def took(self, moved_bytes: int) -> None:
         """Wait until `moved_bytes` more are within the budget."""
         now_s = self.world.clock.monotonic_s()
