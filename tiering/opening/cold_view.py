@@ -45,6 +45,12 @@ class ColdView:
         return self._end()
 
     @property
+    def known_end_offset(self) -> int:
+        """Exclusive end of the offsets in the bucket by the root that was read last; 0 before the first read."""
+        manifest = self._manifests.manifest
+        return 0 if manifest is None else manifest.remote_end_offset
+
+    @property
     def enabled(self) -> bool:
         """Whether this broker reports the partition's tier status. Never, because the leader reports it."""
         return False

@@ -88,8 +88,10 @@ class FollowerFetch(Watchable):
         """Do nothing: a follower does not wait."""
 
     def lacks(self, offset: int) -> bool:
-        """Whether the leader reported the records below `offset` as committed, but this log lacks some of them."""
-        return offset > self.log.log_end_offset and self.follower.knows_committed(offset)
+        """Whether the records below `offset` are committed, but this log lacks some of them. The leader reported them,
+        or the bucket holds them: an answer from the bucket may end above all that the leader reported."""
+        is_committed = self.follower.knows_committed(offset) or offset <= self.tier.known_end_offset
+        return offset > self.log.log_end_offset and is_committed
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         """The end of `epoch` in this replica's log. Up to its end, this log agrees with the leader's log."""

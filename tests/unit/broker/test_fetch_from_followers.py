@@ -12,6 +12,7 @@ from broker.error_codes import ErrorCode
 from broker.net.dispatch import Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchResponsePartition
+from logformat.record_batch import walk
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, decoded, fetch_request, parts_of
 from tests.support.brokers.house import House, house
 from tests.support.brokers.shared_bucket import NAME, Pair, both
@@ -281,6 +282,32 @@ async def test_a_store_that_is_away_refuses_cold_reads_at_a_follower_and_they_su
     assert (await pair.lives[2].fetch(NAME, 59)).records
     pair.store_away(False)
     assert await pair.lives[2].read_all(NAME) == wanted
+    await pair.stop()
+
+
+async def test_a_follower_cut_off_from_its_leader_refuses_no_offset_that_the_bucket_has() -> None:
+    """It reads the root itself, so an answer from the bucket may end above all that its leader told it. The reader goes
+    on there: OFFSET_OUT_OF_RANGE would make some clients begin again at one end of the log."""
+    pair = await both(**SMALL_SEGMENTS)
+    wanted = await sunk(pair)
+    followed = pair.followed(2)
+    assert followed is not None
+    pair.end(2)
+    pair.change(in_sync=(1,))
+    pair.publish(1)
+    for number in range(60):
+        assert (await pair.lives[1].produce(NAME, b"more %03d" % number + b"x" * 100)).error_code == 0
+    leader = pair.lives[1].partition(NAME)
+    await happens(lambda: leader.tier.remote_end_offset > len(wanted) + 40, "the bucket has more than the copy")
+    assert followed.log.log_end_offset == len(wanted) and followed.readable() is not None
+    offset = 0
+    while offset < followed.log.local_log_start_offset:
+        answer = await pair.lives[2].fetch(NAME, offset, max_wait_ms=60_000)
+        *_, (_, last) = walk(bytes(answer.records))
+        offset = last.next_offset
+        await asyncio.sleep(1)  # the reader is slower than what is fetched ahead for it
+    assert offset > followed.log.log_end_offset
+    assert (await pair.lives[2].fetch(NAME, offset)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     await pair.stop()
 
 
