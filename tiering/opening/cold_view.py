@@ -38,7 +38,7 @@ class ColdView:
         self._cold = cold
         self._end = end
         self._clock = clock
-        self._read_s = float("-inf")  # the known root is not older
+        self._read_s = float("-inf")  # the known root is not older; by the boot clock, which includes sleep
 
     @property
     def remote_end_offset(self) -> int:
@@ -69,13 +69,13 @@ class ColdView:
     def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
         """Cold bytes from the batch that holds `offset`, or a future; ask again when the future is done. Raises as
         `ColdReader.read`."""
-        if self._clock.monotonic_s() - self._read_s > ROOT_AGE_MAX_S:
+        if self._clock.boottime_s() - self._read_s > ROOT_AGE_MAX_S:
             return self._cold.want_root(*self._place, self._read_root)
         return self._cold.read(self._manifests, offset, bytes_max, min_one=min_one)
 
     async def _read_root(self) -> None:
         """Read the root if it changed. Raises the errors of `ManifestStore.load`, and Retryable if there is none."""
-        began_s = self._clock.monotonic_s()
+        began_s = self._clock.boottime_s()
         await self._manifests.reload_if_changed()
         if self._manifests.manifest is None:
             topic_id, partition = self._place

@@ -49,12 +49,15 @@ BATCHES = [[3, 1, 7] * 30, [50] * 6, [1] * 150, [400], [2, 2, 2]]
 
 
 class FixedClock(FastClock):
-    """Its monotonic time is moved by hand."""
+    """Its time since the boot is moved by hand. The monotonic time stands still, as while a machine sleeps."""
 
     s = 0.0
 
-    def monotonic_s(self) -> float:
+    def boottime_s(self) -> float:
         return self.s
+
+    def monotonic_s(self) -> float:
+        return 0.0
 
 
 class SlowStore:
