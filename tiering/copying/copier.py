@@ -169,8 +169,7 @@ class Copier:
                 named = await partition.manifests.find(entry.base_offset)
             partition.check_not_fenced()  # an object that a newer leader expired is not damaged
             if named is None or named.uuid != entry.uuid:
-                if (manifest := partition.manifest) is not None and manifest.was_replaced(entry.uuid):
-                    raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
+                self._check_not_replaced(entry)
                 raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
             key = str(entry.key(partition.topic_id, partition.partition))
             if partition.limits.verify_by_head:
@@ -187,6 +186,7 @@ class Copier:
                 await self._check_named(entry)
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
+        self._check_not_replaced(entry)  # otherwise it would count as verified, and its replacement may be damaged
         partition.verified.note(entry, era)
         partition.on_verified()
         self._counters.verified_segments += 1
@@ -203,9 +203,14 @@ class Copier:
             raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
-            if (manifest := partition.manifest) is not None and manifest.was_replaced(entry.uuid):
-                raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
+            self._check_not_replaced(entry)
             raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
+
+    def _check_not_replaced(self, entry: RemoteSegment) -> None:
+        """Raises ReplacedMeanwhile."""
+        manifest = self._partition.manifest
+        if manifest is not None and manifest.was_replaced(entry.uuid):
+            raise ReplacedMeanwhile(f"{self._partition.name}: {entry.uuid} was replaced while it was verified")
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
         partition = self._partition

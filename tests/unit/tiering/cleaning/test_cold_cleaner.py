@@ -12,13 +12,14 @@ from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import manifest_key
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_entries import REPLACED_MAX
-from coldstore.object_store import Got
+from coldstore.object_store import Got, ObjectInfo
 from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from tests.support.tier.tier_kit import DATA, LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
 from tests.support.workers import LoopWorkers
 from tiering.cleaning import scratch
+from tiering.copying.copier import ReplacedMeanwhile
 
 COMPACT = replace(LOG, compacts=True, segment_bytes=2000, min_cleanable_dirty_ratio=0.0, delete_retention_ms=60_000)
 COMPACT_TIER = replace(TIER, configs={"remote.storage.enable": "true", "cleanup.policy": "compact"})
@@ -311,4 +312,33 @@ async def test_many_small_objects_are_compacted_in_several_groups() -> None:
     await passed(life)
     data = cold_bytes(house, await house.manifest())
     assert table(data) == newest and records_of(data) == 5
+    await life.stop()
+
+
+async def test_an_object_that_was_replaced_during_its_verification_does_not_count_as_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Local bytes would be deleted although the object that took its place may not be verified."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    entry, partition = (await house.manifest()).tail[0], opened.tier.partition_state
+    head, may_answer = house.memory.head, asyncio.Event()
+
+    async def late(key: str) -> ObjectInfo:
+        if key == str(entry.key(TOPIC_ID, 0)):
+            await may_answer.wait()
+        return await head(key)
+
+    monkeypatch.setattr(house.memory, "head", late)
+    verifying = asyncio.create_task(opened.tier.expirer._copier.verify(entry))
+    await asyncio.sleep(0)
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    may_answer.set()
+    with pytest.raises(ReplacedMeanwhile):
+        await verifying
+    assert entry not in partition.verified
     await life.stop()
