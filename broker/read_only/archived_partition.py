@@ -238,7 +238,9 @@ class ArchivedLog:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        return self._root.lineage
+        """The lineage; empty if it is of an older root. It would give newer offsets an epoch that ended below them, and
+        a client would take its log for truncated."""
+        return self._root.lineage if self._root.is_traced else LeaderEpochs()
 
 
 class ArchivedTier:

@@ -203,6 +203,36 @@ async def test_the_owner_may_be_gone() -> None:
     await owner.stop()
 
 
+async def test_an_offset_is_not_given_the_epoch_of_an_older_lineage() -> None:
+    """A client that asks for the end of that epoch later gets an end below its position: it takes its log for truncated
+    and reads records again."""
+    place = Place()
+    owner = await owner_with(place)
+    reader = await reader_of(place)
+
+    async def end_of(epoch: int) -> int:
+        wanted = OffsetForLeaderEpochRequestPartition(partition=0, leader_epoch=epoch)
+        topic = OffsetForLeaderEpochRequestTopic(topic="log", partitions=[wanted])
+        ends = await reader.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest(topics=[topic]))
+        end: int = ends.topics[0].partitions[0].end_offset
+        return end
+
+    first = owner.partition("log").leader_epoch
+    assert await end_of(first) == 30
+    await owner.crash()
+    owner = await place.start("node.id=1")
+    await until(lambda: ("log", 0) in owner.context.registry.partitions)
+    await write(owner, 5, begin=30)
+    await asyncio.sleep(2 * FRESH_S)
+    wanted = ListOffsetsRequestPartition(partition_index=0, timestamp=-1)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequestTopic(name="log", partitions=[wanted])])
+    found = (await reader.call(ApiKey.LIST_OFFSETS, request, 9)).topics[0].partitions[0]
+    assert found.offset == 35
+    assert found.leader_epoch == -1 or await end_of(found.leader_epoch) >= found.offset
+    await reader.stop()
+    await owner.stop()
+
+
 async def test_a_root_counts_when_the_image_of_its_epoch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a newer leader copied is not shown before Metadata names its epoch: clients take an epoch above that for
     another log's."""
