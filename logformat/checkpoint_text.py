@@ -31,7 +31,7 @@ class Line(NamedTuple):
 def parse_integer(file: str, text: str, maximum: int) -> int:
     """Decimal digits only, 0..maximum; raises Corrupt otherwise."""
     if _INTEGER.fullmatch(text) is None or int(text) > maximum:
-        raise Corrupt(f"{file}: {text[:40]!r} is no number in 0..{maximum}")
+        raise Corrupt(f"{file}: {text[:40]!r} is not a number in 0..{maximum}")
     return int(text)
 
 
@@ -62,5 +62,5 @@ def parse_checkpoint(data: Buffer, file: str, columns: int) -> list[Line]:
     entries = [Line(file, tuple(line.split())) for line in lines[2:]]
     for entry in entries:
         if len(entry.columns) != columns:
-            raise Corrupt(f"{file}: {' '.join(entry.columns)[:80]!r} has not {columns} columns")
+            raise Corrupt(f"{file}: {' '.join(entry.columns)[:80]!r} does not have {columns} columns")
     return entries

@@ -68,7 +68,7 @@ def decode_offsets(data: Buffer, file: str) -> dict[TopicPartition, int]:
     for line in lines:
         topic = line.columns[0]
         if not is_topic_name(topic):
-            raise Corrupt(f"{file}: {topic[:40]!r} is no topic name")
+            raise Corrupt(f"{file}: {topic[:40]!r} is not a topic name")
         key = TopicPartition(topic, line.integer(1, INT32_MAX))
         if key in offsets:
             raise Corrupt(f"{file}: two entries for {key}")
@@ -89,7 +89,7 @@ def decode_partition_metadata(data: Buffer) -> bytes:
     """The topic id, 16 bytes. A higher version counts as compatible, as in Kafka."""
     match = re.fullmatch(rb"version: ([0-9]{1,9})\r?\ntopic_id: ([^\r\n]*)[\r\n]*", bytes(data))
     if match is None:
-        raise Corrupt(f"{PARTITION_METADATA_FILE}: not two lines `version: 0` and `topic_id: <uuid>`")
+        raise Corrupt(f"{PARTITION_METADATA_FILE}: it must hold the two lines `version: 0` and `topic_id: <uuid>`")
     topic_id = uuid_from_text(match[2].decode("ascii", "replace"))
     if not any(topic_id):
         raise Corrupt(f"{PARTITION_METADATA_FILE}: the topic id is all zeros")

@@ -130,7 +130,7 @@ def _gunzip(data: memoryview, cap: int) -> bytes:
                 pos += len(piece) - len(member.unused_data)
                 step = min(2 * step, _GZIP_INPUT_MAX)
     except zlib.error as error:
-        raise CorruptBatch(f"not gzip: {error}") from None
+        raise CorruptBatch(f"the data is not gzip: {error}") from None
     if not parts:
         raise CorruptBatch("gzip data is empty")
     return b"".join(parts)
@@ -141,7 +141,7 @@ def _unlz4(data: memoryview, cap: int) -> bytes:
     try:
         out: bytes = frame.decompress(data, max_length=cap + 1)
     except (RuntimeError, EOFError) as error:
-        raise CorruptBatch(f"not lz4: {error}") from None
+        raise CorruptBatch(f"the data is not lz4: {error}") from None
     if len(out) <= cap and (not frame.eof or frame.unused_data):
         raise CorruptBatch("lz4 data is cut short or followed by other bytes")
     return out
@@ -166,7 +166,7 @@ def _unzstd(data: memoryview, cap: int) -> bytes:
             elif left > 0:
                 raise CorruptBatch("zstd data is cut short")
     except zstandard.ZstdError as error:
-        raise CorruptBatch(f"not zstd: {error}") from None
+        raise CorruptBatch(f"the data is not zstd: {error}") from None
     if not parts:
         raise CorruptBatch("zstd data is empty")
     return b"".join(parts)
@@ -203,7 +203,7 @@ def _unsnappy_block(block: memoryview, cap: int) -> bytes:
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"not snappy: {error}") from None
+        raise CorruptBatch(f"the data is not snappy: {error}") from None
 
 
 def _snappy_preamble(block: memoryview) -> int:
@@ -213,7 +213,7 @@ def _snappy_preamble(block: memoryview) -> int:
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value
-    raise CorruptBatch("not snappy: no length in front")
+    raise CorruptBatch("the data is not snappy: the length in front is missing")
 
 
 def _snappy_xerial(data: Buffer) -> bytes:

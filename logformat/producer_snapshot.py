@@ -211,7 +211,10 @@ def _decode_entries(body: memoryview, count: int, end_offset: int) -> tuple[tupl
         producer_id, epoch, coordinator_epoch, txn_first, last_timestamp, batch_count = _ENTRY.unpack_from(body, pos)
         pos += _ENTRY.size
         if producer_id <= id_before or batch_count > BATCHES_MAX or len(body) - pos < batch_count * _BATCH.size:
-            raise Corrupt(f"producer state: producer {producer_id} after {id_before}, {batch_count} batches")
+            raise Corrupt(
+                f"producer state: producer {producer_id} after {id_before} is out of order, or its {batch_count} "
+                "batches are too many"
+            )
         after = pos + batch_count * _BATCH.size
         batches = tuple(BatchRecord(*fields) for fields in _BATCH.iter_unpack(body[pos:after]))
         if any(not _possible(batch, end_offset) for batch in batches):

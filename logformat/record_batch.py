@@ -355,7 +355,7 @@ def _too_short(buf: Buffer, pos: int, end: int) -> InvalidRequest | CorruptBatch
     """The error for bytes shorter than a header. Messages of magic 0 and 1 may be so short, and have their magic at the
     same place."""
     if end - pos > MAGIC_AT and buf[pos + MAGIC_AT] < MAGIC:
-        return UnsupportedMagic(f"message of magic {buf[pos + MAGIC_AT]}; produce magic {MAGIC}")
+        return UnsupportedMagic(f"the message has magic {buf[pos + MAGIC_AT]}; produce magic {MAGIC}")
     return CorruptBatch(f"{end - pos} bytes are too few for a batch of at least {HEADER_SIZE}; send it again")
 
 
@@ -376,11 +376,11 @@ def _refusal(header: BatchHeader, timestamp_min: int, timestamp_max: int, allow_
             "the count must be the delta + 1, and at least 1"
         )
     if header.base_offset != 0:
-        return InvalidRecordBatch(f"base offset {header.base_offset}; a producer sends 0, the broker assigns it")
+        return InvalidRecordBatch(f"base offset {header.base_offset} must be 0: the broker assigns offsets")
     if header.is_transactional and header.producer_id < 0:
         return InvalidRecordBatch("a transactional batch needs a producer id")
     if header.is_transactional and not allow_transactional:
-        return TransactionalBatchRefused("a transactional batch in a request without a transactional id")
+        return TransactionalBatchRefused("a transactional batch needs a transactional id in its request")
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
     if producer[0] < NO_PRODUCER_ID or (producer[0] >= 0 and min(producer) < 0):
         return InvalidRecordBatch(f"producer id, epoch, sequence {producer}: with an id, neither may be negative")

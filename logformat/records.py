@@ -87,7 +87,10 @@ def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_
     for _ in range(header.record_count):
         timestamp_delta, delta, key, value, headers, at = _read_record(records, at)
         if not delta_before < delta <= header.last_offset_delta:
-            raise CorruptBatch(f"record offset delta {delta} after {delta_before}, last is {header.last_offset_delta}")
+            raise CorruptBatch(
+                f"record offset delta {delta} follows {delta_before}; the batch ends at delta "
+                f"{header.last_offset_delta}"
+            )
         delta_before = delta
         timestamp = header.max_timestamp if stamped else header.base_timestamp + timestamp_delta
         if not -INT64_MAX <= timestamp <= INT64_MAX:

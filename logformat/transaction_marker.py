@@ -82,7 +82,9 @@ def marker_of(batch: Buffer, pos: int = 0, header: BatchHeader | None = None) ->
         if kind not in (_ABORT, _COMMIT):
             return None
         if version < 0 or value is None or len(value) < _VALUE.size:
-            raise CorruptBatch(f"marker at offset {header.base_offset}: key version {version}, value too short")
+            raise CorruptBatch(
+                f"marker at offset {header.base_offset}: key version {version} is not valid, or the value is too short"
+            )
         _, coordinator_epoch = _VALUE.unpack_from(value)
     except CorruptBatch:
         raise

@@ -44,8 +44,8 @@ def uuid_text(uuid: bytes) -> str:
 def uuid_from_text(text: str) -> bytes:
     """The inverse of `uuid_text`. Raises Corrupt for a text that `uuid_text` would not write."""
     if _UUID_TEXT.fullmatch(text) is None:
-        raise Corrupt(f"{text[:40]!r} is no Kafka UUID (22 characters of base64url)")
+        raise Corrupt(f"{text[:40]!r} is not a Kafka UUID (22 characters of base64url)")
     uuid = urlsafe_b64decode(text + "==")
     if uuid_text(uuid) != text:
-        raise Corrupt(f"{text!r} is no Kafka UUID: bits beyond 128 are set")
+        raise Corrupt(f"{text!r} is not a Kafka UUID: bits beyond 128 are set")
     return uuid

@@ -33,7 +33,7 @@ POINTS: dict[str, str] = {
     "expire.withdrawn": "tiering of a topic was switched off and its root names no object any more, none was deleted",
     "expire.unnamed_deleted": "objects that no root names any more were deleted, others perhaps not yet",
     "reserve.committed": "the root's reserved end was raised, the local copy was not",
-    "reserve.released": "the reservation of a log that is wholly in the bucket was given back, nobody was told",
+    "reserve.released": "the reservation of a log that is wholly in the bucket was given back, no answer was sent yet",
     "claim.committed": "the root carries our epoch, nothing else was done in it",
     "gap.appended": "the hole after a lost tail was closed locally, nothing of it was copied",
     "topic.committed": "a new topic is in cluster.json, its directories do not exist",

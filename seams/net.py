@@ -159,7 +159,7 @@ class TcpNet:
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
             except UnicodeError as unreadable:  # not a host name at all
-                raise OSError(f"{host!r} is no host name: {unreadable}") from unreadable
+                raise OSError(f"{host!r} is not a host name: {unreadable}") from unreadable
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:

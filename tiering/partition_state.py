@@ -243,7 +243,7 @@ class TieredPartition:
         def may_send() -> None:
             self.check_fresh()
             if due_by is not None and due_by != self.config:
-                raise Retryable(f"{self.name}: its configs were changed; due work is decided again")
+                raise Retryable(f"{self.name}: the topic's configs were changed; due work is decided again")
 
         return may_send
 
@@ -325,7 +325,9 @@ class TieredPartition:
             self.lease.reserve(local.log_end_offset)
             await self.lease.call(remove_reservation, local.directory)
             self.lease.check()  # otherwise its topic may be deleted, and the report is never withdrawn
-            what = "restart to go on there" if self.is_alone else "another replica has to lead"
+            what = (
+                "restart the broker to continue at the bucket's end" if self.is_alone else "another replica has to lead"
+            )
             self.blocks[Block.BEHIND] = (
                 f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
             )

@@ -68,7 +68,7 @@ OWN: tuple[Definition, ...] = (
         None,
         "",
         "Absolute path of the key file: objects of the bucket are encrypted and decrypted with its keys "
-        "(docs/encryption.md). A key_file in the bucket's URL is stronger.",
+        "(docs/encryption.md). A key_file in the bucket's URL takes precedence.",
     ),
     # durability of an acknowledgement
     _own(
@@ -134,7 +134,7 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "60000",
         "0..",
-        "Time between moving a log's start and deleting the objects below it: present readers finish.",
+        "Time between moving a log's start and deleting the objects below it, so that present readers finish.",
     ),
     _own(
         "cold.compaction.bytes.per.hour",
@@ -149,7 +149,8 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "86400000",
         "0..",
-        "Objects that compaction replaced stay in the bucket this long: present readers finish, such as Spark jobs.",
+        "Objects that compaction replaced stay in the bucket this long, so that present readers, such as Spark jobs, "
+        "finish.",
     ),
     _own(
         "offsets.snapshot.interval.ms",

@@ -155,7 +155,8 @@ class ClusterControl:
             self._bump()
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"the lease is bumped now; broker {asked.node_id} may join once it has read that in lease.json",
+                f"the lease is bumped now; broker {asked.node_id} may join once it has read the new counter in "
+                "lease.json",
             )
         ours, read = self._lease_counter, asked.lease_counter
         if read != NOT_READ and read < ours - _BUMPS_BEHIND_MAX:

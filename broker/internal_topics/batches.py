@@ -102,7 +102,7 @@ def batches_in(data: bytes) -> Iterator[ReplayedBatch]:
             rewrite = None if first is None else _rewrite_of(first)
             yield ReplayedBatch(header.next_offset, _records(first, records, _producer_of(header)), rewrite=rewrite)
     if end < len(data):
-        raise Corrupt(f"an internal topic: {len(data) - end} bytes behind the last whole batch")
+        raise Corrupt(f"an internal topic has {len(data) - end} bytes after its last whole batch")
 
 
 def _producer_of(header: BatchHeader) -> Producer | None:

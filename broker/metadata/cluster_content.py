@@ -80,7 +80,7 @@ def controller_of(content: Content, epoch: int) -> ControllerAt | None:
 def check_page(data: bytes, pointer: ClusterPage | format_1.PageV1) -> bytes:
     """Return the bytes of the object. Raises Corrupt unless they match the pointer."""
     if len(data) != pointer.size or crc32c(data) != pointer.crc32c:
-        raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore the object from a version")
+        raise Corrupt(f"metadata page {pointer.key} fails its checksum; restore an earlier version of the object")
     return data
 
 

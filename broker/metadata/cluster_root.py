@@ -131,7 +131,9 @@ class ClusterRoot:
         root = _CODEC.decode(cluster_key(), Got(data, "", len(data)))
         known = self._root.known
         if known is not None and known.content.cluster_id != root.content.cluster_id:
-            raise Corrupt(f"cluster.json of cluster {root.content.cluster_id}, not of {known.content.cluster_id}")
+            raise Corrupt(
+                f"cluster.json belongs to cluster {root.content.cluster_id}, not to {known.content.cluster_id}"
+            )
         return await self._loaded(root)
 
     @property
@@ -210,7 +212,7 @@ class ClusterRoot:
         """The image of a root that this process's commit returned. Raises Fenced if another controller's claim is based
         on that commit, because the image of the claim may name another process for this node."""
         if root.epoch != self.epoch:
-            raise Fenced(f"controller epoch {self.epoch} is over: {root.epoch} was claimed on top of its last commit")
+            raise Fenced(f"controller epoch {self.epoch} is over: epoch {root.epoch} was claimed after its last commit")
         position, image = await self._images.of(root.content)
         return ImageAt(position, image, controller_of(root.content, root.epoch))
 

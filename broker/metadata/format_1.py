@@ -168,7 +168,7 @@ def image_of(content: Content1, page: bytes | None) -> ClusterImage:
 def lifted(old: OldImage) -> ClusterImage:
     """The same cluster in format 2."""
     if not 0 <= old.producer_ids_end < 1 << 62:
-        raise Corrupt(f"cluster metadata: producer ids up to {old.producer_ids_end}: impossible")
+        raise Corrupt(f"cluster metadata holds an impossible value: producer ids up to {old.producer_ids_end}")
     first = max(FIRST_BROKER_EPOCH, first_epoch_above(old.producer_ids_end))
     nodes = {
         node_id: Node(

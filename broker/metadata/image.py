@@ -161,7 +161,9 @@ def _with_rows(topic: Topic, changed: Iterable[tuple[int, Row]]) -> Topic:
         if index == len(rows):
             rows.append(row)
         elif not 0 <= index < len(rows):
-            raise Corrupt(f"cluster metadata: a row of {topic.name}-{index}, which has {len(rows)} partitions")
+            raise Corrupt(
+                f"cluster metadata has a row of {topic.name}-{index}, but the topic has {len(rows)} partitions"
+            )
         elif row.partition_epoch > rows[index].partition_epoch:
             rows[index] = row
     return replace(topic, rows=tuple(rows))
@@ -210,7 +212,7 @@ def check(image: ClusterImage, before: ClusterImage = _EMPTY) -> None:
             raise _impossible(f"node {node.node_id} in broker epoch {node.broker_epoch}")
     # No record renames a topic: a duplicate name can only come with a new topic.
     if before.topics.keys() != image.topics.keys() and _is_a_name_twice(image):
-        raise _impossible("two topics of one name")
+        raise _impossible("two topics with the same name")
     same_nodes = before.nodes == image.nodes
     for topic_id, topic in image.topics.items():
         known = before.topics.get(topic_id)
@@ -267,7 +269,7 @@ def _are_sets(row: Row, nodes: dict[int, Node]) -> bool:
 
 
 def _impossible(what: str) -> Corrupt:
-    return Corrupt(f"cluster metadata: {what}: impossible")
+    return Corrupt(f"cluster metadata holds an impossible value: {what}")
 
 
 class TopicFacts(NamedTuple):

@@ -127,7 +127,7 @@ class FrameReader:
             return None
         (size,) = _read_length(self.view, self.pos)
         if not 0 < size <= self._frame_bytes_max:
-            raise FrameLengthRefused(f"frame of {size} bytes; 1 to {self._frame_bytes_max} are accepted")
+            raise FrameLengthRefused(f"the frame claims {size} bytes; 1 to {self._frame_bytes_max} are accepted")
         if left < size:
             return None
         if size > ALLOWANCE:

@@ -92,7 +92,8 @@ def link_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
     if local:
         yield Finding(
             "loopback_only",
-            f"{named_brokers(local)} can be reached by brokers of the same machine only, and there are others",
+            f"{named_brokers(local)} can be reached by brokers of the same machine only, but the cluster has brokers "
+            "on other machines",
             "give each --internal with an address that the others reach (and --insecure, on a trusted network)",
         )
 
@@ -188,7 +189,7 @@ def _back(active: Collection[int], partitions: Sequence[PartitionRow]) -> str:
     missing = sorted({node for one in partitions for node in one.replicas} - set(active))
     if not missing:
         return "wait until the replicas that lag have caught up; when it lasts, look at the logs of their brokers"
-    return f"start {named_brokers(missing)} again, on the same data directory: what was written meanwhile is copied"
+    return f"start {named_brokers(missing)} again, on the same data directory: the records written meanwhile are copied"
 
 
 def _named(partitions: Sequence[PartitionRow]) -> str:

@@ -166,7 +166,11 @@ class HttpServer:
         """The refusal of a request that changes state; None: the request is allowed. The caller has checked its
         secret."""
         if self._protection.secrets is None and not _is_loopback(request.remote):
-            return _text(f"{request.path} is answered from loopback only, without thermocline.http.token.file\n", 403)
+            return _text(
+                f"{request.path} is answered from loopback only; set thermocline.http.token.file to answer other "
+                f"addresses\n",
+                403,
+            )
         if request.content_type != "application/json":
             return _text("send Content-Type: application/json\n", 415)
         return None

@@ -134,7 +134,7 @@ class PeerStream(asyncio.BufferedProtocol):
 
     def _answered(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise MalformedFrame("a response without a request")
+            raise MalformedFrame("a response arrived without a request")
         asked = self._in_flight.popleft()
         self._in_flight_bytes -= asked.size
         try:

@@ -187,11 +187,11 @@ class _ReadOnlyCollector:
         yield from certificate_metrics(sources.certificates)
         yield from figures_metrics(sources.cold.figures(), sources.cold.latency_buckets)
         now = standing(sources)
-        yield gauge("read_only", "1: it serves the bucket of another cluster and writes nothing", 1)
+        yield gauge("read_only", "1: this broker serves the bucket of another cluster and writes nothing", 1)
         yield gauge("cluster_version", "records of cluster.json that this broker applied", now.version)
-        yield gauge("cluster_age_seconds", "since cluster.json was read; above 30: store_unreachable",
+        yield gauge("cluster_age_seconds", "time since cluster.json was read; above 30: store_unreachable",
                     now.age_ms / 1000)  # fmt: skip
         yield gauge("roots_known", "partitions whose manifest is cached, because clients read them", now.roots)
-        yield gauge("roots_age_seconds", "since the oldest read of a cached manifest",
+        yield gauge("roots_age_seconds", "time since the oldest read of a cached manifest",
                     now.roots_age_ms / 1000)  # fmt: skip
         yield from group_metrics(self._groups)

@@ -90,8 +90,8 @@ class Reload:
             changed = watched.reload()
         except ThermoclineError as refused:
             if self._why.get(watched.where) != str(refused):
-                log.error("%s: the new one is refused, the old one stays: %s", watched.where, refused)
+                log.error("%s: the new content is refused, the old one stays in use: %s", watched.where, refused)
             self._why[watched.where] = str(refused)
-            return Reloaded(watched.where, Outcome.REFUSED, f"the old one stays: {refused}")
+            return Reloaded(watched.where, Outcome.REFUSED, f"the old one stays in use: {refused}")
         self._why.pop(watched.where, None)
         return Reloaded(watched.where, Outcome.LOADED if changed else Outcome.UNCHANGED, watched.says)

@@ -87,7 +87,7 @@ class ClusterInternalTopic:
                     internal=True,
                 )
         except TimeoutError as late:
-            raise Retryable(f"{self._name} is still being made after {_CREATE_TIMEOUT_S:.0f} s") from late
+            raise Retryable(f"{self._name} is still not created after {_CREATE_TIMEOUT_S:.0f} s") from late
 
     def _created_with(self) -> dict[str, str]:
         return {**self._configs, "retention.ms": "-1", "max.message.bytes": str(32 * 1024 * 1024)}

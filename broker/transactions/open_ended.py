@@ -102,7 +102,7 @@ class OpenEnded:
         return [(of_id, epoch) for of_id, epoch in restored.items() if of_id not in opened]
 
     async def _try(self, partition: LeaderReplica) -> None:
-        why: object = "a coordinator has no answer"
+        why: object = "a coordinator does not answer"
         try:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
                 is_done = await self._end(partition)

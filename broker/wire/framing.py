@@ -49,13 +49,13 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     if length >= 0:
         start, offset = offset, offset + length
         if offset > len(frame):
-            raise MalformedFrame(f"client id of {length} bytes, {len(frame) - start} left")
+            raise MalformedFrame(f"the client id claims {length} bytes, {len(frame) - start} are left")
         try:
             client_id = str(frame[start:offset], "utf-8")
         except UnicodeDecodeError:
             raise MalformedFrame("client id is not UTF-8") from None
     elif length != -1:
-        raise MalformedFrame(f"client id of {length} bytes")
+        raise MalformedFrame(f"the client id has the impossible length {length}")
     if apis.is_flexible(api_key, api_version):
         try:
             offset = offset + 1 if frame[offset] == 0 else skip_tags(frame, offset, len(frame))

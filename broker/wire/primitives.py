@@ -65,7 +65,7 @@ def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int)
         raise MalformedFrame(f"tag {tag} after tag {previous}: tags must ascend")
     size, position = read_uvarint(buffer, position)
     if size > end - position:
-        raise MalformedFrame(f"tag {tag} of {size} bytes, {end - position} left")
+        raise MalformedFrame(f"tag {tag} claims {size} bytes, {end - position} are left")
     return tag, position, position + size
 
 
@@ -73,7 +73,7 @@ def read_tag_count(buffer: bytes | memoryview, position: int, end: int) -> tuple
     """Number of tagged fields. Refuses more than `TAGS_MAX`, and more than the remaining bytes can hold."""
     count, position = read_uvarint(buffer, position)
     if count > TAGS_MAX or count * 2 > end - position:  # tag and size take 2 bytes or more
-        raise MalformedFrame(f"{count} tagged fields in {end - position} bytes (at most {TAGS_MAX})")
+        raise MalformedFrame(f"{count} tagged fields are claimed in {end - position} bytes (at most {TAGS_MAX})")
     return count, position
 
 
@@ -91,12 +91,16 @@ def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
 def bad_length(field: str, length: int, left: int) -> MalformedFrame:
     """The error for a string, bytes or records field."""
     if length < 0:
-        return MalformedFrame(f"{field} must not be null" if length == -1 else f"{field} of {length} bytes")
-    return MalformedFrame(f"{field} of {length} bytes, {left} left")
+        return MalformedFrame(
+            f"{field} must not be null" if length == -1 else f"{field} has the impossible length {length}"
+        )
+    return MalformedFrame(f"{field} claims {length} bytes, {left} are left")
 
 
 def bad_count(field: str, count: int, left: int, elements_max: int) -> MalformedFrame:
     """The error for the count of an array. `elements_max`: how many more elements the message may have."""
     if count < 0:
-        return MalformedFrame(f"{field} must not be null" if count == -1 else f"{field} of {count} elements")
-    return MalformedFrame(f"{field} of {count} elements, {left} bytes left (at most {elements_max} here)")
+        return MalformedFrame(
+            f"{field} must not be null" if count == -1 else f"{field} has the impossible count {count}"
+        )
+    return MalformedFrame(f"{field} claims {count} elements, {left} bytes are left (at most {elements_max} here)")

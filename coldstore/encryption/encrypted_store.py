@@ -258,7 +258,7 @@ class EncryptedStore:
         info = await self._inner.put_segment(key, upload)
         sealed = sealing.sealed
         if info.size != sealed.stored or info.crc32c not in (None, _stored_crc32c(sealed)):
-            raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {sealed.stored} were sent")
+            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, {sealed.stored} were sent")
         self._remember(key, _Known(info.etag, sealed.stored, sealed))
         return ObjectInfo(key, sealed.size, info.etag, None if info.crc32c is None else sealed.crc32c)
 

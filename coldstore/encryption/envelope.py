@@ -196,9 +196,14 @@ def _unwrapped(
             raise Corrupt(f"object {name}: the format in its trailer is damaged")
         raise NewerFormat(f"object {name} is encrypted in format {version}, this program knows {VERSION}; upgrade")
     if version < 1 or log2 != _CHUNK_LOG2 or reserved:
-        raise Corrupt(f"object {name}: its trailer says format {version}, chunks of 2^{log2} bytes, which never was")
+        raise Corrupt(
+            f"object {name}: its trailer says format {version}, chunks of 2^{log2} bytes, a format that no version "
+            "wrote"
+        )
     if size > stored or stored_size(size) != stored:
-        raise Corrupt(f"object {name} has {stored} bytes, its trailer says {size} of plaintext; it was cut or joined")
+        raise Corrupt(
+            f"object {name} has {stored} bytes, its trailer says {size} of plaintext; it was cut off or extended"
+        )
     try:
         wrapping = ring.find(_text(key_id), check, name)
     except KeyRefused:
@@ -208,7 +213,8 @@ def _unwrapped(
     payload = wrapping.unwrap(nonce, wrapped, head + name.encode())
     if payload is None:
         raise Corrupt(
-            f"object {name}: its trailer is not what was written under this name: damaged, changed, or another object's"
+            f"object {name}: its trailer is not what was written under this name: it is damaged, was changed, or "
+            "belongs to another object"
         )
     return payload, fields
 

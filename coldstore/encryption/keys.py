@@ -63,7 +63,8 @@ def check_active(active: str | None, ids: Collection[str], source: str, *, accep
         raise InvalidRequest(f"{source}: the active key {active!r} is not among its keys ({', '.join(ids) or 'none'})")
     if active is None and not accepts_plain:
         raise InvalidRequest(
-            f"{source}: without an active key new objects are not encrypted; accept plain objects, or name one"
+            f"{source}: without an active key new objects are not encrypted; accept plain objects, or name an active "
+            "key"
         )
 
 
@@ -78,7 +79,7 @@ class KeyRing:
         self._keys: dict[str, WrappingKey] = {}
         for key in keys:
             if key.key_id in self._keys:
-                raise InvalidRequest(f"{source}: key {key.key_id} is there twice")
+                raise InvalidRequest(f"{source}: key {key.key_id} is listed twice")
             self._keys[key.key_id] = key
         check_active(active, self._keys, source, accepts_plain=accepts_plain)
         self.active = None if active is None else self._keys[active]
@@ -114,12 +115,12 @@ class KeyRing:
         key = self._keys.get(key_id)
         if key is None:
             raise KeyRefused(
-                f"object {name} is encrypted under key {key_id!r}, which is not in {self.source} "
-                f"(there: {', '.join(self.ids) or 'none'}); add that key, nothing was changed"
+                f"object {name} is encrypted under key {key_id!r}, which is not in {self.source} (its keys: "
+                f"{', '.join(self.ids) or 'none'}); add that key; nothing was changed"
             )
         if not hmac.compare_digest(key.check, check):
             raise KeyRefused(
-                f"object {name} is encrypted under another key of the id {key_id!r} than the one in {self.source}; "
-                "take the key file of this bucket's brokers, nothing was changed"
+                f"object {name} is encrypted under a key with the id {key_id!r}, but {self.source} holds another key "
+                "under that id; use the key file of this bucket's brokers; nothing was changed"
             )
         return key

@@ -21,7 +21,11 @@ class ReloadedKeys:
     @property
     def says(self) -> str:
         ring = self._store.ring
-        active = "new objects stay plain" if ring.active is None else f"new objects are under {ring.active.key_id}"
+        active = (
+            "new objects are not encrypted"
+            if ring.active is None
+            else f"new objects are encrypted under {ring.active.key_id}"
+        )
         return f"{len(ring.ids)} keys, {active}" if len(ring.ids) != 1 else f"1 key, {active}"
 
     def reload(self) -> bool:
@@ -30,8 +34,8 @@ class ReloadedKeys:
         old, new = self._store.ring, load_ring(self._path)
         if others := old.replaced(new):
             raise KeyFileRefused(
-                f"key file {self._path} has another key under the id {', '.join(others)} than the one in use: it is of "
-                "another bucket, or was made anew; give a new key an id of its own"
+                f"key file {self._path} holds another key under the id {', '.join(others)} than the one in use: the "
+                "file belongs to another bucket, or the key was made again; give a new key an id of its own"
             )
         if old.is_same(new):
             return False

@@ -63,7 +63,9 @@ class Rewrapper:
     def __init__(self, store: ReplacingStore, ring: KeyRing, world: World, scratch: str) -> None:
         """Raises InvalidRequest for a ring without an active key."""
         if ring.active is None:
-            raise InvalidRequest(f"{ring.source} has no active key to bring objects under; name one")
+            raise InvalidRequest(
+                f"{ring.source} has no active key to encrypt objects under; set one with `thermocline key set`"
+            )
         self._store = store
         self._ring = ring
         self._active: WrappingKey = ring.active
@@ -135,7 +137,7 @@ class Rewrapper:
                 body = await self._sealing(key, file, tail.size, checksum)
             else:
                 if checksum != sealed.body_crc32c:
-                    raise Corrupt(f"object {key}: its bytes have CRC32C {checksum:#010x}, not the trailer's")
+                    raise Corrupt(f"object {key}: its bytes have CRC32C {checksum:#010x}, its trailer says another")
                 nonce = self._world.rng.random_bytes(NONCE_BYTES)
                 trailer = rewrapped(key, tail.data, tail.size, self._ring, self._active, nonce)
                 body = _with_trailer(file, tail.size, checksum, trailer)

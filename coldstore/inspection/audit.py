@@ -217,9 +217,11 @@ def audit_listing(
         if key not in listed and key in expired:
             continue
         if key not in listed:
-            findings.append(Finding(FindingKind.MISSING, key, offset, f"{size} bytes are named, nothing is there"))
+            text = f"the manifest names an object of {size} bytes, but it is missing"
+            findings.append(Finding(FindingKind.MISSING, key, offset, text))
         elif listed[key] != size:
-            findings.append(Finding(FindingKind.WRONG_SIZE, key, offset, f"{listed[key]} bytes, {size} are named"))
+            text = f"the object has {listed[key]} bytes, the manifest says {size}"
+            findings.append(Finding(FindingKind.WRONG_SIZE, key, offset, text))
     return findings
 
 
@@ -256,7 +258,7 @@ def audit_chunks(key: SegmentKey, footer: SegmentFooter, crcs: Sequence[int]) ->
         if found != written:
             position = index * footer.chunk_bytes
             offset = footer.offset_index.lookup_position(position).offset
-            text = f"chunk {index} at byte {position} has CRC {found:#010x}, written was {written:#010x}"
+            text = f"chunk {index} at byte {position} has CRC {found:#010x}, the footer says {written:#010x}"
             findings.append(Finding(FindingKind.DAMAGED, str(key), offset, text))
     return findings
 
@@ -288,7 +290,7 @@ def rootless(findings: Iterable[Finding]) -> list[Finding]:
     being created or deleted."""
     if not any(finding.key and isinstance(parse_key(finding.key), SegmentKey) for finding in findings):
         return []
-    return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: nothing of them is served")]
+    return [Finding(FindingKind.MISSING, None, None, "there are segments, but no manifest: brokers do not serve them")]
 
 
 def partitions_in(keys: Iterable[str]) -> Collection[tuple[UUID, int]]:

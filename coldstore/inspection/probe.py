@@ -198,7 +198,7 @@ async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) 
             # A winner whose bytes are gone was overwritten by another winner.
             lost = sum(1 for body in won if body != found[0])
             return lost + 1, found[1]
-    raise StoreUnavailable(f"{store.url}: no writer of a race got through; try again when the store answers")
+    raise StoreUnavailable(f"{store.url}: no write of a race succeeded; try again when the store answers")
 
 
 async def _attempt(store: ObjectStore, key: str, data: bytes, etag: str | None) -> str | None:
@@ -246,7 +246,7 @@ class _Probe:
         unchanged = await self._store.get_if_changed(self._root, second)
         changed = await self._store.get_if_changed(self._root, first)
         fine = unchanged is None and changed is not None and changed.data == b"third"
-        self._found(StoreCondition.UNCHANGED, None if fine else "the answer did not depend on the ETag")
+        self._found(StoreCondition.UNCHANGED, None if fine else "the answers do not depend on the ETag")
         return True
 
     async def segments(self) -> None:
@@ -262,7 +262,9 @@ class _Probe:
         except InvalidRequest as failure:
             refused = self._found(StoreCondition.CHECKSUM, f"answered {failure}")
         else:
-            refused = self._found(StoreCondition.CHECKSUM, "stored as if nothing were wrong; copies will be read back")
+            refused = self._found(
+                StoreCondition.CHECKSUM, "an object with a wrong CRC32C was stored; copies will be read back"
+            )
         kept = (await self._store.head(self._segment)).crc32c
         if refused and kept == crc32c(data) and info.size == len(data):
             self.verification = Verification.HEAD
@@ -280,14 +282,14 @@ class _Probe:
         if got.data != data:
             return f"{len(got.data)} bytes were stored, not the {len(data)} sent"
         if self.verification is Verification.HEAD and kept != crc32c(data):
-            return f"a HEAD says {kept}"
+            return f"HEAD answers the CRC32C {kept}"
         try:
             await self._store.put_segment(self._wrong_trailer, _trailed(data, crc32c(data) ^ 1))
         except ChecksumRefused:
             return None
         except ThermoclineError as failure:
-            return f"a wrong one: {failure}"
-        return "a wrong one was stored as if it were right"
+            return f"a wrong CRC32C fails with another error: {failure}"
+        return "an object with a wrong CRC32C was stored"
 
     async def deletion(self) -> None:
         """Check listings and deletions."""
@@ -314,7 +316,7 @@ class _Probe:
                 problem = failure
             else:
                 got = await self._store.get(key)
-                return new, None if got.data == data and got.etag == new else "read back as something else"
+                return new, None if got.data == data and got.etag == new else "a read returned other bytes"
             found = await _content(self._store, key)  # raises an error if the store does not answer
             if found is not None and found[0] == data:
                 return found[1], None  # the write succeeded, and its answer was lost
@@ -339,7 +341,7 @@ class _Probe:
         if away is not None:
             raise away
         found = await _content(self._store, key)
-        return None if (found[0] if found is not None else None) == before else "refused, yet the object changed"
+        return None if (found[0] if found is not None else None) == before else "refused, but the object changed"
 
 
 async def _same(read: Callable[[], Awaitable[bytes]], expected: bytes) -> str | None:
@@ -347,7 +349,7 @@ async def _same(read: Callable[[], Awaitable[bytes]], expected: bytes) -> str | 
         got = await read()
     except InvalidRequest as failure:
         return str(failure)
-    return None if got == expected else f"{len(got)} bytes, not the {len(expected)} asked for"
+    return None if got == expected else f"the store answered {len(got)} other bytes than the {len(expected)} requested"
 
 
 def _upload(data: bytes, checksum: int) -> Upload:

@@ -118,7 +118,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The first edit of an epoch. If `configs` switch tiering off, only `switch_off` records that. Raises Fenced if
         the manifest has a higher epoch."""
         if epoch < self.leader_epoch:
-            raise Fenced(f"{self._name}: manifest is of epoch {self.leader_epoch}, ours is {epoch}; stop tiering it")
+            raise Fenced(
+                f"{self._name}: the manifest has epoch {self.leader_epoch}, this leader has {epoch}; stop tiering the "
+                "partition"
+            )
         said = self.configs if self.is_switched_off_by(configs) else configs
         return replace(self, leader_epoch=epoch, topic=topic, configs=said)
 
@@ -144,7 +147,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_segment(segment)
         if segment.leader_epoch != self.leader_epoch:
             raise EditRefused(
-                f"{self._name}: object {segment.uuid} carries epoch {segment.leader_epoch}, the manifest is of epoch "
+                f"{self._name}: object {segment.uuid} has epoch {segment.leader_epoch}, the manifest has epoch "
                 f"{self.leader_epoch}; copy it again under a new name"
             )
         self._check_start(segment)
@@ -200,7 +203,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         live = self.live - totals
         live_hash = f"{(int(self.live_hash, 16) - int(hash_of(fresh), 16)) % HASH_MODULUS:032x}"
         if live.any_negative or (live.segments == 0) != (live == Totals() and live_hash == ZERO_HASH):
-            raise EditRefused(f"{self._name}: expiring up to {cursor} does not balance: {live} would be left")
+            raise EditRefused(f"{self._name}: expiring up to {cursor} would leave totals that do not balance: {live}")
         return replace(
             self,
             deletion_cursor=cursor,
@@ -267,7 +270,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         be assigned twice."""
         if end != self.bucket_end_offset:
             raise EditRefused(
-                f"{self._name}: the log ends at {end}, the bucket at {self.bucket_end_offset}; the reservation stays"
+                f"{self._name}: the log ends at {end}, the bucket ends at {self.bucket_end_offset}; the reservation "
+                "stays"
             )
         return self if end >= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 
@@ -276,9 +280,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.snapshot == pointer:
             return self
         if pointer.epoch != self.leader_epoch:
-            raise EditRefused(f"{self._name}: snapshot of epoch {pointer.epoch}, manifest of {self.leader_epoch}")
+            raise EditRefused(
+                f"{self._name}: the snapshot has epoch {pointer.epoch}, the manifest has epoch {self.leader_epoch}"
+            )
         if self.snapshot is not None and pointer.end_offset < self.snapshot.end_offset:
-            raise EditRefused(f"{self._name}: snapshot at {pointer.end_offset} is older than the one named")
+            raise EditRefused(f"{self._name}: snapshot at {pointer.end_offset} is older than the manifest's snapshot")
         return replace(self, snapshot=pointer)
 
     def fold_tail(self, page: PagePointer, folded: Sequence[UUID], replaced: UUID | None) -> Manifest:
@@ -323,7 +329,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             before = before[:-1]
         fits = (page.level, page.first_offset, page.end_offset, page.entries) == (level, first, ranges[1], entries)
         if not fits or totals_of_pages([page]) != totals or page.epoch != self.leader_epoch:
-            raise EditRefused(f"{self._name}: page {page.uuid} is not what it should replace")
+            raise EditRefused(f"{self._name}: page {page.uuid} does not match the entries that it should replace")
         return (*before, page)
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,7 +347,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.deletion_cursor > min(self.log_start_offset, self.remote_end_offset):
             raise Corrupt(f"manifest of {self._name}: objects at or above the log start are marked deleted")
         if not 0 <= self.clean_end_offset <= self.remote_end_offset:
-            raise Corrupt(f"manifest of {self._name}: it is clean below {self.clean_end_offset}, beyond its end")
+            raise Corrupt(f"manifest of {self._name}: its clean end {self.clean_end_offset} is beyond its remote end")
         check_replaced(self.replaced, f"manifest of {self._name}")
         self._check_tiles()
         self._check_books()
@@ -373,15 +379,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         try:
             live_hash = int(self.live_hash, 16)
         except ValueError as broken:
-            raise Corrupt(f"manifest of {self._name}: live hash {self.live_hash[:40]!r}") from broken
+            raise Corrupt(f"manifest of {self._name}: the live hash {self.live_hash[:40]!r} is not valid") from broken
         if not 0 <= live_hash < HASH_MODULUS or len(self.live_hash) != len(ZERO_HASH):
-            raise Corrupt(f"manifest of {self._name}: live hash {self.live_hash[:40]!r}")
+            raise Corrupt(f"manifest of {self._name}: the live hash {self.live_hash[:40]!r} is not valid")
         in_tail = totals_of(self.tail)
         in_pages = totals_of_pages(self.pages)
         if (self.live - in_tail).any_negative or (in_tail + in_pages - self.live).any_negative:
-            raise Corrupt(f"manifest of {self._name}: {self.live} live, {in_tail} in the tail, {in_pages} in pages")
+            raise Corrupt(
+                f"manifest of {self._name}: live totals {self.live} do not fit {in_tail} in the tail and {in_pages} in "
+                "pages"
+            )
         if not self.pages and (self.live != in_tail or self.live_hash != hash_of(self.tail)):
-            raise Corrupt(f"manifest of {self._name}: no pages, and the tail differs from the live totals or hash")
+            raise Corrupt(
+                f"manifest of {self._name}: there are no pages, but the tail differs from the live totals or hash"
+            )
 
 
 def _is_off(configs: Mapping[str, str]) -> bool:

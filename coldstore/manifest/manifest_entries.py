@@ -182,15 +182,17 @@ def check_segment(segment: RemoteSegment) -> None:
     """Raise Corrupt unless the entry describes a possible segment object."""
     name = f"segment {segment.uuid}"
     if not 0 <= segment.base_offset < segment.end_offset <= INT64_MAX or not 0 <= segment.leader_epoch <= INT32_MAX:
-        raise Corrupt(f"{name}: offsets [{segment.base_offset}, {segment.end_offset}) or epoch out of range")
+        raise Corrupt(f"{name}: offsets [{segment.base_offset}, {segment.end_offset}) or the epoch are out of range")
     if not 0 < segment.log_bytes < segment.object_bytes <= INT64_MAX or not 0 <= segment.crc32c < 2**32:
-        raise Corrupt(f"{name}: {segment.log_bytes} log bytes in an object of {segment.object_bytes}")
+        raise Corrupt(f"{name}: {segment.log_bytes} log bytes do not fit an object of {segment.object_bytes} bytes")
     if not 0 <= segment.records <= segment.end_offset - segment.base_offset:
-        raise Corrupt(f"{name}: {segment.records} records in [{segment.base_offset}, {segment.end_offset})")
+        raise Corrupt(
+            f"{name}: offsets [{segment.base_offset}, {segment.end_offset}) cannot hold {segment.records} records"
+        )
     if not NO_TIMESTAMP <= segment.min_timestamp_ms <= segment.max_timestamp_ms <= INT64_MAX:
-        raise Corrupt(f"{name}: timestamps {segment.min_timestamp_ms}..{segment.max_timestamp_ms}")
+        raise Corrupt(f"{name}: timestamps {segment.min_timestamp_ms}..{segment.max_timestamp_ms} are out of range")
     if segment.decided < 0:
-        raise Corrupt(f"{name}: {segment.decided} decided transactions")
+        raise Corrupt(f"{name}: {segment.decided} decided transactions is out of range")
     check_ranges(segment.gaps, segment.base_offset, segment.end_offset, f"gaps of {name}")
     _check_epochs(segment)
 
@@ -231,6 +233,12 @@ def check_page(page: PagePointer) -> None:
     """Raise Corrupt unless the pointer describes a possible page."""
     counts = (page.entries, page.segments, page.log_bytes, page.object_bytes, page.records, page.length)
     if page.level not in (0, 1) or not 0 <= page.first_offset < page.end_offset <= INT64_MAX or min(counts) < 0:
-        raise Corrupt(f"page {page.uuid}: level {page.level}, [{page.first_offset}, {page.end_offset}), {counts}")
+        raise Corrupt(
+            f"page {page.uuid}: level {page.level}, [{page.first_offset}, {page.end_offset}) or counts {counts} are "
+            "out of range"
+        )
     if not 0 < page.entries <= page.segments or not 0 <= page.epoch <= INT32_MAX or not 0 <= page.crc32c < 2**32:
-        raise Corrupt(f"page {page.uuid}: {page.entries} entries, {page.segments} segments, epoch {page.epoch}")
+        raise Corrupt(
+            f"page {page.uuid}: {page.entries} entries, {page.segments} segments, epoch {page.epoch} or its CRC are "
+            "out of range"
+        )

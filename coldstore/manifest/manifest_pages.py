@@ -236,7 +236,7 @@ def _read_table(data: bytes, pointer: PagePointer, name: str) -> pa.Table:
         raise Corrupt(f"{name} has no columns {missing}")
     table = table.select(expected.names)
     if any(table.schema.field(f.name).type != f.type for f in expected) or any(c.null_count for c in table.columns):
-        raise Corrupt(f"{name} has columns of other types than ours, or nulls")
+        raise Corrupt(f"{name} has columns of unexpected types, or null values")
     return table.cast(expected)
 
 
@@ -265,7 +265,7 @@ def _check_rows(table: pa.Table, pointer: PagePointer, name: str) -> None:
         segments=pointer.segments,
     )
     if _sums(table, pointer.level) != expected:
-        raise Corrupt(f"{name}: the sums of its rows are not its pointer's")
+        raise Corrupt(f"{name}: the sums of its rows differ from the sums in its pointer")
 
 
 def _sums(table: pa.Table, level: int) -> Totals:
@@ -297,4 +297,4 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError as broken:
-        raise Corrupt(f"manifest page: {text[:50]!r} is no UUID") from broken
+        raise Corrupt(f"manifest page: {text[:50]!r} is not a UUID") from broken

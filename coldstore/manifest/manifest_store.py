@@ -165,7 +165,7 @@ class ManifestStore:
             return root.content
 
     def _overtaken(self, epoch: int, by: int) -> Fenced:
-        return Fenced(f"{self._root.key}: claimed for epoch {epoch}, and for {by} right after; stop")
+        return Fenced(f"{self._root.key}: epoch {by} was claimed right after epoch {epoch}; stop")
 
     async def commit(self, edit: Edit, may_send: MaySend | None = None) -> Manifest:
         """Make `edit` (pure, idempotent) durable. Returns the newest known manifest with this edit. `may_send`: see

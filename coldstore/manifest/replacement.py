@@ -52,7 +52,7 @@ def replace_segments(
     live = manifest.live + totals
     if live.any_negative:
         raise EditRefused(
-            f"{_name(manifest)}: replacing at {old[0].base_offset} does not balance: {live} would be left"
+            f"{_name(manifest)}: replacing at {old[0].base_offset} would leave totals that do not balance: {live}"
         )
     kept = tuple(ReplacedObject(s.uuid, s.base_offset, s.leader_epoch, s.object_bytes, max(now_ms, 0)) for s in old)
     return replace(
@@ -71,7 +71,9 @@ def set_clean_end(manifest: Manifest, offset: int) -> Manifest:
     """Record the offset below which compaction is complete. A lower offset changes nothing. Raises EditRefused beyond
     the remote end."""
     if offset > manifest.remote_end_offset:
-        raise EditRefused(f"{_name(manifest)}: clean below {offset}, and it ends at {manifest.remote_end_offset}")
+        raise EditRefused(
+            f"{_name(manifest)}: the clean end {offset} is beyond the remote end {manifest.remote_end_offset}"
+        )
     return manifest if offset <= manifest.clean_end_offset else replace(manifest, clean_end_offset=offset)
 
 
@@ -101,7 +103,7 @@ def _check(
     if (old[0].base_offset, old[-1].end_offset) != (new[0].base_offset, new[-1].end_offset):
         raise EditRefused(f"{name}: {new[0].base_offset}…{new[-1].end_offset} is not the range of the old entries")
     if any(segment.uuid in known for segment in (*old, *new)) or {s.uuid for s in old} & {s.uuid for s in new}:
-        raise EditRefused(f"{name}: an object is to be replaced twice, or comes back")
+        raise EditRefused(f"{name}: an object would be replaced twice, or a replaced object would be named again")
     if old[0].end_offset <= manifest.log_start_offset or old[0].base_offset < manifest.deletion_cursor:
         raise EditRefused(f"{name}: the log starts at {manifest.log_start_offset} now, above {old[0].base_offset}")
     if old[-1].end_offset > manifest.remote_end_offset:
@@ -109,7 +111,10 @@ def _check(
     for segment in new:
         check_segment(segment)
         if segment.leader_epoch != manifest.leader_epoch:
-            raise EditRefused(f"{name}: object {segment.uuid} is of epoch {segment.leader_epoch}, not the manifest's")
+            raise EditRefused(
+                f"{name}: object {segment.uuid} has epoch {segment.leader_epoch}, the manifest has epoch "
+                f"{manifest.leader_epoch}"
+            )
     if len(old) > room_for_replaced(manifest):
         raise EditRefused(f"{name}: {len(manifest.replaced)} replaced objects wait for the end of their grace")
 
@@ -142,7 +147,7 @@ def _pages_with(manifest: Manifest, move: PageMove, totals: Totals, entries: int
         and after.uuid != before.uuid
     )
     if not fits:
-        raise EditRefused(f"{_name(manifest)}: page {after.uuid} is not {before.uuid} with the replacement")
+        raise EditRefused(f"{_name(manifest)}: page {after.uuid} is not page {before.uuid} with the entries replaced")
     return tuple(after if pointer == before else pointer for pointer in manifest.pages)
 
 

@@ -219,7 +219,7 @@ class RootStore(Generic[T]):
                     if isinstance(unknown, StoreThrottled):
                         self._slow_until_s = self._clock.monotonic_s() + THROTTLED_FOR_S
                     return PutUnknown(f"{type(unknown).__name__}: {unknown}")
-                return PutAccepted(etag) if etag else PutUnknown("200 without an ETag")
+                return PutAccepted(etag) if etag else PutUnknown("the store answered 200 without an ETag")
             case Get():
                 try:
                     async with asyncio.timeout(left_s):

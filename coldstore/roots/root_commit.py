@@ -257,9 +257,9 @@ class Commit(Generic[T]):
                 raise RootMissing(f"there is no root {self._key}")
             return terms.edit(terms.initial)
         if base.epoch > terms.epoch or (terms.exclusive and base.epoch == terms.epoch):
-            raise Fenced(f"root {self._key} is of epoch {base.epoch}, this writer's is {terms.epoch}; stop writing")
+            raise Fenced(f"root {self._key} has epoch {base.epoch}, this writer has epoch {terms.epoch}; stop writing")
         if base.epoch < terms.epoch and not terms.claim:
-            raise NotClaimed(f"root {self._key} is of epoch {base.epoch}; claim it for epoch {terms.epoch} first")
+            raise NotClaimed(f"root {self._key} has epoch {base.epoch}; claim it for epoch {terms.epoch} first")
         return terms.edit(base.content)
 
     def _new_attempt(self, base: Root[T] | None, content: T) -> _Attempt[T]:
@@ -281,7 +281,7 @@ class Commit(Generic[T]):
         return effect if now_s < self._deadline_s else self._late()
 
     def _late(self) -> Refused:
-        why = f"root {self._key}: the commit's time is over; last answer: {self._why or 'none'}"
+        why = f"root {self._key}: the commit's deadline passed; last answer: {self._why or 'none'}"
         return Refused(Unsettled(why) if self._attempt is not None else Retryable(why))
 
 

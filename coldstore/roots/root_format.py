@@ -148,7 +148,7 @@ class RootCodec(Generic[T]):
                 raise NewerFormat(f"root {key} has format {written_in}, this version knows {self._version}; upgrade")
             reader = self._contents.get(written_in)
             if reader is None:
-                raise Corrupt(f"root {key} has format {written_in}, which never was")
+                raise Corrupt(f"root {key} has the unknown format {written_in}")
             envelope = _ENVELOPE.decode(got.data)
             content = reader.decode(envelope.content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:

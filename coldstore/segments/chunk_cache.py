@@ -241,7 +241,7 @@ def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
     file = disk.open(path)
     if file.size() != chunk.length or not chunk_is_whole(chunk, file.read_at(0, chunk.length)):
         file.close()
-        raise Corrupt(f"{path} is not chunk {chunk.index} of {chunk.key} any more")
+        raise Corrupt(f"{path} no longer holds chunk {chunk.index} of {chunk.key}")
     return file
 
 

@@ -78,7 +78,7 @@ def unpack(payload: Buffer, base_offset: int, log_bytes: int) -> tuple[OffsetInd
     """The indexes of `log_bytes` of log from `base_offset` on. Raises Corrupt."""
     view = memoryview(payload)
     if len(view) < _COUNTS.size:
-        raise Corrupt(f"packed indexes of {base_offset}: {len(view)} bytes")
+        raise Corrupt(f"packed indexes of {base_offset}: {len(view)} bytes are too few")
     entries, times = _COUNTS.unpack_from(view)
     if entries > log_bytes // _LOG_BYTES_MIN or times > entries + 1:
         raise Corrupt(f"packed indexes of {base_offset} claim {entries} and {times} entries in {log_bytes} log bytes")

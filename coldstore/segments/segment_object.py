@@ -269,7 +269,7 @@ class SegmentFooter(msgspec.Struct, frozen=True):
         """The producers at the range's end. Raises Corrupt, NewerFormat."""
         state = decode_producer_state(self.producer_bytes)
         if state.end_offset != self.statistics.end_offset:
-            raise Corrupt(f"segment footer: producer state of offset {state.end_offset}, not of the range's end")
+            raise Corrupt(f"segment footer: its producer state ends at offset {state.end_offset}, the range does not")
         return state
 
     def check_key(self, key: SegmentKey) -> None:
@@ -327,7 +327,10 @@ def _decode_statistics(payload: memoryview, trailer: Trailer) -> SegmentStatisti
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as broken:
         raise Corrupt(f"segment footer: statistics are not readable: {broken}") from broken
     if said.log_bytes != trailer.log_bytes or not 0 <= said.base_offset < said.end_offset < 2**63:
-        raise Corrupt(f"segment footer: statistics of [{said.base_offset}, {said.end_offset}), {said.log_bytes} bytes")
+        raise Corrupt(
+            f"segment footer: statistics of [{said.base_offset}, {said.end_offset}), {said.log_bytes} bytes are out of "
+            "range or do not match the trailer"
+        )
     if not 0 <= said.log_crc32c < 2**32:
         raise Corrupt(f"segment footer of {said.base_offset}: log CRC {said.log_crc32c} is out of range")
     return said
@@ -339,12 +342,14 @@ def _encode_chunks(chunk_bytes: int, crcs: Sequence[int]) -> bytes:
 
 def _decode_chunks(payload: memoryview, trailer: Trailer) -> tuple[int, array[int]]:
     if len(payload) < _CHUNKS.size:
-        raise Corrupt(f"segment footer: {len(payload)} bytes of chunk CRCs")
+        raise Corrupt(f"segment footer: {len(payload)} bytes are too few for chunk CRCs")
     chunk_bytes, count = _CHUNKS.unpack_from(payload)
     if not CHUNK_BYTES_MIN <= chunk_bytes <= CHUNK_BYTES_MAX or len(payload) != _CHUNKS.size + 4 * count:
-        raise Corrupt(f"segment footer: {count} chunks of {chunk_bytes} in {len(payload)} bytes")
+        raise Corrupt(
+            f"segment footer: chunk CRCs of {count} chunks of {chunk_bytes} bytes do not fit {len(payload)} bytes"
+        )
     if count != -(-trailer.log_bytes // chunk_bytes):
-        raise Corrupt(f"segment footer: {count} chunks of {chunk_bytes} do not make {trailer.log_bytes} log bytes")
+        raise Corrupt(f"segment footer: {count} chunks of {chunk_bytes} do not add up to {trailer.log_bytes} log bytes")
     return chunk_bytes, array("I", struct.unpack_from(f">{count}I", payload, _CHUNKS.size))
 
 
@@ -365,15 +370,17 @@ def _aborted_index(transactions: Sequence[DecidedTransaction]) -> AbortedIndex |
 def _decode_transactions(payload: memoryview) -> tuple[DecidedTransaction, ...]:
     count = _TRANSACTIONS.unpack_from(payload)[0] if len(payload) >= _TRANSACTIONS.size else -1
     if len(payload) != _TRANSACTIONS.size + count * _TRANSACTION.size:
-        raise Corrupt(f"segment footer: {count} decided transactions in {len(payload)} bytes")
+        raise Corrupt(f"segment footer: {count} decided transactions do not fit {len(payload)} bytes")
     decided: list[DecidedTransaction] = []
     for producer_id, epoch, first, marker, outcome in _TRANSACTION.iter_unpack(payload[_TRANSACTIONS.size :]):
         if outcome not in (TransactionOutcome.COMMITTED, TransactionOutcome.ABORTED) or not 0 <= first <= marker:
-            raise Corrupt(f"segment footer: transaction of producer {producer_id} at {first}, marker {marker}")
+            raise Corrupt(
+                f"segment footer: transaction of producer {producer_id} at {first} with marker {marker} is not valid"
+            )
         decided.append(DecidedTransaction(producer_id, epoch, first, marker, TransactionOutcome(outcome)))
     decided.sort(key=_marker_of)
     if any(before.marker_offset == after.marker_offset for before, after in pairwise(decided)):
-        raise Corrupt("segment footer: two transactions with one marker")
+        raise Corrupt("segment footer: two transactions have the same marker")
     return tuple(decided)
 
 

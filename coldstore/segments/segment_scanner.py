@@ -143,7 +143,7 @@ class SegmentScanner:
                 f"expected {end_offset}; {len(self._carry)} bytes of a batch are left"
             )
         if end_offset > INT64_MAX:
-            raise Corrupt(f"{self._where()}: the range ends behind the last offset there is")
+            raise Corrupt(f"{self._where()}: the range ends beyond the highest possible offset")
         if self._chunk_left < self._chunk_bytes:
             self._chunk_crcs.append(self._chunk_crc)
             self._chunk_left, self._chunk_crc = self._chunk_bytes, 0
@@ -224,7 +224,7 @@ class SegmentScanner:
             size = length + LOG_OVERHEAD
             if magic != MAGIC or length < LENGTH_MIN or size > self._log_bytes - (at + shift):
                 self._next_offset = expected
-                raise Corrupt(f"{self._where()}: magic {magic}, {size} bytes at position {at + shift}")
+                raise Corrupt(f"{self._where()}: no batch at position {at + shift}: magic {magic}, {size} bytes")
             if size > end - at:
                 break
             if crc(view[at + ATTRIBUTES_AT : at + size]) != sum_:

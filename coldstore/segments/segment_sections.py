@@ -107,7 +107,9 @@ def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[
     NewerFormat."""
     view = memoryview(footer)
     if len(view) != trailer.footer_length or crc32c(view) != trailer.footer_crc32c:
-        raise Corrupt(f"segment footer: {len(view)} bytes are not the {trailer.footer_length} written, or their CRC")
+        raise Corrupt(
+            f"segment footer: {len(view)} bytes are not the {trailer.footer_length} written, or their CRC differs"
+        )
     types = frozenset(known)
     found: dict[int, memoryview] = {}
     at = count = 0

@@ -163,6 +163,6 @@ def _mapped(failure: OSError, url: str) -> ThermoclineError:
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return AccessRefused(f"{url}: {failure}; the broker's user must be able to read and write there")
     if failure.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR):
-        return InvalidRequest(f"{url}: {failure}; on a directory bucket the key a excludes a/b")
+        return InvalidRequest(f"{url}: {failure}; a directory bucket cannot hold objects named a and a/b at once")
     kind = StoreAway if failure.errno in _PASSING else StoreUnavailable
     return kind(f"{url}: {failure}")

@@ -158,7 +158,7 @@ class DirectoryFiles:
             finally:
                 file.close()
             if not self._link(temporary, key):
-                raise InvalidRequest(f"PUT {key}: the name is taken; immutable objects never reuse one")
+                raise InvalidRequest(f"PUT {key}: an object of that name exists; immutable objects never reuse a name")
             self._sync_names(key, all_parents=True)
         finally:
             self._drop(temporary)

@@ -229,7 +229,7 @@ class S3Store:
         ]
         following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         if answer.get("IsTruncated") and not following:
-            raise StoreUnavailable(f"LIST {prefix}: truncated, without a token to go on")
+            raise StoreUnavailable(f"LIST {prefix}: the listing is cut short, without a continuation token")
         return page, following
 
     async def _delete_page(self, names: Sequence[str]) -> None:
@@ -268,7 +268,9 @@ class S3Store:
         parameters = target | self._storage() | {"ChecksumCRC32C": encoded_crc32c(crc32c(data))}
         answer = await self._workers.run(lambda: client.put_object(Body=data, **parameters), lane=Lane.STORE)
         if answer["ResponseMetadata"]["HTTPStatusCode"] != 200 or not answer.get("ETag"):
-            raise StoreUnavailable(f"PUT {key}: an answer without an ETag; whether it was stored is unknown")
+            raise StoreUnavailable(
+                f"PUT {key}: the store answered without an ETag; it is unknown whether the object was stored"
+            )
         return str(answer["ETag"])
 
     # -- clients ---------------------------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ class S3Store:
 def _etag(answer: dict[str, Any], key: str) -> str:
     etag = answer.get("ETag")
     if not etag:
-        raise StoreUnavailable(f"{key}: an answer without an ETag")
+        raise StoreUnavailable(f"{key}: the store answered without an ETag")
     return str(etag)
 
 

@@ -49,7 +49,7 @@ class SegmentBody:
         """The next piece; empty at the end."""
         try:
             if self._expired():
-                raise StoreUnavailable("the upload's deadline passed in mid-body")
+                raise StoreUnavailable("the upload's deadline passed before all bytes were sent")
             piece = next(self._pieces, b"")
             self._sent += len(piece)
             if self._sent > self._size or (not piece and self._sent < self._size):
@@ -194,7 +194,9 @@ def _required(answer: dict[str, Any], name: str, key: str) -> str:
     """A field that every successful answer of a store has. Raises StoreUnavailable without it: the answer may not come
     from the store."""
     if not answer.get(name):
-        raise StoreUnavailable(f"PUT {key}: success without an {name}; whether it was stored is unknown")
+        raise StoreUnavailable(
+            f"PUT {key}: the store reported success without an {name}; it is unknown whether the object was stored"
+        )
     return str(answer[name])
 
 

@@ -55,7 +55,7 @@ class Planned(msgspec.Struct, frozen=True):
         that is not compacted any more keeps every record. A topic that became tiered keeps records that are not in the
         bucket yet."""
         if log.era != self.era:
-            raise PassOver("it was truncated, or begins elsewhere")
+            raise PassOver("the log was truncated, or its start moved")
         if not log.config.compacts:
             raise PassOver("cleanup.policy no longer has compact")
         if log.config.tiered and not self.tiered:
@@ -146,7 +146,8 @@ async def _rewrite(
         cleaned = await _call(lease, engine.finish_segment, lane=Lane.CLEAN)
         if cleaned.end_offset != run.end_offset:
             raise Corrupt(
-                f"{log.path}: cleaned segment [{run.base_offset}, {cleaned.end_offset}), not {run.end_offset}"
+                f"{log.path}: the cleaned segment [{run.base_offset}, {cleaned.end_offset}) does not end at "
+                f"{run.end_offset}"
             )
         lease.check()
         if not await lease.swap(run, cleaned.size, still):

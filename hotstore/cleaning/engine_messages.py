@@ -133,7 +133,7 @@ def error_reply(error: Exception) -> FileError | Damage | Defect:
         what, hint = _short(error.what), _short(error.hint)
         return Damage(path_bytes(error.file), error.position, error.offset, what, hint)
     if isinstance(error, MemoryError):
-        return FileError(ENOMEM, "the cleaner's process has no memory for this", None)
+        return FileError(ENOMEM, "the cleaner's process ran out of memory", None)
     if isinstance(error, OSError):
         path = path_bytes(error.filename) if isinstance(error.filename, str) else None
         return FileError(error.errno, _short(error.strerror or str(error)), path)

@@ -169,7 +169,7 @@ class ProcessEngine:
         try:
             child.send(messages.encode(request), descriptors, timeout_s)
         except (EOFError, TimeoutError) as error:
-            raise self._lost(f"it does not listen: {error}") from None
+            raise self._lost(f"its process takes no requests: {error}") from None
         return self._receive(child, kind, timeout_s)
 
     def _receive(self, child: ChildProcess, kind: type[R], timeout_s: float) -> R:

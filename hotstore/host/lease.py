@@ -100,7 +100,7 @@ class Lease:
             raise self._late(effect)
 
     def _late(self, effect: str) -> LeaseOver:
-        why = f"{effect} of {self} came after that role ended"
+        why = f"{effect} of {self} came after the role ended"
         self.host.late_effect(why)
         return LeaseOver(why)
 
@@ -202,7 +202,7 @@ class Lease:
     ) -> None:
         """Drop all local records and start the log at `offset`. `forget_start`: no tier has records below `offset`.
         Raises the errors of `truncate`."""
-        self._must_last("a beginning elsewhere")
+        self._must_last("a restart at another offset")
         begin = Begin(offset, epochs, tuple(producers))
         await self._to_its_end(self.host.begin_at(self.opened, begin, self.check, forget_start=forget_start))
 

@@ -103,7 +103,9 @@ class LogHost:
     def lend(self, opened: OpenLog, role: str) -> Lease:
         """A lease of the open log for a new role. The lease of the previous role must have ended and returned."""
         assert self.is_open(opened) and not opened.is_closing, f"{opened.place} is closed, or about to be"
-        assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still, {role} wants it"
+        assert opened.lease is None or opened.lease.is_returned, (
+            f"{opened.lease} still holds the log that {role} asks for"
+        )
         opened.lease = Lease(self, opened, role)
         return opened.lease
 
@@ -375,7 +377,7 @@ class LogHost:
         return await opened.at.alone(close_it)
 
     async def _close(self, opened: OpenLog, *, clean: bool) -> bool:
-        assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} has it still"
+        assert opened.lease is None or opened.lease.is_returned, f"{opened.lease} still holds the log"
         at, is_whole = opened.at, False
         opened.is_closing = True
         try:

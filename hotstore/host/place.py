@@ -133,7 +133,7 @@ class Place:
     async def run_alone(self, function: Callable[[*Ts], T], *args: *Ts, topic_id: bytes | None = None) -> T:
         """Run a blocking call that makes, replaces or removes files, while no other call runs. The caller holds the
         turn. `topic_id`: the topic that the call works for, if no log of that topic is open."""
-        assert self._turn.locked() and not self._calls, f"{self.name}: {len(self._calls)} calls work in it"
+        assert self._turn.locked() and not self._calls, f"{self.name}: {len(self._calls)} calls are still running in it"
         assert self.occupant is None or self._is_quiet, f"{self.name} is not quiesced"
         return await self._begin(function, *args, lane=Lane.FILES, topic_id=topic_id)
 

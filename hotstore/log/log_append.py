@@ -276,8 +276,8 @@ class LogAppend(LogCore):
 
     def _exhausted(self, end_offset: int) -> ReservationExhausted:
         return ReservationExhausted(
-            f"{self.topic}-{self.partition}: an append up to offset {end_offset} needs more offsets than are "
-            "reserved; it succeeds when the bucket answers",
+            f"{self.topic}-{self.partition}: an append up to offset {end_offset} needs more offsets than are reserved; "
+            "appends succeed again when the bucket answers",
             end_offset,
         )
 

@@ -137,7 +137,7 @@ class Producers:
             for header in headers:
                 if header[9] in open_ and not header[5] & TRANSACTIONAL_BIT:
                     raise InvalidTransactionState(
-                        f"producer {header[9]} has an open transaction; end it before a batch outside of it"
+                        f"producer {header[9]} has an open transaction; end it before sending a batch outside of it"
                     )
         entries = self._entries
         admitted: Admitted = {}
@@ -168,7 +168,7 @@ class Producers:
             return admitted
         if len(resent) < len(headers):
             raise OutOfOrderSequence(
-                f"{len(resent)} of {len(headers)} batches of one append are resends: resend requests as they were"
+                f"{len(resent)} of {len(headers)} batches of one append are resends: resend each request unchanged"
             )
         return Resent(resent[0].first_offset, resent[-1].last_offset)
 
@@ -213,8 +213,8 @@ class Producers:
         known = self._coordinator_epochs.get(producer_id, -1)
         if coordinator_epoch < known:
             raise CoordinatorFenced(
-                f"a marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, and this "
-                f"partition has one of epoch {known} already"
+                f"a marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, but this partition "
+                f"already has a marker of epoch {known}"
             )
 
     def knows_marker(self, marker: TransactionMarker) -> bool:

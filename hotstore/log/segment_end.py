@@ -104,7 +104,7 @@ def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int
     try:
         size = file.size()
         if size % entry.size:
-            raise Corrupt(f"{file.path}: {size} bytes is no multiple of {entry.size}")
+            raise Corrupt(f"{file.path}: {size} bytes is not a multiple of {entry.size}")
         if size == 0:
             return None
         first, second = entry.unpack(file.read_at(size - entry.size, entry.size))

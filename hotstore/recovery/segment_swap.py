@@ -116,10 +116,10 @@ def _end_of(directory: Directory, base_offset: int, interval_bytes: int) -> int:
         scanned = BatchScanner(lambda _: None).scan(segment, size, INT64_MAX)
         damage = scanned.damage
         if damage is None and (size == 0 or directory.stat(offset_file(scanned.end_offset, LOG)) is None):
-            damage = Damage(size, scanned.end_offset, "no segment begins at its end")
+            damage = Damage(size, scanned.end_offset, "no segment begins where this one ends")
         if damage is not None:
             what = f"compaction was interrupted: {damage.what}"
-            hint = "if it is Kafka's, start Kafka on it once; else restore the log from a replica or the bucket"
+            hint = "if Kafka wrote this log, start Kafka on it once; else restore the log from a replica or the bucket"
             raise DamagedLog(file.path, damage.position, damage.offset, what, hint)
         return scanned.end_offset
     finally:

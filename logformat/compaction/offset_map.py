@@ -98,7 +98,7 @@ def unpacked(batches: Buffer, pos: int) -> np.ndarray[tuple[int], np.dtype[np.ui
     body = memoryview(batches)[pos + HEADER_SIZE : pos + header.size]
     records = decompress(_CODECS[header.attributes & CODEC_MASK], body, RECORDS_BYTES_MAX)
     if not records:
-        raise CorruptBatch(f"batch at offset {header.base_offset} has records and no bytes")
+        raise CorruptBatch(f"batch at offset {header.base_offset} claims records but has no bytes")
     return np.frombuffer(records, np.uint8)
 
 

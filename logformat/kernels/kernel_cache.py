@@ -59,7 +59,7 @@ def _private_cache_directory() -> Iterator[None]:
     os.makedirs(path, mode=0o700, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise RuntimeError(f"{path} is not a private directory of ours")
+        raise RuntimeError(f"{path} is not a private directory of this user")
     config: Any = numba.core.config
     before = config.CACHE_DIR
     config.CACHE_DIR = path

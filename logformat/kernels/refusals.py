@@ -33,7 +33,7 @@ class Reason(IntEnum):
 _TEXTS: Final = {
     Reason.CUT: "too few bytes are left for a batch header",
     Reason.LENGTH: "its length is impossible or beyond the bytes that are there",
-    Reason.MAGIC: "not magic 2",
+    Reason.MAGIC: "its magic is not 2",
     Reason.CRC: "the CRC does not match",
     Reason.OFFSETS: "its offsets are impossible or go back",
     Reason.COUNT: "it claims more records than it has offsets or bytes for",

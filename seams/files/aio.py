@@ -93,7 +93,7 @@ class AioQueue:
         count = ctypes.c_long(self.taken)
         got = call(self._get_events, self._context, count, count, self._events, None)
         if got != self.taken:
-            raise OSError(errno.EIO, f"{got} of {self.taken} answers of io_getevents")
+            raise OSError(errno.EIO, f"io_getevents returned {got} of {self.taken} results")
         errnos = [0] * got
         for event in self._events[:got]:
             errnos[event.data] = -event.result

@@ -93,7 +93,7 @@ class PosixFile:
 
     def allocate_ahead(self, position: int, end: int) -> None:
         if _FALLOCATE is None:
-            raise OSError(errno.EOPNOTSUPP, "no fallocate here", self._path)
+            raise OSError(errno.EOPNOTSUPP, "fallocate is not available on this system", self._path)
         if _FALLOCATE(self._fd, _KEEP_SIZE, ctypes.c_int64(position), ctypes.c_int64(end - position)) < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), self._path)

@@ -49,8 +49,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         "reload",
         help="make running brokers read certificates, keys and users again",
         description="Every broker reads again, now: key and trust stores, the secrets of its HTTP port, the users of "
-        "PLAIN in its --config, the key file of an encrypted bucket. What cannot be used is refused, and the old one "
-        "stays. SIGHUP does the same.",
+        "PLAIN in its --config, the key file of an encrypted bucket. Content that cannot be used is "
+        "refused, and the old content stays in use. SIGHUP does the same.",
         example="thermocline certificate reload -b kafka.example:9092 --json",
     )
     add_bootstrap(reload)
@@ -105,7 +105,7 @@ def reload_files(arguments: argparse.Namespace) -> int:
     if failed:
         raise CommandFailed("; ".join(failed))
     if any(outcome == "refused" for _, _, outcome, _ in rows):
-        raise CommandFailed("what is refused above is not used: mend the file, then reload again")
+        raise CommandFailed("the refused files above are not used: mend them, then reload again")
     return Exit.DONE
 
 

@@ -23,7 +23,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         "config", help="list and explain configs", example="thermocline config explain retention.ms"
     ).add_subparsers(metavar="VERB", required=True)
     listing = verbs.add_parser(
-        "list", help="names, defaults and what may change at run time", example="thermocline config list --topic"
+        "list", help="names, defaults and update modes", example="thermocline config list --topic"
     )
     scope = listing.add_mutually_exclusive_group()
     scope.add_argument("--topic", action="store_true", help="configs of topics only")
@@ -32,7 +32,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     listing.set_defaults(run=list_configs)
     explain = verbs.add_parser(
         "explain",
-        help="what a config means, its default and its limits",
+        help="meaning, default and limits of a config",
         example="thermocline config explain segment.bytes",
     )
     explain.add_argument("key", metavar="KEY", help="a config of topics or brokers")

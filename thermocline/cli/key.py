@@ -56,7 +56,7 @@ def register(nouns: Subparsers[Parser]) -> None:
         "thermocline key set /etc/thermocline/keys.json --plain refuse",
     )
     change.add_argument("--active", metavar="ID", help="the key of new objects")
-    change.add_argument("--plain", choices=("accept", "refuse"), help="what happens to objects that are not encrypted")
+    change.add_argument("--plain", choices=("accept", "refuse"), help="accept or refuse objects that are not encrypted")
     change.set_defaults(run=_set)
     remove = _verb(
         verbs,

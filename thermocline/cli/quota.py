@@ -29,7 +29,7 @@ Entity = dict[str, str | None]
 
 def register(nouns: Subparsers[Parser]) -> None:
     verbs = nouns.add_parser(
-        "quota", help="limit what clients may take", example="thermocline quota list"
+        "quota", help="limit the rates of clients", example="thermocline quota list"
     ).add_subparsers(metavar="VERB", required=True)
     setting = verbs.add_parser(
         "set",
@@ -53,7 +53,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     deleting = verbs.add_parser(
         "delete",
         help="delete quotas",
-        description="The named quotas of an entity, or all that it has.",
+        description="The named quotas of an entity, or all its quotas.",
         example="thermocline quota delete --user alice producer_byte_rate\n"
         "thermocline quota delete --user alice --default-client",
     )
@@ -92,13 +92,13 @@ def _value(key: str, text: str) -> float:
     from broker.config.units import parse_size
 
     if key not in _KEYS:
-        note(f"thermocline: {key} is no quota known here; known are {', '.join(_KEYS)}")
+        note(f"thermocline: {key} is not a quota known here; known are {', '.join(_KEYS)}")
     if key in _SIZES:
         return float(parse_size(text))
     try:
         return float(text)
     except ValueError:
-        raise CommandFailed(f"{key}={text}: {text!r} is no number", Exit.USAGE) from None
+        raise CommandFailed(f"{key}={text}: {text!r} is not a number", Exit.USAGE) from None
 
 
 def set_quotas(arguments: argparse.Namespace) -> int:

@@ -164,12 +164,12 @@ def _pieces(
 def _readable(span: OffsetSpan, damage: LossPolicy) -> tuple[int, int]:
     start, end = span.start_offset, span.end_offset
     if start < min(end, span.log_start):
-        what = f"the log starts at {span.log_start} now: retention or DeleteRecords removed what was before"
+        what = f"the log starts at {span.log_start} now: retention or DeleteRecords removed the records below it"
         remedy = "start at the log start (earliest)"
         damage.report(span.topic, span.partition, start, min(end, span.log_start), what, remedy=remedy)
     if end > max(start, span.remote_end):
         what = f"the bucket ends at {span.remote_end}"
-        remedy = "what is younger lies on the brokers' disks (`thermocline tier seal` brings it to the bucket)"
+        remedy = "younger records lie on the brokers' disks (`thermocline tier seal` copies them to the bucket)"
         damage.report(span.topic, span.partition, max(start, span.remote_end), end, what, remedy=remedy)
     return max(start, span.log_start), min(end, span.remote_end)
 

@@ -100,7 +100,11 @@ class SplitReader:
         split = self.split
         for first, end in split.gaps:
             log.info(
-                "%s-%d: offsets [%d, %d) hold no records, by declaration", split.topic, split.partition, first, end
+                "%s-%d: offsets [%d, %d) hold no records: they are a declared gap",
+                split.topic,
+                split.partition,
+                first,
+                end,
             )
             self._damage.loss.gaps.append((split.topic, split.partition, first, end))
 

@@ -160,7 +160,7 @@ def by_name(topics: Iterable[_Topic]) -> dict[str, TopicHistory]:
 def _read_image(store: ArrowStore, page: MetadataPage) -> _Image:
     data = finished(store.get(page.key)).data
     if len(data) != page.size or crc32c(data) != page.crc32c:
-        raise Corrupt(f"metadata page {page.key} fails its checksum; restore the object from a version")
+        raise Corrupt(f"metadata page {page.key} fails its checksum; restore an earlier version of the object")
     try:
         return _IMAGE.decode(_inflated(data, page.json_bytes) if page.json_bytes else data)
     except (zlib.error, msgspec.MsgspecError) as broken:
@@ -227,7 +227,7 @@ def _by_manifests(
     unnamed = [topic_id for topic_id in partitions if topic_id not in named]
     named |= names([(topic_id, number) for topic_id in unnamed for number in partitions[topic_id][1:]])
     for topic_id in damage.keys() - named.keys():
-        log.warning("topic %s is left out, no manifest of it tells its name: %s", topic_id, damage[topic_id])
+        log.warning("topic %s is left out, because no manifest of it holds its name: %s", topic_id, damage[topic_id])
     return [
         _Topic(topic_id, named[topic_id], numbers[-1] + 1, named[topic_id].startswith("__"))
         for topic_id, numbers in partitions.items()

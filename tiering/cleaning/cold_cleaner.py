@@ -199,7 +199,7 @@ class ColdCleaner:
         partition.lease.check()
         partition.check_not_fenced()
         if partition.config != work.config or not self.is_wanted:
-            raise PolicyChanged("its configs were changed")
+            raise PolicyChanged("the topic's configs were changed")
 
     async def _map(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> None:
         """Fill the map from the dirty objects."""
@@ -289,7 +289,9 @@ class ColdCleaner:
         work.read_bytes += sum(entry.log_bytes for entry in group)
         work.kept_bytes += cleaned.size
         if cleaned.end_offset != group[-1].end_offset:
-            raise Corrupt(f"{partition.name}: cleaned up to {cleaned.end_offset}, not {group[-1].end_offset}")
+            raise Corrupt(
+                f"{partition.name}: the pass cleaned up to {cleaned.end_offset}, not up to {group[-1].end_offset}"
+            )
         if len(group) == 1 and await shared.step(is_unchanged, outputs[0], cleaned.size, footers[0]):
             return None
         uuid = partition.world.rng.uuid()

@@ -56,7 +56,7 @@ def lag_message(lags: Sequence[PartitionLag]) -> str | None:
     blocks = Counter(status.blocked_by for _, status in late if status.blocked_by is not None)
     why = "blocked by " + ", ".join(f"{block} ({count})" for block, count in blocks.most_common())
     if not blocks:
-        why = "nothing blocks them, uploads are slower than appends"
+        why = "nothing blocks copying, but uploads are slower than appends"
     cause = next((f"; {status.blocked_why[:CAUSE_CHARS]}" for _, status in late if status.blocked_why), "")
     names = ", ".join(name for name, _ in late[:NAMES_MAX]) + (" …" if len(late) > NAMES_MAX else "")
     return (

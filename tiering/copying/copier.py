@@ -115,7 +115,7 @@ class Copier:
         try:
             await partition.commit(name_it)
         except EditRefused as refused:
-            raise Retryable(f"{partition.name}: the manifest moved on: {refused}") from refused
+            raise Retryable(f"{partition.name}: the manifest changed meanwhile: {refused}") from refused
 
     async def _source(self, wanted: CopyRange) -> SegmentSource:
         partition = self._partition
@@ -138,7 +138,7 @@ class Copier:
         except TimeoutError as late:
             raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
         if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
-            raise StoreUnavailable(f"PUT {key}: the store says {info.size} bytes, {upload.size} were sent")
+            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, {upload.size} were sent")
 
     async def verify_committed(self, entries: Sequence[RemoteSegment]) -> None:
         """Verify the objects of one commit, and read the commit back once. A failure is harmless, because expiry

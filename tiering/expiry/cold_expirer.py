@@ -268,7 +268,7 @@ def replaced_due(manifest: Manifest, now_ms: int, grace_ms: int) -> list[Replace
 
 class ExpiryVerdict(Enum):
     EXPIRED = "expired"
-    UNDATED = "no timestamp: expires together with the next segment"  # a segment of declared gaps only
+    UNDATED = "no record has a timestamp: the segment expires with the next one"  # a segment of declared gaps only
     KEPT = "kept"
 
 

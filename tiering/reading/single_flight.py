@@ -69,7 +69,7 @@ class SingleFlight(Generic[K]):
             raise failure
         if key not in self.asked and len(self.asked) >= self._limits.concurrency + self._limits.queue_max:
             self.queue_full += 1
-            raise Retryable("cold queue full; fetch again")
+            raise Retryable("the queue of cold reads is full; fetch again")
         return self.start(key, run, asked=True)
 
     def start(self, key: K, run: Callable[[], Awaitable[None]], *, asked: bool = False) -> asyncio.Future[None]:
@@ -156,7 +156,7 @@ class SingleFlight(Generic[K]):
         except ThermoclineError as failure:
             outcome = failure
         except OSError as failure:
-            outcome = Retryable(f"the local disk refused: {failure}")
+            outcome = Retryable(f"the local disk failed: {failure}")
         finally:
             if outcome is None:
                 self._failures.pop(key, None)

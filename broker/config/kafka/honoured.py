@@ -383,7 +383,9 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     "max.message.bytes": H("The largest record batch accepted."),
     "message.timestamp.after.max.ms": H("A record whose timestamp lies further in the future is refused."),
     "message.timestamp.before.max.ms": H("A record whose timestamp lies further in the past is refused."),
-    "message.timestamp.type": H("CreateTime: the client's; LogAppendTime: the broker's clock when it appends."),
+    "message.timestamp.type": H(
+        "CreateTime: the client's timestamp; LogAppendTime: the broker's clock when it appends."
+    ),
     "max.compaction.lag.ms": H("A record older than this is cleaned, whatever min.cleanable.dirty.ratio."),
     "min.cleanable.dirty.ratio": H("A log is cleaned once more than this share of its bytes is not yet cleaned."),
     "min.compaction.lag.ms": H("A record younger than this is not cleaned away."),

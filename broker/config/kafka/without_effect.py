@@ -118,10 +118,10 @@ refused.
 """
 
 TAKEN_OUT: Mapping[str, str] = {
-    "leader.imbalance.per.broker.percentage": "Kafka 4 took it out; auto.leader.rebalance.enable moves back every "
-    "leadership that can be, so leave it out",
-    "control.plane.listener.name": "Kafka 4 took it out; what brokers ask each other comes by "
-    "inter.broker.listener.name, so leave it out",
+    "leader.imbalance.per.broker.percentage": "Kafka 4 removed it; auto.leader.rebalance.enable moves every "
+    "leadership back that can be moved, so leave it out",
+    "control.plane.listener.name": "Kafka 4 removed it; requests of brokers arrive at inter.broker.listener.name, so "
+    "leave it out",
 }
 """Names that Kafka removed and only warns about, each with the alternative."""
 

@@ -58,8 +58,8 @@ def per_ip_overrides(text: str | None) -> Mapping[str, int]:
         try:
             key = str(ip_address(address.strip("[]")))
         except ValueError:
-            raise InvalidConfig(f"{NAME}: {address!r} is no address; write entries like 127.0.0.1:200") from None
+            raise InvalidConfig(f"{NAME}: {address!r} is not an address; write entries like 127.0.0.1:200") from None
         if not count.isascii() or not count.isdecimal() or int(count) > INT32_MAX:
-            raise InvalidConfig(f"{NAME}: {count!r} of {address} is no number of connections")
+            raise InvalidConfig(f"{NAME}: {count!r} is not a number of connections for {address}")
         found[key] = int(count)
     return found

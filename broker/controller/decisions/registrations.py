@@ -97,8 +97,8 @@ def register(
     if node is not None and not is_silent and not asked.take_over and _takes_the_last_seat(image, node, asked):
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Records that only broker {asked.node_id} has would be given up, although its last process (incarnation "
-            f"{node.incarnation}, broker epoch {last}) was heard within a lease.",
+            f"Broker {asked.node_id} cannot be given up: its last process (incarnation {node.incarnation}, broker "
+            f"epoch {last}) was heard within a lease, and it has records that no other broker has.",
         )
     if asked.previous_broker_epoch != last:
         raise ApiError(

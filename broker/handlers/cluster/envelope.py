@@ -70,7 +70,7 @@ def _client(request: EnvelopeRequest, broker: Peer) -> Peer:
         principal = request.request_principal.decode()
         address = str(ip_address(request.client_host_address)) if request.client_host_address else ""
     except ValueError as malformed:  # includes UnicodeDecodeError
-        raise MalformedFrame(f"an envelope's sender: {malformed}") from None
+        raise MalformedFrame(f"the sender of an envelope cannot be read: {malformed}") from None
     if not principal:
-        raise MalformedFrame("an envelope without a principal")
+        raise MalformedFrame("an envelope has no principal")
     return Peer(broker.connection_id, address and f"{address}:0", request.client_listener, principal=principal)

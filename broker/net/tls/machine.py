@@ -37,7 +37,7 @@ class PlaintextReceived(TlsFailed):
 def check_first_bytes(data: memoryview) -> None:
     """Check that the first bytes begin a TLS record. Raises PlaintextReceived."""
     if data[0] != _HANDSHAKE_RECORD:
-        raise PlaintextReceived(f"it does not speak TLS: its first bytes are {bytes(data[:8]).hex()}")
+        raise PlaintextReceived(f"the client does not speak TLS: its first bytes are {bytes(data[:8]).hex()}")
 
 
 class TlsMachine:
@@ -118,7 +118,7 @@ class TlsMachine:
         """Pass the next held records to OpenSSL, which has used up the earlier records. Returns whether there were held
         records."""
         if records.are_wasted(self._decrypted):
-            self.failure = TlsFailed("its records bring no data: key updates, renegotiations or padding without end")
+            self.failure = TlsFailed("its TLS records carry no data: endless key updates, renegotiations or padding")
             return False
         if not self._held:
             return False

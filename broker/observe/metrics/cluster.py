@@ -35,7 +35,7 @@ def _who(sources: Sources, seen: ClusterSummary) -> Iterator[Metric]:
         "1 on the controller (Kafka's ActiveControllerCount); the sum over brokers is 1, except during a change",
         seen.decides,
     )
-    yield gauge("controller_epoch", "of the controller that this broker knows; it grows with each change of controller",
+    yield gauge("controller_epoch", "controller epoch that this broker knows; each change of controller raises it",
                 -1 if (controller := sources.context.metadata.controller) is None else controller.epoch)  # fmt: skip
     yield gauge("cluster_version", "records of cluster.json that this broker has applied; if it falls behind: "
                 "controller_silent", sources.position())  # fmt: skip
@@ -49,25 +49,25 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
     yield gauge("replicas", "partitions this broker is to hold (PartitionCount)", seen.replicas)
     yield gauge(
         "under_replicated_partitions",
-        "led here, with fewer in-sync replicas in session than assigned ones (UnderReplicatedPartitions): "
+        "partitions led here with fewer in-sync replicas in session than assigned ones (UnderReplicatedPartitions): "
         "under_replicated",
         seen.under_replicated,
     )
     yield gauge(
         "under_min_isr_partitions",
-        "led here, with fewer than min.insync.replicas (UnderMinIsrPartitionCount): writes with acks=all are refused, "
-        "below_min",
+        "partitions led here with fewer in-sync replicas than min.insync.replicas (UnderMinIsrPartitionCount): writes "
+        "with acks=all are refused, below_min",
         seen.below_min,
     )
     yield gauge(
-        "reassigning_partitions", "led here, on their way to other brokers (ReassigningPartitions)", seen.moving
+        "reassigning_partitions", "partitions led here that move to other brokers (ReassigningPartitions)", seen.moving
     )
     yield gauge(
         "leaderless_partitions",
-        "without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
+        "partitions without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
         seen.leaderless,
     )
-    yield gauge("recovering_partitions", "led here, after an unclean election, with recovery under way: recovering",
+    yield gauge("recovering_partitions", "partitions led here that recover from an unclean election: recovering",
                 seen.starting)  # fmt: skip
 
 
@@ -92,8 +92,8 @@ def _lag(late: list[LateReplica]) -> Iterator[Metric]:
     )
     yield gauge(
         "replica_lag_max_seconds",
-        "for how long the slowest replica of partitions led here has lagged; above replica.lag.time.max.ms it "
-        "leaves the in-sync set: under_replicated",
+        "how long the slowest replica of partitions led here has lagged; above replica.lag.time.max.ms it leaves the "
+        "in-sync set: under_replicated",
         max((one.ms for one in late), default=0) / 1000,
     )
 
@@ -114,19 +114,19 @@ def _times(sources: Sources) -> Iterator[Metric]:
     commits = sources.cluster.commit_times
     yield gauge(
         "heartbeat_age_seconds",
-        "since the last answered heartbeat was sent, 0 on the controller; above 5: controller_silent, at 9 the session "
-        "ends",
+        "time since the last answered heartbeat was sent, 0 on the controller; above 5: controller_silent, at 9 the "
+        "session ends",
         heartbeat_age_s(sources),
     )
     yield gauge(
         "lease_age_seconds",
-        "since the controller bumped lease.json, 0 elsewhere; another takes over without a bump for "
+        "time since the controller bumped lease.json, 0 elsewhere; another broker takes over without a bump for "
         "thermocline.lease.ms",
         lease_age_s(sources),
     )
     yield histogram(
         "cluster_commit_seconds",
-        "a commit to cluster.json: elections, in-sync sets and topics wait for one",
+        "duration of commits to cluster.json; elections, in-sync sets and topics wait for one",
         BOUNDS_S,
         [((), commits.buckets[0], commits.seconds[0])],
     )

@@ -183,14 +183,14 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         metrics.followed_fetch_bytes,
     )
     yield counter(
-        "malformed_requests", "frames that could not be read; something that is no Kafka client talks to the port",
+        "malformed_requests", "frames that could not be read; something other than a Kafka client talks to the port",
         metrics.malformed,
     )  # fmt: skip
     audit, authorizer = context.clients.audit, context.clients.authorizer
     yield counters(
         "audit_events",
         "denials, failed logins and logins, changes of ACLs, credentials, quotas and configs; audit lines in the log "
-        "say who, from where and why",
+        "name the principal, the address and the reason",
         ["event"],
         {(event.value,): count for event, count in audit.counts.items()},
     )
@@ -250,7 +250,8 @@ def network_metrics(server: Server) -> Iterator[Metric]:
     yield counter("network_sent_bytes", "bytes sent to clients", counted.bytes_out)
     yield counter(
         "frame_budget_waits",
-        "times a connection was not read because frames in flight used up queued.max.request.bytes; often: raise it",
+        "times a connection was not read because frames in flight used up queued.max.request.bytes; if it grows "
+        "often, raise that config",
         counted.budget_waits,
     )
     yield counters(

@@ -66,8 +66,8 @@ def process_metrics(lag: LoopLag) -> Iterator[Metric]:
     yield from _PROCESS.collect()
     yield histogram(
         "loop_lag_seconds",
-        "by how much the event loop is late, seen at ten times a second; every answer waits so long. Above 0.1: "
-        "something holds the loop, or the machine has no CPU to give",
+        "lateness of the event loop, measured ten times a second; every answer waits that long. Above 0.1: something "
+        "holds the loop, or the machine has no CPU to give",
         LAG_BOUNDS_S,
         [((), lag.buckets, lag.seconds)],
     )

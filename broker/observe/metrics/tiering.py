@@ -68,7 +68,7 @@ def tiering_metrics(sources: Sources, cold_bytes: int) -> Iterator[Metric]:
     yield from figures_metrics(tiers.figures(), tiers.cold.latency_buckets)
     yield gauge(
         "estimated_dollars_per_day",
-        "at list prices of S3 Standard, from requests since start and bytes held",
+        "cost a day at list prices of S3 Standard, from requests since start and bytes held",
         estimated_dollars_per_day(sources.store.meters, cold_bytes, tiers.uptime_s()),
     )
 

@@ -29,7 +29,7 @@ def transaction_metrics(found: Metrics) -> Iterator[Metric]:
     yield counter("transactions_completed", "transactions committed or aborted in every partition", found.completed)
     yield counter(
         "transaction_completion_seconds",
-        "from the request to end a transaction to its last marker, summed over transactions_completed",
+        "time from the request to end a transaction to its last marker, summed over transactions_completed",
         found.completion_s,
     )
     yield counter("transaction_marker_requests", "WriteTxnMarkers requests sent", found.marker_requests)

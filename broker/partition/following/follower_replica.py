@@ -187,7 +187,8 @@ class FollowerReplica:
                 return is_taken
             case None if self.follower.phase is Phase.OFFLINE:
                 self._fail(
-                    f"would have to truncate below its high watermark {self.high_watermark} to follow its leader"
+                    f"the replica would have to truncate below its high watermark {self.high_watermark} to follow its "
+                    "leader"
                 )
         return False
 

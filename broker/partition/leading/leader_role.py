@@ -333,6 +333,6 @@ def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
         for watcher in roles.watchers:
             watcher.led(role.partition)
         if role.partition.tier.partition_state.fenced:
-            role._on_fenced("another broker led it before it served")
+            role._on_fenced("another broker led the partition before this one served it")
         else:
             role.apply()

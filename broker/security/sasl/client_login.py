@@ -122,7 +122,7 @@ class BearerLogin:
 def check_handshake(mechanism: str, answer: SaslHandshakeResponse) -> None:
     """Check the response to SaslHandshake. Raises LoginFailed."""
     if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        raise LoginFailed(f"login by {mechanism}: the server has only {', '.join(answer.mechanisms) or 'none'}")
+        raise LoginFailed(f"login by {mechanism}: the server offers only {', '.join(answer.mechanisms) or 'none'}")
     if answer.error_code != ErrorCode.NONE:
         raise LoginFailed(f"login by {mechanism}: {error_name(answer.error_code)}")
 

@@ -77,7 +77,7 @@ class TokenVerifier:
                 wait_ms = min(wait_ms * 2, rules.retry_ms_max)
                 continue
             if keys.keys() != self._keys.keys():
-                log.info("%d keys of OAUTHBEARER from %s", len(keys), rules.jwks_url)
+                log.info("read %d keys of OAUTHBEARER from %s", len(keys), rules.jwks_url)
             self._keys = keys
             wait_ms = rules.retry_ms
             await asyncio.sleep(max(rules.refresh_ms / 1000, _REFRESH_S_MIN))
@@ -92,7 +92,7 @@ class TokenVerifier:
     def _read_bounded(self, path: str) -> bytes:
         text = read_file(self._world.disk, path)
         if len(text) > SET_BYTES_MAX:
-            raise KeySetUnread(f"it is longer than {SET_BYTES_MAX} bytes")
+            raise KeySetUnread(f"the key set is longer than {SET_BYTES_MAX} bytes")
         return text
 
 
@@ -105,14 +105,14 @@ async def fetched(url: str) -> bytes:
             session.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
         ):
             if answer.status != 200:
-                raise KeySetUnread(f"it answered {answer.status}")
+                raise KeySetUnread(f"the server answered {answer.status}")
             body = await answer.content.read(SET_BYTES_MAX + 1)
             while len(body) <= SET_BYTES_MAX and (more := await answer.content.read(SET_BYTES_MAX + 1 - len(body))):
                 body += more
     except (aiohttp.ClientError, TimeoutError) as failed:
         raise KeySetUnread(f"{type(failed).__name__}: {failed}") from failed
     if len(body) > SET_BYTES_MAX:
-        raise KeySetUnread(f"it is longer than {SET_BYTES_MAX} bytes")
+        raise KeySetUnread(f"the key set is longer than {SET_BYTES_MAX} bytes")
     return body
 
 

@@ -39,24 +39,24 @@ def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
             except jwt.PyJWTError:  # the algorithm of this key is not supported
                 continue
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as malformed:
-        raise ValueError(f"it is no JSON Web Key Set: {type(malformed).__name__}") from None
+        raise ValueError(f"the answer is not a JSON Web Key Set: {type(malformed).__name__}") from None
     if not found:
-        raise ValueError("it has no key that verifies signatures (RSA, EC or OKP)")
+        raise ValueError("the key set has no key that verifies signatures (RSA, EC or OKP)")
     return found
 
 
 def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
     """Verify a signed token."""
     if len(token) > TOKEN_CHARS_MAX:
-        return NotValid(f"a token of {len(token)} characters")
+        return NotValid(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are read")
     try:
         header = jwt.get_unverified_header(token)
         key = keys.get(str(header.get("kid", ""))) or (next(iter(keys.values())) if len(keys) == 1 else None)
         if key is None:
-            return NotValid("a token signed by a key that is not in the key set")
+            return NotValid("the token is signed by a key that is not in the key set")
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS or key.algorithm_name not in (algorithm, *_same_key(algorithm)):
-            return NotValid("a token with another algorithm than its key's")
+            return NotValid("the token names another algorithm than its key")
         claims = jwt.decode(
             token,
             key.key,
@@ -69,7 +69,7 @@ def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
     except jwt.PyJWTError as refused:
         return NotValid(f"{type(refused).__name__}")
     except (ValueError, TypeError, OverflowError, RecursionError) as malformed:  # the cryptography library raises it
-        return NotValid(f"a malformed token: {type(malformed).__name__}")
+        return NotValid(f"the token is malformed: {type(malformed).__name__}")
     return _verified(claims, rules)
 
 
@@ -85,7 +85,7 @@ def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> TokenVerdic
     """Check an unsigned token (`alg` none), like Kafka's unsecured validator. Anybody can make one."""
     parts = token.split(".")
     if len(token) > TOKEN_CHARS_MAX or len(parts) != 3 or parts[2]:
-        return NotValid("not an unsecured token")
+        return NotValid("the token is not an unsecured token")
     try:
         header, claims = (json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4))) for part in parts[:2])
         expires_s, begins_s = float(claims["exp"]), float(claims.get("nbf", 0))
@@ -99,21 +99,21 @@ def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> TokenVerdic
         RecursionError,
         binascii.Error,
     ) as malformed:
-        return NotValid(f"a malformed token: {type(malformed).__name__}")
+        return NotValid(f"the token is malformed: {type(malformed).__name__}")
     if not is_unsecured:
-        return NotValid("a signed token where unsecured ones are expected")
+        return NotValid("the token is signed, but unsecured tokens are expected")
     if not begins_s - rules.clock_skew_s <= now_s < expires_s + rules.clock_skew_s:
-        return NotValid("a token that is not valid now")
+        return NotValid("the token is not valid now")
     return _verified(claims, rules)
 
 
 def _verified(claims: Mapping[str, Any], rules: TokenRules) -> TokenVerdict:
     name, expires_s = claims.get(rules.sub_claim), claims.get("exp")
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MAX:
-        return NotValid(f"a token without a name in its claim {rules.sub_claim}")
+        return NotValid(f"the token has no user name in its claim {rules.sub_claim}")
     scope = claims.get(rules.scope_claim, "")
     if not isinstance(scope, str | list):
-        return NotValid(f"a token whose claim {rules.scope_claim} is no scope")
+        return NotValid(f"the claim {rules.scope_claim} of the token is not a scope")
     if not isinstance(expires_s, int | float) or not 0 < expires_s < 1 << 40:
-        return NotValid("a token without an end")
+        return NotValid("the token has no expiry time")
     return Verified(name, int(expires_s * 1000))

@@ -120,9 +120,11 @@ class ServerLogin:
     def receive(self, frame: memoryview) -> Outcome:
         """The outcome for the next frame (without its length prefix)."""
         if len(frame) > self._token_bytes_max:
-            return self._fail(None, f"{len(frame)} bytes before the login; at most {self._token_bytes_max} are read")
+            return self._fail(
+                None, f"the client sent {len(frame)} bytes before the login; at most {self._token_bytes_max} are read"
+            )
         if self._state in (_State.OVER, _State.VERIFYING):
-            return self._fail(None, "a request after the login failed")
+            return self._fail(None, "the client sent a request after its login failed")
         if self._state is _State.TOKENS and not self._has_headers:
             return self._judge(bytes(frame))
         try:
@@ -131,7 +133,7 @@ class ServerLogin:
                 return self._authenticate(header, frame[body_at:])
             return self._before_tokens(header, frame[body_at:])
         except MalformedFrame as malformed:
-            return self._fail(None, f"no Kafka request, or one of another security protocol: {malformed}")
+            return self._fail(None, f"the client sent no Kafka request, or uses another security protocol: {malformed}")
 
     def verified(self, verdict: TokenVerdict) -> Outcome:
         """The outcome for the verdict of a `Check`."""
@@ -145,12 +147,12 @@ class ServerLogin:
     def _before_tokens(self, header: RequestHeader, body: memoryview) -> Outcome:
         if header.api_key == ApiKey.API_VERSIONS:
             if self._state is not _State.VERSIONS_OR_HANDSHAKE:
-                return self._fail(None, "ApiVersions instead of SaslHandshake")
+                return self._fail(None, "the client sent ApiVersions instead of SaslHandshake")
             if is_served(header.api_key, header.api_version):
                 self._state = _State.HANDSHAKE
             return PassOn()  # the answer to an unknown version makes the client ask again
         if header.api_key != ApiKey.SASL_HANDSHAKE:
-            return self._fail(None, f"API {header.api_key} before the login")
+            return self._fail(None, f"the client sent API {header.api_key} before the login")
         if not is_served(header.api_key, header.api_version):
             return self._fail(None, f"SaslHandshake version {header.api_version} is not served")
         request = decode_request(header.api_key, header.api_version, body)
@@ -175,7 +177,9 @@ class ServerLogin:
 
     def _authenticate(self, header: RequestHeader, body: memoryview) -> Outcome:
         if header.api_key != ApiKey.SASL_AUTHENTICATE:
-            return self._fail(_illegal_state(header), f"API {header.api_key} instead of SaslAuthenticate")
+            return self._fail(
+                _illegal_state(header), f"the client sent API {header.api_key} instead of SaslAuthenticate"
+            )
         if not is_served(header.api_key, header.api_version):
             return self._fail(None, f"SaslAuthenticate version {header.api_version} is not served")
         request = decode_request(header.api_key, header.api_version, body)
@@ -193,7 +197,7 @@ class ServerLogin:
     def _judge(self, token: bytes) -> Outcome:
         self._tokens += 1
         if self._tokens > TOKENS_MAX:
-            return self._refuse(LoginRefused(None, why=f"more than {TOKENS_MAX} tokens"))
+            return self._refuse(LoginRefused(None, why=f"the client sent more than {TOKENS_MAX} tokens"))
         try:
             return self._follow(self._mechanism.evaluate(token))
         except LoginRefused as refused:

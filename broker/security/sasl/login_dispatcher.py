@@ -105,7 +105,9 @@ class LoginDispatcher:
         peer.connection.limit_frames(self._shared.frame_bytes_max)
         peer.on_closed = self._over
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(LOGIN_S, peer.connection.end, f"no login within {LOGIN_S:g} s")
+        self._deadline = loop.call_later(
+            LOGIN_S, peer.connection.end, f"the client did not log in within {LOGIN_S:g} s"
+        )
 
     def dispatch(self, peer: Peer, frame: memoryview) -> Answer:
         """See `Dispatcher.dispatch`."""
@@ -117,7 +119,7 @@ class LoginDispatcher:
                     self._login = self._shared.login(self._session)
                     return self._follow(peer, self._login.receive(frame), frame)
                 if now_s > self._expires_s:
-                    raise CloseConnection("its session ended, and it did not log in again")
+                    raise CloseConnection("its session ended before it logged in again")
             return self._shared.broker.dispatch(peer, frame)
         host = peer.host
         wait_s = self._shared.limits.wait_s(host, self._shared.clock.monotonic_s())

@@ -57,19 +57,21 @@ class OAuthBearerServer:
 def _read(message: bytes) -> tuple[str, str]:
     """Authorization id and token of a client's initial response. Raises LoginRefused."""
     if len(message) > MESSAGE_BYTES_MAX:
-        raise LoginRefused(None, why=f"a message of OAUTHBEARER of {len(message)} bytes")
+        raise LoginRefused(
+            None, why=f"the OAUTHBEARER message has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are read"
+        )
     try:
         text = bytes(message).decode()
     except UnicodeDecodeError:
-        raise LoginRefused(None, why="a message of OAUTHBEARER that is not UTF-8") from None
+        raise LoginRefused(None, why="the OAUTHBEARER message is not UTF-8") from None
     head, *pairs = text.split(_SEPARATOR)
     begins = _BEGINNING.fullmatch(head)
     # Pairs KEY=VALUE follow, each with a separator at its end. One more separator ends the list.
     if begins is None or len(pairs) < 3 or pairs[-2:] != ["", ""]:
-        raise LoginRefused(None, why="a message of OAUTHBEARER that cannot be read")
+        raise LoginRefused(None, why="the OAUTHBEARER message cannot be read")
     values = [pair.partition("=")[2] for pair in pairs[:-2] if pair.partition("=")[0] == "auth"]
     found = _TOKEN.fullmatch(values[0]) if len(values) == 1 else None
     if found is None or found[1].lower() != "bearer":
-        raise LoginRefused(None, why="a message of OAUTHBEARER without one bearer token")
+        raise LoginRefused(None, why="the OAUTHBEARER message does not hold exactly one bearer token")
     acts_as = (begins[1] or "").replace("=2C", ",").replace("=3D", "=")
     return acts_as, found[2]

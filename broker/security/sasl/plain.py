@@ -26,11 +26,11 @@ class PlainServer:
         """Judge the only token: [authorization id] NUL user NUL password."""
         parts = token.split(b"\0")
         if len(parts) != 3:
-            raise LoginRefused(None, why=f"a PLAIN token has 3 parts, this one {len(parts)}")
+            raise LoginRefused(None, why=f"a PLAIN token has 3 parts, this one has {len(parts)}")
         try:
             acts_as, user, password = (part.decode() for part in parts)
         except UnicodeDecodeError:
-            raise LoginRefused(None, why="a PLAIN token that is not UTF-8") from None
+            raise LoginRefused(None, why="the PLAIN token is not UTF-8") from None
         if not user:
             raise LoginRefused("Authentication failed: username not specified")
         if not password:

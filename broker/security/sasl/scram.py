@@ -119,15 +119,15 @@ def read_client_first(message: bytes) -> ClientFirst:
     flag, comma, rest = text.partition(",")
     acts_as, second, bare = rest.partition(",")
     if flag != "n" or not comma or not second:
-        raise ScramSyntax("it asks for a channel binding, or is no client-first message")
+        raise ScramSyntax("the message requests a channel binding, or is not a client-first message")
     if acts_as and not acts_as.startswith("a="):
-        raise ScramSyntax("its authorization id cannot be read")
+        raise ScramSyntax("the authorization id cannot be read")
     attributes = bare.split(",")
     if len(attributes) < 2 or not attributes[0].startswith("n=") or not attributes[1].startswith("r="):
-        raise ScramSyntax("it lacks a user or a nonce, or needs an extension")
+        raise ScramSyntax("the message has no user or no nonce, or needs an extension")
     user, nonce = _unescaped(attributes[0][2:]), _nonce(attributes[1][2:])
     if not user:
-        raise ScramSyntax("its user has no name")
+        raise ScramSyntax("the user name is empty")
     return ClientFirst(f"n,{acts_as},", _unescaped(acts_as[2:]), user, nonce, bare)
 
 
@@ -141,7 +141,7 @@ def read_client_final(message: bytes) -> ClientFinal:
     without_proof, comma, proof = text.rpartition(",p=")
     attributes = without_proof.split(",")
     if not comma or len(attributes) < 2 or not attributes[0].startswith("c=") or not attributes[1].startswith("r="):
-        raise ScramSyntax("it is no client-final message")
+        raise ScramSyntax("the message is not a client-final message")
     return ClientFinal(_bytes(attributes[0][2:]), _nonce(attributes[1][2:]), _bytes(proof), without_proof)
 
 
@@ -154,11 +154,11 @@ def read_server_first(message: bytes) -> ServerFirst:
     take minutes."""
     attributes = _text(message).split(",")
     if len(attributes) < 3 or [one[:2] for one in attributes[:3]] != ["r=", "s=", "i="]:
-        raise ScramSyntax("it is no server-first message")
+        raise ScramSyntax("the message is not a server-first message")
     count = attributes[2][2:]
     is_number = count.isascii() and count.isdigit() and len(count) < 8
     if not (is_number and ITERATIONS_MIN <= int(count) <= _CLIENT_ITERATIONS_MAX):
-        raise ScramSyntax(f"its number of iterations is not {ITERATIONS_MIN} to {_CLIENT_ITERATIONS_MAX}")
+        raise ScramSyntax(f"the number of iterations is not {ITERATIONS_MIN} to {_CLIENT_ITERATIONS_MAX}")
     return ServerFirst(_nonce(attributes[0][2:]), _bytes(attributes[1][2:]), int(count))
 
 
@@ -166,7 +166,7 @@ def read_server_final(message: bytes) -> bytes:
     """The server's signature. Raises ScramSyntax, also for an error (`e=…`)."""
     text = _text(message)
     if not text.startswith("v="):
-        raise ScramSyntax("it is no server-final message")
+        raise ScramSyntax("the message is not a server-final message")
     return _bytes(text[2:].partition(",")[0])
 
 
@@ -178,25 +178,25 @@ def escaped(name: str) -> str:
 def _unescaped(name: str) -> str:
     rest = name.replace("=2C", "").replace("=3D", "")
     if "=" in rest:
-        raise ScramSyntax("a name has '=' in it")
+        raise ScramSyntax("a name holds an unescaped '='")
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 def _text(message: bytes) -> str:
     if len(message) > MESSAGE_BYTES_MAX:
-        raise ScramSyntax(f"it has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are read")
+        raise ScramSyntax(f"the message has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are read")
     try:
         text = bytes(message).decode()
     except UnicodeDecodeError:
-        raise ScramSyntax("it is not UTF-8") from None
+        raise ScramSyntax("the message is not UTF-8") from None
     if "\0" in text:
-        raise ScramSyntax("it has a NUL in it")
+        raise ScramSyntax("the message contains a NUL")
     return text
 
 
 def _nonce(text: str) -> str:
     if _PRINTABLE.fullmatch(text) is None:
-        raise ScramSyntax("its nonce is empty or not printable")
+        raise ScramSyntax("the nonce is empty or not printable")
     return text
 
 
@@ -204,4 +204,4 @@ def _bytes(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ScramSyntax("it has no valid base64") from None
+        raise ScramSyntax("a value is not valid base64") from None

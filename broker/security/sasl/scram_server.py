@@ -38,7 +38,7 @@ class ScramServer:
         try:
             return self._begin(token) if self._first is None else self._end(self._first, token)
         except scram.ScramSyntax as unreadable:
-            raise LoginRefused(None, user, why=f"a message of SCRAM: {unreadable}") from None
+            raise LoginRefused(None, user, why=f"SCRAM: {unreadable}") from None
 
     def _begin(self, token: bytes) -> Challenge:
         first = scram.read_client_first(token)
@@ -60,15 +60,17 @@ class ScramServer:
         final = scram.read_client_final(token)
         # Kafka's client sends the binding of `n,,` even if it names an authorization id.
         if final.binding not in (first.gs2.encode(), b"n,,"):
-            raise LoginRefused(None, first.user, why="another channel binding than it began with")
+            raise LoginRefused(None, first.user, why="the client changed the channel binding during the login")
         if not hmac.compare_digest(final.nonce, first.nonce + self._nonce):
-            raise LoginRefused(None, first.user, why="a nonce of another login")
+            raise LoginRefused(None, first.user, why="the nonce belongs to another login")
         message = f"{first.bare},{self._server_first},{final.without_proof}".encode()
         credential = self._credential
         is_right = scram.is_proof(self._mechanism, credential.stored_key, message, final.proof)
         signature = scram.server_signature(self._mechanism, credential.server_key, message)
         if not (is_right and self._is_known):
-            raise LoginRefused(None, first.user, why="no such user of this mechanism, or a wrong password")
+            raise LoginRefused(
+                None, first.user, why="the user does not exist for this mechanism, or the password is wrong"
+            )
         return Authenticated(first.user, b"v=" + b64encode(signature))
 
     def _decoy(self, user: str) -> ScramCredential:

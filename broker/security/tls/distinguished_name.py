@@ -44,7 +44,7 @@ def subject_of(certificate: bytes) -> str:
     if fields and fields[0][0] == _VERSION:
         fields = fields[1:]
     if len(fields) < 5 or fields[4][0] != _SEQUENCE:
-        raise MalformedName("a certificate without a subject")
+        raise MalformedName("the certificate has no subject")
     return name_text(fields[4][1])
 
 
@@ -60,7 +60,7 @@ def _part_text(part: bytes) -> str:
 def _pair_text(pair: bytes) -> str:
     found = list(_values(pair))
     if len(found) != 2 or found[0][0] != _OID:
-        raise MalformedName("a part of a name is no pair of type and value")
+        raise MalformedName("a part of the name is not a pair of type and value")
     kind, (tag, value) = _oid_text(found[0][1]), found[1]
     keyword, encoding = _KEYWORDS.get(kind), _ENCODINGS.get(tag)
     if keyword is None or encoding is None:
@@ -84,7 +84,7 @@ def _oid_text(data: bytes) -> str:
             numbers.append(number)
             number = 0
     if not numbers or data[-1] >= 0x80:
-        raise MalformedName("a type of a name is no object identifier")
+        raise MalformedName("a type in the name is not an object identifier")
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 

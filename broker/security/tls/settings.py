@@ -53,7 +53,7 @@ def read_settings(values: Explicit, where: str) -> TlsSettings:
         if version not in _VERSIONS:
             raise InvalidConfig(
                 f"Invalid value {version} for configuration ssl.enabled.protocols ({where}): TLSv1.2 and TLSv1.3 are "
-                "served; older ones can be broken"
+                "served; older versions are not secure"
             )
     protocol = values.text("ssl.protocol")
     if protocol not in ("TLS", *_VERSIONS):
@@ -94,9 +94,9 @@ def _store(values: Explicit, of: str, inline: str, where: str) -> Store | None:
     if kind not in ("", "JKS", "PEM", "PKCS12"):
         raise InvalidConfig(f"Invalid value {kind} for configuration {of}.type ({where}): PEM or PKCS12")
     if (inline or key) and location:
-        raise InvalidConfig(f"{of}.location and certificates inline are both set ({where}): leave one of them out")
+        raise InvalidConfig(f"{of}.location and inline certificates are both set ({where}): leave one of them out")
     if (inline or key) and kind not in ("", "PEM"):
-        raise InvalidConfig(f"{of}: certificates inline are PEM ({where}): set {of}.type=PEM")
+        raise InvalidConfig(f"{of}: inline certificates must be PEM ({where}): set {of}.type=PEM")
     if of == "ssl.keystore" and not location and not (inline and key):
         raise InvalidConfig(f"ssl.keystore.certificate.chain and ssl.keystore.key belong together ({where}): set both")
     return Store(of, kind, location, values.text(f"{of}.password"), inline, key)

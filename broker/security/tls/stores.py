@@ -82,7 +82,7 @@ def read_trust(store: Store, where: str, read: ReadFile) -> tuple[x509.Certifica
         found = (*own, *(one.certificate for one in held.additional_certs))
     if not found:
         raise BadStore(
-            f"{name} ({where}) has no certificate: it needs those of the CAs that sign the peers' certificates"
+            f"{name} ({where}) has no certificate: add the certificates of the CAs that sign the peers' certificates"
         )
     return found
 
@@ -162,7 +162,8 @@ def _pem_certificates(data: bytes, name: str) -> tuple[x509.Certificate, ...]:
 def _checked(key: PrivateKeyTypes, chain: tuple[x509.Certificate, ...], name: str) -> KeyPair:
     if not chain:
         raise BadStore(
-            f"{name} has a private key and no certificate: put its chain behind the key, the key's own first"
+            f"{name} has a private key and no certificate: put the certificate chain after the key, and in it the "
+            "certificate of the key first"
         )
     if key.public_key() != chain[0].public_key():
         raise BadStore(f"{name}: the private key is not that of the first certificate ({_subject(chain[0])})")

@@ -176,7 +176,9 @@ def test_deleted_groups_are_gone_and_the_others_said(cli: Cli) -> None:
     for group in ("gone-1", "gone-2"):
         commit_offset(cli.broker, group, TOPIC, 0, 4)
     done = cli("delete", "gone-1", "nobody", "gone-2", code=1)
-    assert done.stdout.splitlines() == [f"deleted {group} and what it had committed" for group in ("gone-1", "gone-2")]
+    assert done.stdout.splitlines() == [
+        f"deleted {group} and its committed positions" for group in ("gone-1", "gone-2")
+    ]
     assert "deleting group nobody" in done.stderr and "thermocline group list" in done.stderr
     assert not any(row["group"].startswith("gone-") for row in json_lines(cli("list", "--json").stdout))
     assert "there is no group gone-1" in cli("describe", "gone-1", code=1).stderr

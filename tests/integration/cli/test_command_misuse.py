@@ -128,7 +128,7 @@ def test_bytes_that_are_no_text_are_exit_2(words: list[str], capsys: pytest.Capt
 def test_what_is_empty_is_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """`"$TOPIC"` of a variable that is not set. -K "" was a stack trace, -g "" committed for a group nobody named."""
     code, said = in_process([*words, "-b", "127.0.0.1:1"], capsys)
-    assert code == 2 and "it is empty" in said, said
+    assert code == 2 and "the value is empty" in said, said
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:

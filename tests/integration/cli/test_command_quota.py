@@ -57,7 +57,7 @@ def test_quotas_are_set_listed_and_deleted(quota: Quota) -> None:
     [
         (("set", "producer_byte_rate=1"), 2, "no entity: give"),
         (("set", "--user", "a", "producer_byte_rate=fast"), 2, "is not a size"),
-        (("set", "--user", "a", "request_percentage=much"), 2, "is no number"),
+        (("set", "--user", "a", "request_percentage=much"), 2, "is not a number"),
         (("set", "--user", "a", "--default-user", "request_percentage=1"), 2, "not allowed with"),
         (("set", "--user", "a", "nonsense=1"), 1, "Invalid configuration key nonsense"),
         (("set", "--user", "a", "--ip", "::1", "producer_byte_rate=1"), 1, "Invalid quota entity combination"),

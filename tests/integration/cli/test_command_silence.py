@@ -42,6 +42,6 @@ def test_records_that_only_the_bucket_has_while_it_is_away(tmp_path: Path) -> No
             out, more = reader.communicate(timeout=60)
         finally:
             reader.kill()
-        assert said.startswith("thermocline: nothing came from cold-0 for 10 s; broker 1: store_unreachable: "), said
+        assert said.startswith("thermocline: no records came from cold-0 for 10 s; broker 1: store_unreachable: "), said
         assert said.endswith("; still waiting\n")
         assert (reader.returncode, out, more) == (0, "one\ntwo\n", "")

@@ -106,7 +106,7 @@ def test_trim_shows_its_plan_and_deletes_when_told(served: tuple[Site, BrokerPro
     assert done.stdout.splitlines()[-1] == "trimmed-0 begins at 110"
     assert starts(run, "trimmed") == [110, 0]
     again = run("topic", "trim", "trimmed", "-p", "0", "--before", "110", "--yes")
-    assert again.stdout == "nothing to trim: trimmed holds nothing before that\n"
+    assert again.stdout == "nothing to trim: trimmed holds nothing before the given offset or time\n"
     beyond = run("topic", "trim", "trimmed", "--before", "8", "--yes", code=1)
     assert "trimmed-1 ends at 7" in beyond.stderr and starts(run, "trimmed") == [110, 0]
     manifest = ("bucket", "manifest", site.bucket.url, "--topic", "trimmed", "--partition", "0", "--json")

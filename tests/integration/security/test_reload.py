@@ -108,7 +108,7 @@ def test_a_reload_says_what_it_loaded_and_what_stays(place: Place, broker: Broke
     place.change(f'user_alice="{PASSWORD}"', 'user_alice="another" user_carol="new"')
     code, found, _ = reload()
     assert code == Exit.DONE and {outcome for outcome, _ in found.values()} == {"loaded"}
-    assert found["the keys of the bucket"][1] == "2 keys, new objects are under two"
+    assert found["the keys of the bucket"][1] == "2 keys, new objects are encrypted under two"
     assert serial_of(broker) != serial
     assert logs_in(broker, "carol", "new") and logs_in(broker, "alice", "another")
     assert not logs_in(broker, "alice", PASSWORD)

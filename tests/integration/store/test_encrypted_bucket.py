@@ -116,7 +116,7 @@ def test_a_broker_without_the_right_key_does_not_start(
     broken.chmod(0o600)
     for path, code, said in (
         (other, 3, "under key 'one', which is not in key file"),
-        (forged, 3, "another key of the id 'one'"),
+        (forged, 3, "holds another key under that id"),
         (str(open_to_all), 2, "chmod 600"),
         (str(broken), 2, "is not valid"),
         (str(tmp_path / "absent.json"), 2, "cannot be read"),

@@ -70,7 +70,7 @@ class MemoryStore:
         if len(data) != body.size or (self._checks_checksums and crc32c(data) != body.checksum()):
             raise ChecksumRefused(f"PUT {key}: {len(data)} bytes do not match the size or checksum sent with them")
         if key in self.objects:
-            raise InvalidRequest(f"PUT {key}: the name is taken; immutable objects never reuse one")
+            raise InvalidRequest(f"PUT {key}: an object of that name exists; immutable objects never reuse a name")
         stored = StoredObject(data, _etag(data), body.checksum() if self._checks_checksums else None)
         self.objects[key] = stored
         return ObjectInfo(key, len(data), stored.etag, stored.crc32c)

@@ -89,8 +89,8 @@ def test_the_catalog_is_named(bucket: HistoryBucket, tmp_path: Path, capsys: pyt
         ({"value": "json", "columns": "user strin"}, "type 'strin' of user is not known"),
         ({"value": "json", "columns": "offset bigint"}, "the table has columns of that name"),
         ({"value": "raw"}, "keeps values as json"),
-        ({"warehouse": "file:///{place}/bucket/cluster.json", "table": "ns.new"}, "cluster.json is no directory"),
-        ({"warehouse": "file:///{place}/bucket/cluster.json/x", "table": "ns.new"}, "cluster.json is no directory"),
+        ({"warehouse": "file:///{place}/bucket/cluster.json", "table": "ns.new"}, "cluster.json is not a directory"),
+        ({"warehouse": "file:///{place}/bucket/cluster.json/x", "table": "ns.new"}, "cluster.json is not a directory"),
         ({"catalog": "http://127.0.0.1:{port}/x", "warehouse": "s3://lake"}, "Connection refused"),
     ],
 )

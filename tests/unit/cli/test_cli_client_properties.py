@@ -117,7 +117,7 @@ def test_a_file_of_a_token_is_named_by_an_argument() -> None:
         ("security.protocol=SASL_SSL", [], "GSSAPI is not served"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN", [], "needs sasl.username and sasl.password"),
         (f"sasl.jaas.config=x required password='{SECRET}'", [], "sasl.jaas.config: no closing"),
-        (f"sasl.jaas.config=x required password='{SECRET}';", [], 'it has no username="…"'),
+        (f"sasl.jaas.config=x required password='{SECRET}';", [], 'username="…" or password="…" is missing'),
         ("ssl.truststore.location=/x/trust.jks", [], "OpenSSL does not read"),
         ("ssl.truststore.location=/x/trust.p12\nssl.truststore.type=PKCS12", [], "openssl pkcs12"),
         ("ssl.engine.factory.class=x.Y", [], "librdkafka has no such config"),

@@ -77,7 +77,10 @@ def test_a_plan_stays_within_the_log() -> None:
         "t              1          -    5       -  the log ends here, not at 15",
         "t              2          -   30       -  the log begins here, not at 15",
     ]
-    assert plan({("t", 1): (5, "the end: it committed nothing")}, {}, logs)[0].why == "the end: it committed nothing"
+    assert (
+        plan({("t", 1): (5, "the end: the group committed nothing")}, {}, logs)[0].why
+        == "the end: the group committed nothing"
+    )
 
 
 @pytest.mark.parametrize(

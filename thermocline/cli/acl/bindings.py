@@ -63,7 +63,7 @@ def parse_operation(text: str) -> Operation:
     found = OPERATIONS.get(text.replace("_", "").replace("-", "").lower())
     if found is None:
         names = ", ".join(shown(operation.name) for operation in OPERATIONS.values())
-        raise ValueError(f"{text!r} is no operation; there are {names}")
+        raise ValueError(f"{text!r} is not an operation; there are {names}")
     return found
 
 
@@ -71,7 +71,7 @@ def parse_principal(text: str) -> str:
     """`User:alice`. Raises ValueError."""
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
-        raise ValueError(f"{text!r} is no principal: write User:alice, or User:* for everybody")
+        raise ValueError(f"{text!r} is not a principal: write User:alice, or User:* for everybody")
     return text
 
 
@@ -103,7 +103,7 @@ def _operations(wanted: Wanted) -> list[tuple[Resource, Sequence[Operation]]]:
             if operation != Operation.ALL and operation not in OPERATIONS_OF[resource.kind]:
                 exist = ", ".join(shown(each.name) for each in (*OPERATIONS_OF[resource.kind], Operation.ALL))
                 raise ValueError(
-                    f"there is no {shown(operation.name)} on a {shown(resource.kind.name)}; there are {exist}"
+                    f"{shown(operation.name)} does not apply to a {shown(resource.kind.name)}; there are {exist}"
                 )
         found.append((resource, wanted.operations or (Operation.ALL,)))
     if wanted.idempotent:

@@ -65,7 +65,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 def _add_resources(parser: argparse.ArgumentParser) -> None:
     for flag, name in (("--topic", "T"), ("--group", "G"), ("--transactional-id", "ID")):
         parser.add_argument(
-            flag, type=filled, action="append", default=[], metavar=name, help="repeatable; * is every one"
+            flag, type=filled, action="append", default=[], metavar=name, help="repeatable; * stands for all names"
         )
     parser.add_argument("--cluster", action="store_true", help="the cluster itself")
 
@@ -77,9 +77,11 @@ def _add_entry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operation", type=checked(_operation), action="append", default=[], metavar="OP", help="such as Read"
     )
-    parser.add_argument("--prefixed", action="store_true", help="the given names are prefixes of names")
-    parser.add_argument("--producer", action="store_true", help="all that a producer to the topics needs")
-    parser.add_argument("--consumer", action="store_true", help="all that a consumer of the topics in the groups needs")
+    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
+    parser.add_argument("--producer", action="store_true", help="the operations that a producer needs on the topics")
+    parser.add_argument(
+        "--consumer", action="store_true", help="the operations that a consumer needs on the topics and groups"
+    )
     parser.add_argument("--idempotent", action="store_true", help="with --producer: idempotent writes (older brokers)")
 
 

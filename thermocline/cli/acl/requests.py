@@ -63,8 +63,7 @@ def _check(what: str, code: int, message: str | None) -> None:
         )
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise CommandFailed(
-            f"{what}: not allowed for this user; it is for a super user (super.users), and for a user with "
-            f"Alter (to list: "
-            f"Describe) on the cluster"
+            f"{what}: this user may not do it; it needs a super user (super.users), or a user with Alter (to list: "
+            "Describe) on the cluster"
         )
     raise CommandFailed(f"{what}: {message or error_name(code)}")

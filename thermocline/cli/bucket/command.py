@@ -77,7 +77,9 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
         about="check that a store meets every condition that a log needs",
         example="thermocline bucket probe 's3://my-bucket?endpoint=http://127.0.0.1:9000' --race",
     )
-    probe.add_argument("--race", action="store_true", help="let writers race as well (a bucket's first start does)")
+    probe.add_argument(
+        "--race", action="store_true", help="also test racing writers, as the first start on a bucket does"
+    )
     probe.set_defaults(run=_probe)
     verify = _verb(
         verbs,
@@ -95,7 +97,7 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
         about="list objects that no manifest names, and delete those that none can name later",
         example="thermocline bucket gc s3://my-bucket/log --delete",
     )
-    gc.add_argument("--delete", action="store_true", help="delete what is deletable (without it: only list)")
+    gc.add_argument("--delete", action="store_true", help="delete the deletable objects (without it: only list them)")
     gc.add_argument(
         "--delete-only-copies",
         action="store_true",

@@ -123,8 +123,8 @@ def dump(url: str, text: str, what: str) -> int:
             await _dump_log(_object_bytes(bucket, text), what)
         else:
             raise CommandFailed(
-                f"{text} is no object that can be dumped{' with --' + what if key else ''}; "
-                "give a key as `thermocline bucket ls` prints it",
+                f"{text} is not an object that can be dumped{' with --' + what if key else ''}; give a key as "
+                "`thermocline bucket ls` prints it",
                 Exit.USAGE,
             )
         return Exit.DONE

@@ -140,7 +140,9 @@ class Bucket:
         except ObjectMissing as gone:
             return Finding(FindingKind.MISSING, key, None, str(gone))
         if (len(data), crc32c(data)) != (root.content.page.size, root.content.page.crc32c):
-            return Finding(FindingKind.DAMAGED, key, None, f"{len(data)} bytes are not what cluster.json names")
+            return Finding(
+                FindingKind.DAMAGED, key, None, f"its {len(data)} bytes differ from the checksum in cluster.json"
+            )
         return None
 
     async def _cluster_root(self) -> Root[Content] | None:

@@ -157,7 +157,7 @@ def _of_jaas(text: str) -> dict[str, str]:
     if "tokenFile" in options:
         return {"sasl.oauthbearer.config": f"tokenFile={options['tokenFile']}"}
     if "username" not in options or "password" not in options:
-        raise _wrong("sasl.jaas.config", 'it has no username="…" password="…"')
+        raise _wrong("sasl.jaas.config", 'username="…" or password="…" is missing')
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
 
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 _HTTP = "thermocline.http"
 _HTTP_TLS = "thermocline.http.ssl.keystore.location"
 NEEDS_DESCRIBE_CONFIGS = (
-    "that takes DescribeConfigs on the cluster (`thermocline acl add --allow-principal User:NAME --operation "
+    "that needs DescribeConfigs on the cluster (`thermocline acl add --allow-principal User:NAME --operation "
     "DescribeConfigs --cluster`)"
 )
 

@@ -77,7 +77,7 @@ def _request(
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise HttpRefused(f"{address.url(path)} wants its token: give it as thermocline.http.token in --command-config")
+        raise HttpRefused(f"{address.url(path)} needs a token: give it as thermocline.http.token in --command-config")
     if not 200 <= answer.status < 300:
         text = data.decode(errors="replace").strip()
         raise HttpRefused(f"{address.url(path)} answered {answer.status} {text}")

@@ -26,7 +26,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     status = verbs.add_parser(
         "status",
         help="controller, brokers, and findings",
-        description="The controller, the brokers, the partitions with a problem, and what to do about it. Exit code 5 "
+        description="Prints the controller, the brokers, the partitions with a problem, and the remedies. Exit code 5 "
         "when there is a finding. Runs against Apache Kafka too: unknown values are - or null.",
         example="thermocline cluster status -b 127.0.0.1:9092 --watch",
     )

@@ -50,7 +50,7 @@ def notes(seen: ClusterState) -> list[str]:
             more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
             found.append(
                 f"broker {node}: {strays[0]}{more} on its disk: logs that the cluster does not assign to it; nothing "
-                "reads them, and they go a week after they were first seen"
+                "reads them, and they are deleted a week after they were first seen"
             )
     found += _forgotten_throttle(seen)
     if unasked := [one.node for one in seen.brokers if one.active and one.node in seen.without_http]:
@@ -75,8 +75,8 @@ def _forgotten_throttle(seen: ClusterState) -> list[str]:
         return []
     return [
         f"replication is throttled ({longest.throttled}), and nothing has moved for "
-        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: replicas that fall behind catch up no faster; "
-        "remove it with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+        f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: replicas that fall behind cannot catch up "
+        "faster; remove it with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
     ]
 
 

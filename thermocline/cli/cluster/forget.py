@@ -29,12 +29,13 @@ def register(verbs: Subparsers[Parser]) -> None:
     forget = verbs.add_parser(
         "forget",
         help="give up a broker that does not come back",
-        description="Prints the partitions that the broker holds, and what becomes of each; then asks. It leaves every "
-        "in-sync set, and its directory counts as lost from then on. Partitions that no other broker has completely "
-        "continue with the records of the best other replica. A broker without assigned partitions leaves the cluster.",
+        description="Prints the partitions that the broker holds and the consequence for each, then asks. The broker "
+        "leaves every in-sync set, and its directory counts as lost from then on. Partitions that no "
+        "other broker has completely continue with the records of the best other replica. A broker "
+        "without assigned partitions leaves the cluster.",
         example="thermocline cluster forget 3 --yes",
     )
-    forget.add_argument("node", type=natural, metavar="NODE", help="its number")
+    forget.add_argument("node", type=natural, metavar="NODE", help="its node id")
     forget.add_argument("--yes", action="store_true", help="do not ask")
     add_bootstrap(forget)
     add_json(forget)
@@ -110,10 +111,10 @@ def _consequence(emptied: int, held: int) -> str:
     if not held:
         return "no partition is assigned to it; it leaves the cluster."
     if not emptied:
-        return f"{held} partitions lose a replica until it is replaced, or drained, and nothing else."
+        return f"{held} partitions lose a replica until the broker is replaced or drained; no records are lost."
     return (
-        f"{emptied} of its {held} partitions lose the records that only it may hold, and continue with those of the "
-        f"best other replica or of the bucket."
+        f"{emptied} of its {held} partitions lose the records that only it may hold; they continue with the records of "
+        "the best other replica or of the bucket."
     )
 
 

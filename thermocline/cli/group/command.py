@@ -89,7 +89,7 @@ def delete_groups(arguments: argparse.Namespace) -> int:
     for group in wanted:
         try:
             futures[group].result()
-            print(f"deleted {group} and what it had committed")
+            print(f"deleted {group} and its committed positions")
         except KafkaException as failed:
             refused.append(plainly(f"deleting group {group}", failed.args[0]))
     if refused:

@@ -27,8 +27,8 @@ def register(verbs: Subparsers[Parser]) -> None:
     describe = verbs.add_parser(
         "describe",
         help="positions, lag and members of a group",
-        description="Where a group is in each partition it committed or reads now, the end of that partition, and the "
-        "lag between them. Runs against Apache Kafka too.",
+        description="The group's position in each partition that it committed or reads, the end of that partition, "
+        "and the lag between them. Runs against Apache Kafka too.",
         example="thermocline group describe billing\nthermocline group describe billing --watch",
     )
     describe.add_argument("group", metavar="G")

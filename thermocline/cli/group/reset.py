@@ -77,7 +77,7 @@ def _topic(text: str) -> tuple[str, tuple[int, ...]]:
     topic, colon, indexes = text.partition(":")
     parts = indexes.split(",") if colon else []
     if not topic or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ValueError(f"{text!r} is no topic; write T or T:0,2")
+        raise ValueError(f"{text!r} is not a topic; write T or T:0,2")
     return topic, tuple(int(part) for part in parts)
 
 
@@ -188,7 +188,7 @@ def _targets(
     if arguments.to_latest:
         return {place: (logs[place].end, "") for place in places}
     if arguments.to_current:
-        ends = {place: (logs[place].end, "the end: it committed nothing") for place in places}
+        ends = {place: (logs[place].end, "the end: the group committed nothing") for place in places}
         return ends | {place: (positions[place], "") for place in places if place in positions}
     if arguments.shift_by is not None:
         for topic, partition in places:
@@ -215,7 +215,7 @@ def _at_time(
         if offset is None:
             raise _silent(topic, partition)
         end = logs[topic, partition].end
-        targets[topic, partition] = (end, "the end: no record is of that time or later") if offset < 0 else (offset, "")
+        targets[topic, partition] = (end, "the end: no record is as late as that time") if offset < 0 else (offset, "")
     return targets
 
 

@@ -36,8 +36,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     parser = nouns.add_parser(
         "archive",
         help="keep a topic's history as Parquet in an Iceberg table",
-        description="Archive what the bucket holds of a topic and the table does not: run it again for what is new. "
-        "Killed at any point, run it again. Needs no broker; pip install 'thermocline[spark]'.",
+        description="Archive the records of a topic that the bucket holds and the table lacks. Run it again for new "
+        "records, and after it was killed at any point. Needs no broker; pip install 'thermocline[spark]'.",
         example=_EXAMPLE,
     )
     parser.add_argument("topic", metavar="TOPIC", help="name or id")
@@ -97,7 +97,7 @@ def _add_run(parser: Parser) -> None:
         "--allow-data-loss", action="store_true", help="skip expired or damaged records, and report them"
     )
     run_options.add_argument(
-        "--dry-run", action="store_true", help="print what would be archived, without starting Spark"
+        "--dry-run", action="store_true", help="print the records that would be archived, without starting Spark"
     )
 
 

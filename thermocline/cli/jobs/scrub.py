@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def register(nouns: Subparsers[Parser]) -> None:
     parser = nouns.add_parser(
         "scrub",
-        help="read every byte of a bucket and say what is damaged",
+        help="read every byte of a bucket and report damage",
         description="Read and judge every live object: checksums, footers, manifests, pages, double entry, offsets "
         "without gap or overlap, orphans. Reads only, beside a live broker too. Exit 5 when something is damaged or "
         "missing. Needs no broker; pip install 'thermocline[spark]'.",
@@ -31,7 +31,9 @@ def register(nouns: Subparsers[Parser]) -> None:
     parser.add_argument("--topic", metavar="T", help="this topic only, by name or id")
     add_spark(parser)
     parser.add_argument(
-        "--journal", metavar="FILE", help="file that notes what was read: a scrub that was killed resumes from it"
+        "--journal",
+        metavar="FILE",
+        help="file that records the objects already read: a scrub that was killed resumes from it",
     )
     parser.add_argument(
         "--dry-run",

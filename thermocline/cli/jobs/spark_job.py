@@ -26,7 +26,7 @@ OUTPUT_BYTES_MAX = 16 << 10  # bytes printed from the end of the JVM's output
 
 def add_spark(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--master", metavar="M", help="Spark's master (default: local[*], or spark-submit's)")
-    parser.add_argument("--verbose", action="store_true", help="show what Spark's JVM says")
+    parser.add_argument("--verbose", action="store_true", help="show the messages of Spark's JVM")
 
 
 @contextmanager

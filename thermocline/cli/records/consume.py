@@ -63,7 +63,13 @@ def register(nouns: Subparsers[Parser]) -> None:
     output.add_argument("--json", action="store_true",
         help="JSON lines: topic partition offset timestamp timestamp_type key value headers; bytes that are not UTF-8 "
         "are {\"base64\": \"…\"}")  # fmt: skip
-    add("-g", "--group", type=filled, metavar="GROUP", help="as a member of a consumer group; commits what was printed")
+    add(
+        "-g",
+        "--group",
+        type=filled,
+        metavar="GROUP",
+        help="as a member of a consumer group; commits the printed offsets",
+    )
     add_bootstrap(consume)
     consume.set_defaults(run=run)
 
@@ -87,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.group is not None and (arguments.partition is not None or not isinstance(arguments.offset, StartEdge)):
         raise CommandFailed(
-            "with -g the group decides on partitions and offsets: no -p, and -o beginning|end", Exit.USAGE
+            "with -g the group decides on partitions and offsets: leave out -p, and write -o beginning|end", Exit.USAGE
         )
     if not is_topic_name(arguments.topic):  # librdkafka takes "^…" as a pattern, and waits for invalid names
         raise CommandFailed(f"topic {arguments.topic}: a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..")
@@ -184,7 +190,7 @@ def _commit(consumer: Consumer, arguments: argparse.Namespace, printed: dict[int
         error = failed.args[0]
         where = ", ".join(f"{one.topic}-{one.partition} up to offset {one.offset - 1}" for one in done[:3])
         more = f" and {len(done) - 3} more" if len(done) > 3 else ""
-        what = f"group {arguments.group} did not commit what was printed, {where}{more}: it will be read again"
+        what = f"group {arguments.group} did not commit the printed records of {where}{more}: they will be read again"
         if error.code() not in moved:
             raise CommandFailed(plainly(what, error)) from failed
         note(f"thermocline: {plainly(what, error)}")
@@ -269,4 +275,7 @@ class _Silence:
         first = [f"{self._topic}-{partition}" for partition in sorted(partitions)[:_NAMED_MAX]]
         more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
         why = broker_reason(self._bootstrap, self._topic) or "; the broker names no reason: see its log"
-        note(f"thermocline: nothing came from {', '.join(first)}{more} for {SILENCE_NOTED_S:.0f} s{why}; still waiting")
+        note(
+            f"thermocline: no records came from {', '.join(first)}{more} for {SILENCE_NOTED_S:.0f} s{why}; still "
+            "waiting"
+        )

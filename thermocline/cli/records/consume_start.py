@@ -49,7 +49,7 @@ def parse_start(text: str) -> Start:
     if text.startswith("@"):
         return parse_time(text)
     if not _NUMBER.fullmatch(text) or abs(int(text)) > _OFFSET_MAX:
-        raise ValueError(f"{text!r} is no offset; write beginning, end, N, -N, or a time: {TIME_HELP}")
+        raise ValueError(f"{text!r} is not an offset; write beginning, end, N, -N, or a time: {TIME_HELP}")
     return BeforeEnd(-int(text)) if text.startswith("-") else At(int(text))
 
 

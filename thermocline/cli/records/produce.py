@@ -36,14 +36,14 @@ def register(nouns: Subparsers[Parser]) -> None:
     produce = nouns.add_parser(
         "produce",
         help="write lines of stdin to a topic",
-        description="Each line of stdin becomes a record. Ends with 0 only when all were acknowledged; else it names "
-        "the first line that was not, and why.",
+        description="Each line of stdin becomes a record. Exit code 0 only when all were acknowledged; else it names "
+        "the first line that was not, and the reason.",
         example="seq 1 1000 | thermocline produce -t numbers\n"
         "echo 'alice:hello' | thermocline produce -t greetings -K :",
     )
     add = produce.add_argument
     add("-t", "--topic", required=True, type=filled, metavar="T")
-    add("-p", "--partition", type=natural, metavar="P", help="default: by key, or spread")
+    add("-p", "--partition", type=natural, metavar="P", help="default: chosen by the key, or spread evenly")
     keys = produce.add_mutually_exclusive_group()
     keys.add_argument("-k", "--key", metavar="KEY", help="the key of every record")
     keys.add_argument("-K", "--key-separator", type=filled, metavar="SEP", help="a line is key, separator, value")

@@ -47,8 +47,8 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
             raise
         where = f"{message.topic()}-{message.partition()} offset {message.offset()}"
         raise CommandFailed(
-            f"{where}: a header's name is not UTF-8, which the client library cannot read; go on with "
-            f"-o {(message.offset() or 0) + 1}, or look at it with `thermocline log dump`"
+            f"{where}: a header's name is not UTF-8, which the client library cannot read; continue with -o "
+            f"{(message.offset() or 0) + 1}, or look at it with `thermocline log dump`"
         ) from failed
 
 

@@ -65,7 +65,7 @@ def checked(parse: Callable[[str], T]) -> Callable[[str], T]:
 def filled(text: str) -> str:
     """A non-empty value; `-t "$TOPIC"` may be of an unset variable."""
     if not text:
-        raise argparse.ArgumentTypeError("it is empty")
+        raise argparse.ArgumentTypeError("the value is empty")
     return text
 
 

@@ -38,7 +38,7 @@ def noted_ms(instant: Instant) -> int:
 def parse_time(text: str) -> Instant:
     """The instant of `@…`. Raises InvalidRequest."""
     if not text.startswith("@"):
-        raise InvalidRequest(f"{text!r} is no time; write {TIME_HELP}")
+        raise InvalidRequest(f"{text!r} is not a time; write {TIME_HELP}")
     if text[1:].isascii() and text[1:].isdigit():
         return _of_digits(text)
     try:
@@ -46,7 +46,7 @@ def parse_time(text: str) -> Instant:
         zoned = found if found.tzinfo else found.astimezone()
         ms = _milliseconds(zoned)
     except (ValueError, OverflowError, OSError) as refused:
-        raise InvalidRequest(f"{text!r} is no time ({refused}); write {TIME_HELP}") from None
+        raise InvalidRequest(f"{text!r} is not a time ({refused}); write {TIME_HELP}") from None
     if ms < 0:
         raise InvalidRequest(f"{text!r} is before 1970; write a later time")
     if found.tzinfo:

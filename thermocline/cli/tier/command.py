@@ -21,7 +21,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     status = verbs.add_parser(
         "status",
         help="where each partition's data lies",
-        description="Where each partition's data lies. Runs against Apache Kafka too: what is not known is - or null.",
+        description="Prints where each partition's data lies. Runs against Apache Kafka too: unknown values are - or null.",
         example="thermocline tier status -b 127.0.0.1:9092 --topic orders --watch",
     )
     status.add_argument("--topic", metavar="T", help="this topic only")

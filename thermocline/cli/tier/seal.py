@@ -40,8 +40,8 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
     uncopied = source.uncopied()
     if leaderless := source.leaderless():
         raise CommandFailed(
-            f"no leader: {', '.join(leaderless[:_NAMED_MAX])}{' …' * (len(leaderless) > _NAMED_MAX)}; what only their "
-            "brokers hold is not in the bucket; see `thermocline cluster status`"
+            f"no leader: {', '.join(leaderless[:_NAMED_MAX])}{' …' * (len(leaderless) > _NAMED_MAX)}; records that "
+            "only their brokers hold are not in the bucket; see `thermocline cluster status`"
         )
     if topic in uncopied:
         raise CommandFailed(f"topic {topic} is not copied to the bucket: {uncopied[topic]}; it is on this disk only")

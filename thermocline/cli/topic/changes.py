@@ -74,7 +74,7 @@ def alter_topic(arguments: argparse.Namespace) -> int:
     configs = topic_configs(admin, arguments.topic)
     print(retention(configs))
     if any(name == "cleanup.policy" and "compact" in value for name, value in arguments.config):
-        note("a compacted topic keeps no record without a key: the next pass deletes those that it has")
+        note("a compacted topic keeps no records without a key: the next pass of the cleaner deletes them")
     if any(name == MIN_IN_SYNC for name, _ in arguments.config):
         warn_of_replicas(arguments.topic, configs, *_in_sync(admin, arguments.topic))
     return Exit.DONE

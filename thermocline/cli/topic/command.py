@@ -29,12 +29,12 @@ def register(nouns: Subparsers[Parser]) -> None:
         description="Each topic's partitions, bytes of log on disk and in the bucket; - or null where unknown.",
         example="thermocline topic list --json",
     )
-    listing.add_argument("--internal", action="store_true", help="internal topics too")
+    listing.add_argument("--internal", action="store_true", help="also internal topics")
     describe = verbs.add_parser(
         "describe", help="partitions and configs of a topic", example="thermocline topic describe orders"
     )
     describe.add_argument("topic", type=filled, metavar="T")
-    describe.add_argument("--all", action="store_true", help="configs that are at their default too")
+    describe.add_argument("--all", action="store_true", help="also configs that have their default value")
     for parser, run in ((listing, list_topics), (describe, describe_topic)):
         add_bootstrap(parser)
         add_json(parser)

@@ -42,5 +42,5 @@ def with_units(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
     for name, _ in pairs:
         if name not in TOPIC and (near := nearest_topic_name(name)):
-            note(f"thermocline: {name} is no topic config known here; the nearest is {near}")
+            note(f"thermocline: {name} is not a topic config known here; the nearest is {near}")
     return [(name, TOPIC[name].with_units(value) if name in TOPIC else value) for name, value in pairs]

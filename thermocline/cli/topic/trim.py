@@ -30,7 +30,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     trim = verbs.add_parser(
         "trim",
         help="delete the beginning of a topic, in both tiers",
-        description="Delete records before an offset or a time, on the disk and in the bucket. Shows first what goes; "
+        description="Delete records before an offset or a time, on the disk and in the bucket. Shows the plan first; "
         "deletes only with --yes, or when the topic's name is typed.",
         example="thermocline topic trim orders --before @2026-11-01\n"
         "thermocline topic trim orders -p 0 --before 150000 --yes",
@@ -117,7 +117,7 @@ def trim_topic(arguments: argparse.Namespace) -> int:
         indexes = [arguments.partition]
     cuts = plan(topic, found, _new_starts(admin, topic, arguments.before, found, indexes))
     if not cuts:
-        print(f"nothing to trim: {topic} holds nothing before that")
+        print(f"nothing to trim: {topic} holds nothing before the given offset or time")
         return Exit.DONE
     print(picture(cuts))
     if not arguments.yes:
@@ -171,7 +171,7 @@ def picture(cuts: Sequence[PartitionTrim]) -> str:
         for cut in cuts
     ]
     total = sum(cut.offsets for cut in cuts)
-    follows = f"{total} offsets go; a file or an object goes once all its offsets are gone"
+    follows = f"{total} offsets will be deleted; a file or an object is deleted once all its offsets are"
     return f"{table(header, lines, right=header)}\n{follows}"
 
 

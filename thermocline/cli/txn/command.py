@@ -64,10 +64,10 @@ def register(nouns: Subparsers[Parser]) -> None:
     abort = verbs.add_parser(
         "abort",
         help="end a transaction that hangs in a partition",
-        description="Write an abort marker for a producer's open transaction in one partition, one that hangs: no "
-        "coordinator knows it, so `thermocline txn list` does not show it. Its producer id stands in the condition "
-        "transaction_overdue (`thermocline cluster status`); `kafka-transactions.sh describe-producers` shows it too. "
-        "Refused while a coordinator knows the transaction.",
+        description="Write an abort marker for a producer's open transaction that hangs in one partition: no "
+        "coordinator knows it, so `thermocline txn list` does not show it. Its producer id stands in the "
+        "condition transaction_overdue (`thermocline cluster status`); `kafka-transactions.sh "
+        "describe-producers` shows it too. Refused while a coordinator knows the transaction.",
         example="thermocline txn abort orders-3 --producer-id 4000 --yes",
     )
     abort.add_argument("place", type=checked(parse_place), metavar="TOPIC-PARTITION")
@@ -81,14 +81,14 @@ def parse_place(text: str) -> tuple[str, int]:
     """Raises ValueError."""
     found = re.fullmatch(r"(.+)-([0-9]{1,9})", text, re.ASCII)
     if found is None:
-        raise ValueError(f"{text!r} is no partition; write orders-3")
+        raise ValueError(f"{text!r} is not a partition; write orders-3")
     return found[1], int(found[2])
 
 
 def parse_producer_id(text: str) -> int:
     """An int64, not negative. Raises ValueError."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) >= 1 << 63:
-        raise ValueError(f"{text!r} is no producer id, a number; {_WHERE_IDS_ARE}")
+        raise ValueError(f"{text!r} is not a producer id (a number); {_WHERE_IDS_ARE}")
     return int(text)
 
 

@@ -25,7 +25,7 @@ _GENERATED_BYTES: Final = 24  # 192 bits
 
 def register(nouns: Subparsers[Parser]) -> None:
     verbs = nouns.add_parser(
-        "user", help="add, list, delete users who log in by SCRAM", example="thermocline user list"
+        "user", help="add, list, delete users that log in by SCRAM", example="thermocline user list"
     ).add_subparsers(metavar="VERB", required=True)
     add = verbs.add_parser(
         "add",

@@ -374,7 +374,7 @@ class _Archiver:
             # Another archiver that commits on this snapshot deletes its folder, and our files with it.
             tables.refresh()
             if [one.snapshot_id for one in tables.both] != before:
-                raise StaleTable(f"{self._options.table} moved on while files were written: {failed}") from failed
+                raise StaleTable(f"{self._options.table} changed while files were written: {failed}") from failed
             raise
 
     def _commit(

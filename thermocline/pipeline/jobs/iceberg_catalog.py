@@ -143,9 +143,9 @@ def _check_folder(wanted: str) -> None:
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        raise InvalidRequest(f"{wanted} cannot be made: {folder} is no directory")
+        raise InvalidRequest(f"{wanted} cannot be made: {folder} is not a directory")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidRequest(f"{wanted} cannot be made: {folder} is not ours to write")
+        raise InvalidRequest(f"{wanted} cannot be made: this process may not write to {folder}")
 
 
 def shown(catalog: CatalogConfig | Catalog) -> str:
@@ -178,7 +178,10 @@ def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
     except (ValueError, ImportError) as refused:
         why = str(refused)
         if why.startswith("URI missing"):  # pyiceberg's message continues with a flag of its own command line
-            why = f"pyiceberg's configuration does not say where it is; name one it does, or write {_WAYS}"
+            why = (
+                "pyiceberg's configuration does not say where it is; name a catalog that is configured there, or "
+                f"write {_WAYS}"
+            )
         raise InvalidRequest(f"catalog {config.name}: {why}") from refused
     except Exception as failed:  # noqa: BLE001 - two first users of a SQLite file may race to create its tables
         log.debug("opening the catalog once more after: %s", failed)
@@ -192,7 +195,10 @@ def catalog_errors(catalog: CatalogConfig | Catalog) -> Iterator[None]:
         yield
     except (RequestException, RESTError, DBAPIError) as failed:
         where = _address(catalog) or catalog.name
-        text = f"catalog {where}: {_reason(failed)}; is the address right, is it up, and may we use it? Then run again"
+        text = (
+            f"catalog {where}: {_reason(failed)}; is the address right, is it up, and may this process use it? Then "
+            "run again"
+        )
         raise CatalogUnavailable(text) from failed
 
 

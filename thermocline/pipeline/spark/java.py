@@ -53,7 +53,7 @@ def java_home(environment: MutableMapping[str, str]) -> str:
         version = _version_of(candidate)
         if version is not None and version >= JAVA_VERSION_MIN:
             return os.path.dirname(os.path.dirname(candidate))
-        tried.append(f"{candidate} is {'no working Java' if version is None else f'Java {version}'}")
+        tried.append(f"{candidate} is {'not a working Java' if version is None else f'Java {version}'}")
     bundled = _bundled()
     if bundled is not None:
         return launcher_home(bundled, cache_directory(environment))

@@ -264,13 +264,13 @@ def _selection(by_name: Mapping[str, str]) -> Selection:
         wrong = [topic for topic in topics if not is_topic_name(topic)]
         if wrong or not topics:
             raise InvalidRequest(
-                f"option subscribe: {(wrong or [text])[0]!r} is no topic name; write it as topicA,topicB"
+                f"option subscribe: {(wrong or [text])[0]!r} is not a topic name; write it as topicA,topicB"
             )
         return Selection(subscribe=frozenset(topics))
     try:
         re.compile(text)
     except re.error as error:
-        raise InvalidRequest(f"option subscribePattern: {text!r} is no regular expression: {error}") from None
+        raise InvalidRequest(f"option subscribePattern: {text!r} is not a regular expression: {error}") from None
     if not text:
         raise InvalidRequest("option subscribePattern is empty")
     return Selection(pattern=text)
@@ -318,19 +318,21 @@ def _count(by_name: Mapping[str, str], name: str) -> int | None:
 def _whole(by_name: Mapping[str, str], name: str, minimum: int) -> int:
     text = by_name[name].strip()
     if not (text.isascii() and text.isdecimal() and minimum <= int(text) < 1 << 63):
-        raise InvalidRequest(f"option {name}: {by_name[name]!r} is no whole number from {minimum} up")
+        raise InvalidRequest(f"option {name}: {by_name[name]!r} is not a whole number from {minimum} up")
     return int(text)
 
 
 def _duration_ms(by_name: Mapping[str, str], name: str, default: int) -> int:
     found = _AMOUNT.fullmatch(by_name.get(name, str(default)).strip().lower())
     if found is None or found[2] not in _TIME_UNITS:
-        raise InvalidRequest(f"option {name}: {by_name[name]!r} is no duration; write it as 90s, 15m or 1h (bare: ms)")
+        raise InvalidRequest(
+            f"option {name}: {by_name[name]!r} is not a duration; write it as 90s, 15m or 1h (bare: ms)"
+        )
     return int(found[1]) * _TIME_UNITS[found[2]]
 
 
 def _size(by_name: Mapping[str, str], name: str, default: int) -> int:
     found = _AMOUNT.fullmatch(by_name.get(name, str(default)).strip().lower())
     if found is None or found[2] not in _SIZE_UNITS or not int(found[1]):
-        raise InvalidRequest(f"option {name}: {by_name[name]!r} is no size; write it as 268435456, 256m or 256MiB")
+        raise InvalidRequest(f"option {name}: {by_name[name]!r} is not a size; write it as 268435456, 256m or 256MiB")
     return int(found[1]) << _SIZE_UNITS[found[2]]

@@ -172,7 +172,7 @@ OURS: list[tuple[list[str], str]] = [
     ([MAP, TWO, "advertised.listeners=PLAINTEXT://:1,A://b:2"], "cannot use the nonroutable meta-address"),
     ([MAP, TWO, "advertised.listeners=PLAINTEXT://a:1"], "advertised.listeners has no entry for listener A"),
     ([MAP, TWO, "advertised.listeners=a:1"], "advertised.listeners has no entry for listener A"),  # PLAINTEXT's
-    ([MAP, TWO, "control.plane.listener.name=A"], "Kafka 4 took it out"),
+    ([MAP, TWO, "control.plane.listener.name=A"], "Kafka 4 removed it"),
     (["listener.security.protocol.map=A=PLAINTEXT", ONE], "has 'A=PLAINTEXT': write NAME:PROTOCOL"),
     (["listener.security.protocol.map=A:PLAINTEXT,a:SSL", ONE], "listener A two protocols: PLAINTEXT and SSL"),
 ]

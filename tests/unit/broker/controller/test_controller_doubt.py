@@ -46,7 +46,7 @@ class StandInEffects:
         raise AssertionError("nobody else leads here")
 
     def lead(self, topic: Topic, indexes: Collection[int]) -> None:
-        assert topic.name not in self.serving, "two topics of one name"
+        assert topic.name not in self.serving, "two topics with the same name"
         self.serving[topic.name] = topic
 
     def apply(self, topic: Topic, indexes: Collection[int]) -> None:

@@ -139,7 +139,7 @@ def test_contradictions_of_the_key_store(configs: dict[str, str], says: str) -> 
 @pytest.mark.parametrize(
     ("configs", "says"),
     [
-        ({"enabled_protocols": "TLSv1.1,TLSv1.2"}, "older ones can be broken"),
+        ({"enabled_protocols": "TLSv1.1,TLSv1.2"}, "older versions are not secure"),
         ({"protocol": "SSL"}, "TLSv1.3 or TLSv1.2"),
         ({"cipher_suites": "TLS_RSA_WITH_AES_256_GCM_SHA384"}, "without forward secrecy"),
         ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen alone"),

@@ -158,7 +158,7 @@ async def test_a_login_has_ten_seconds() -> None:
     await asyncio.sleep(LOGIN_S - 0.1)
     assert room.connection.ended == []
     await asyncio.sleep(0.2)
-    assert room.connection.ended == ["no login within 10 s"]
+    assert room.connection.ended == ["the client did not log in within 10 s"]
 
 
 async def test_logins_under_way_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ async def test_a_new_key_is_used_without_a_new_store(tmp_path: Path) -> None:
     place = Place(tmp_path)
     await place.store.put_root("first", b"{1}", None)
     place.write("new", old=b"o" * 32, new=b"n" * 32)
-    assert place.keys.reload() and place.keys.says == "2 keys, new objects are under new"
+    assert place.keys.reload() and place.keys.says == "2 keys, new objects are encrypted under new"
     assert not place.keys.reload(), "nothing changed since"
     await place.store.put_root("second", b"{2}", None)
     assert (await place.store.get("first")).data == b"{1}"

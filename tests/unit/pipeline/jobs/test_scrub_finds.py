@@ -436,6 +436,6 @@ def test_a_journal_whose_first_line_was_cut_short_is_begun_again(bucket: History
         assert journal.read_bytes().startswith(head)
         assert scrub(None, bucket.url, journal=str(journal)).skipped == 0
     journal.write_bytes(b"dear diary\n")
-    with pytest.raises(InvalidRequest, match="no journal of a scrub"):
+    with pytest.raises(InvalidRequest, match="is not a journal of a scrub"):
         scrub(None, bucket.url, journal=str(journal))
     assert journal.read_bytes() == b"dear diary\n"

@@ -90,12 +90,12 @@ def test_the_three_ways_to_say_what_is_read() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"assign": "[0]"}, "no JSON object"),
+        ({"assign": "[0]"}, "not a JSON object"),
         ({"assign": '{"a":0}'}, "list of partitions"),
         ({"assign": "{}"}, "no partition"),
         ({"assign": '{"a":[-1]}'}, "whole number"),
-        ({"subscribe": "a,b c"}, "no topic name"),
-        ({"subscribe": ","}, "no topic name"),
+        ({"subscribe": "a,b c"}, "not a topic name"),
+        ({"subscribe": ","}, "not a topic name"),
         ({"subscribePattern": "a("}, "regular expression"),
         ({"subscribe": "a", "startingOffsets": "erliest"}, "neither earliest"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-3}}'}, "whole number from -2"),

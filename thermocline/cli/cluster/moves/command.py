@@ -17,12 +17,13 @@ def register(verbs: Subparsers[Parser]) -> None:
     drain = verbs.add_parser(
         "drain",
         help="move everything off a broker",
-        description="Prints where each replica of the broker goes, with the bytes that move (those that the bucket\n"
-        "does not hold) and the bytes that stay in the bucket; then asks, moves them, and takes the broker out of the\n"
-        "cluster once it is stopped. It may be interrupted and typed again. Runs against Apache Kafka too.",
+        description="Prints the new broker of each replica, the bytes that move (the bucket does not hold them) and "
+        "the\n"
+        "bytes that stay in the bucket. Then it asks, and moves the replicas. Once the broker is stopped, the command\n"
+        "takes it out of the cluster. It may be interrupted and run again. Runs against Apache Kafka too.",
         example="thermocline cluster drain 3 --dry-run\nthermocline cluster drain 3 --yes",
     )
-    drain.add_argument("node", type=natural, metavar="NODE", help="its number")
+    drain.add_argument("node", type=natural, metavar="NODE", help="its node id")
     _add_flags(drain)
     drain.set_defaults(run=run_drain)
     rebalance = verbs.add_parser(
@@ -30,7 +31,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         help="spread replicas and leaders evenly",
         description="Prints the few moves after which every broker in session holds about as many replicas, hot bytes\n"
         "and leaders as the others (replicas and leaders within 5 % of the mean, hot bytes within 20 % or 256 MiB),\n"
-        "racks striped; then asks, and moves them. It may be interrupted and typed again. Runs against Apache Kafka "
+        "racks striped. Then it asks, and moves them. It may be interrupted and run again. Runs against Apache Kafka "
         "too.",
         example="thermocline cluster rebalance --dry-run\nthermocline cluster rebalance --yes",
     )

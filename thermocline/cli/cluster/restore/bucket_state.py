@@ -141,8 +141,8 @@ class BucketState:
 
 
 _REBUILD: Final = (
-    "restore it from an earlier version of the object where the bucket keeps versions, else "
-    "`thermocline cluster rebuild` makes it anew from the manifests"
+    "restore it from an earlier version of the object where the bucket keeps versions, else `thermocline cluster "
+    "rebuild` creates it again from the manifests"
 )
 
 

@@ -31,11 +31,12 @@ def register(verbs: Subparsers[Parser]) -> None:
     restore = verbs.add_parser(
         "restore",
         help="resume a cluster from its bucket alone, when the machines are gone",
-        description="Start brokers on the bucket, on empty directories, under any node ids; then this. It prints the "
-        "outcome for each partition, and asks. It gives up brokers without a session that a partition waits for; a "
-        "broker that is only off may hold more than the bucket, so start it first. It places lost replicas on the "
-        "running brokers, and waits until every partition serves. Without --yes it prints the plan only, which needs "
-        "no broker. Run it again to resume. Exit code 5 when a partition stays offline.",
+        description="Start brokers on the bucket, on empty directories, under any node ids; then run this command. It "
+        "prints the outcome for each partition, and asks. It gives up brokers without a session that a "
+        "partition waits for; a broker that is only off may hold more than the bucket, so start it first. "
+        "It places lost replicas on the running brokers, and waits until every partition serves. Without "
+        "--yes it prints the plan only, which needs no broker. Run it again to resume. Exit code 5 when a "
+        "partition stays offline.",
         example="thermocline cluster restore --bucket s3://my-bucket/log --yes",
     )
     restore.add_argument("--bucket", required=True, metavar="URL", help="the bucket of the cluster")
@@ -43,7 +44,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help="a broker that was started on it (default: those that cluster.json names)",
+        help="a broker of the cluster (default: the brokers in cluster.json)",
     )
     add_client_config(restore)
     restore.add_argument("--yes", action="store_true", help="restore without asking")
@@ -151,8 +152,8 @@ def _state_words(node: int, given_up: bool, found: RestorePlan) -> str:
     return {
         "there": "there",
         "given_up": "given up before",
-        "to_give_up": f"not there, and {count} partitions wait for it: it is given up. A machine that is only off may "
-        f"hold records that the bucket lacks: start it first",
+        "to_give_up": f"not there, and {count} partitions wait for it: it will be given up. A machine that is only off "
+        "may hold records that the bucket lacks: start it first",
         "away": f"not there; {count} partitions are assigned to it, and other brokers have complete replicas of all",
     }[state]
 

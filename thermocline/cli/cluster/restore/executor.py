@@ -61,7 +61,7 @@ class LiveBrokers:
             found = client.metadata([]).cluster_id
         if found != snapshot.cluster_id:
             raise CommandFailed(
-                f"{self._bootstrap} is of cluster {found}, the bucket of {snapshot.cluster_id}", Exit.USAGE
+                f"{self._bootstrap} belongs to cluster {found}, the bucket belongs to {snapshot.cluster_id}", Exit.USAGE
             )
 
     async def answering(self, snapshot: ClusterSnapshot) -> dict[int, str]:

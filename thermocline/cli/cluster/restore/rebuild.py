@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def register(verbs: Subparsers[Parser]) -> None:
     rebuild = verbs.add_parser(
         "rebuild",
-        help="make a lost cluster.json anew from the manifests",
-        description="For a bucket whose cluster.json is gone or damaged, and that keeps no earlier version of it. Stop "
-        "every broker first. It prints the topics that the manifests name, and what they cannot tell, and asks. "
-        "Afterwards: start every broker that has its directory, then `thermocline cluster restore`; check that all is "
-        "there; then --done. Until then nothing is deleted from the bucket. Refused where cluster.json can be read, or "
-        "a broker still bumps its lease.",
+        help="create a lost cluster.json again from the manifests",
+        description="For a bucket whose cluster.json is gone or damaged, and that keeps no earlier version of it. "
+        "Stop every broker first. It prints the topics that the manifests name and the facts that they "
+        "lack, then asks. Afterwards: start every broker that has its directory, then `thermocline "
+        "cluster restore`; check that all is there; then --done. Until then nothing is deleted from the "
+        "bucket. Refused where cluster.json can be read, or a broker still bumps its lease.",
         example="thermocline cluster rebuild --bucket s3://my-bucket/log --names names.json\n"
         "thermocline cluster rebuild --bucket s3://my-bucket/log --done",
     )
@@ -129,8 +129,8 @@ async def _check_lost(bucket: Bucket) -> str | None:
         note(f"cluster.json is there and cannot be read: {damage}")
         return etag
     raise CommandFailed(
-        f"{bucket.store.url} has a cluster.json that can be read: nothing is to be rebuilt; see `thermocline cluster "
-        "restore`",
+        f"{bucket.store.url} has a cluster.json that can be read: there is nothing to rebuild; see `thermocline "
+        "cluster restore`",
         Exit.REFUSED,
     )
 
@@ -254,7 +254,7 @@ def _print_plan(plan: RebuildPlan, cluster_id: str, *, is_new: bool, as_json: bo
 def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
     """Print the facts that the bucket does not contain."""
     found = [
-        "what was set on brokers and on the cluster is not in the bucket: set it again (kafka-configs.sh)",
+        "configs of brokers and of the cluster are not in the bucket: set them again (kafka-configs.sh)",
         "a topic that was being deleted is back: delete it again",
     ]
     if any(of.configs_differ for of in plan.topics):
@@ -267,7 +267,7 @@ def _unknown(plan: RebuildPlan, *, is_new: bool) -> Sequence[str]:
             "give the old id with --cluster-id"
         )
     if any(of.missing for of in plan.topics):
-        found.append("partitions of which the bucket has nothing begin empty")
+        found.append("partitions without data in the bucket begin empty")
     return found
 
 

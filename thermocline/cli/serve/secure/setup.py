@@ -110,7 +110,7 @@ def _refuse_a_second_cluster(config: BrokerConfig) -> None:
     """Refuse a bucket with a cluster, which already has an authority and users."""
     if (cluster_id := with_bucket(config.bucket_url, _cluster_id)) is not None:
         raise CommandFailed(
-            f"{config.bucket_url} has cluster {cluster_id}, and {config.data_dir} none of its keys: give "
+            f"{config.bucket_url} belongs to cluster {cluster_id}, and {config.data_dir} has none of its keys: give "
             "--join FILE with the join.properties of one of its brokers; if the cluster was never secured, or its CA "
             f"is lost: thermocline certificate authority --data-dir {config.data_dir}",
             Exit.REFUSED,

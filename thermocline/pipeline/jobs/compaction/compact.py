@@ -173,7 +173,7 @@ def _merge(
         # Another archiver that commits on this snapshot deletes its folder, and our files with it.
         table.refresh()
         if table.snapshot_id != planned_on.snapshot_id:
-            raise StaleTable(f"{table.name} moved on while files were merged: {failed}") from failed
+            raise StaleTable(f"{table.name} changed while files were merged: {failed}") from failed
         raise
     reach("compact.files_written")
     entries = {one.location: entry for one, entry in files}

@@ -182,7 +182,7 @@ class _Scrubber:
         after = self._living() if seen else {}
         for one in seen:
             if _place(one) in after:
-                text = "the cluster has the partition, the bucket not"
+                text = "cluster.json lists the partition, but the bucket has no manifest of it"
                 one.findings.append(Finding(FindingKind.MISSING, manifest_key(*_place(one)), None, text))
 
     def _living(self) -> dict[Place, str]:

@@ -53,10 +53,10 @@ class Journal:
         if line == whole or (not line.endswith(b"\n") and whole.startswith(line)):  # a crash cut it short
             return
         try:
-            whose = f"the journal of {_HEAD.decode(line).bucket}"
+            whose = f"the journal of {_HEAD.decode(line).bucket}, not of {self._bucket}"
         except msgspec.MsgspecError:
-            whose = "no journal of a scrub"
-        raise InvalidRequest(f"{self._path} is {whose}, not of {self._bucket}; name another file, or remove it")
+            whose = "not a journal of a scrub"
+        raise InvalidRequest(f"{self._path} is {whose}; name another file, or remove it")
 
     def _learn(self, line: bytes) -> None:
         try:

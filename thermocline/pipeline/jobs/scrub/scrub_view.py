@@ -175,7 +175,9 @@ def _decoded(codec: RootCodec[T], store: ArrowStore, key: str) -> Root[T]:
     def exact(key: str, got: Got) -> Root[T]:
         root = codec.decode(key, got)
         if not codec.is_as_written(got.data):
-            raise Corrupt(f"root {key} holds a field nobody knows: its name is damaged, or a newer version wrote it")
+            raise Corrupt(
+                f"root {key} holds an unknown field: the name of the field is damaged, or a newer version wrote it"
+            )
         return root
 
     return finished(read_root(store, key, exact))

@@ -202,9 +202,11 @@ def scrub_blob(store: ArrowStore, blob: Blob) -> list[Finding]:
     except ObjectMissing as gone:
         return [Finding(FindingKind.MISSING, blob.key, None, str(gone))]
     except InvalidRequest as empty:
-        return [Finding(FindingKind.DAMAGED, blob.key, None, f"it is empty: {empty}")]
+        return [Finding(FindingKind.DAMAGED, blob.key, None, f"the object is empty: {empty}")]
     if len(got.data) != blob.length:
-        return [Finding(FindingKind.WRONG_SIZE, blob.key, None, f"{len(got.data)} bytes, {blob.length} are named")]
+        text = f"the object has {len(got.data)} bytes, its reference says {blob.length}"
+        return [Finding(FindingKind.WRONG_SIZE, blob.key, None, text)]
     if crc32c(got.data) != blob.crc32c:
-        return [Finding(FindingKind.DAMAGED, blob.key, None, f"its CRC is not {blob.crc32c:#010x}, as named")]
+        text = f"the CRC of the object is not {blob.crc32c:#010x}, which its reference says"
+        return [Finding(FindingKind.DAMAGED, blob.key, None, text)]
     return []

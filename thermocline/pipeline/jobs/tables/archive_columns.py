@@ -113,8 +113,8 @@ class RowSorter:
         schema = self._decoder.schema
         if len(decoded) != len(schema) or any(len(column) != rows for column in decoded):
             raise InvalidRequest(
-                f"the value decoder gave {[len(column) for column in decoded]} cells for {rows} good rows of "
-                f"{len(schema)} columns; it is broken"
+                f"the value decoder is broken: for {rows} good rows it returned columns of "
+                f"{[len(column) for column in decoded]} cells, not {len(schema)} columns of {rows}"
             )
         return dict(zip(schema.names, decoded, strict=True))
 

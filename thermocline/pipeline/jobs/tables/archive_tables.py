@@ -209,7 +209,7 @@ def dead_letter_coverage(dead: ArchiveTable, archived: Archived) -> Archived:
         covered = dead.archived()
     if missing := offset_ranges.difference(archived.offsets, covered.offsets):
         raise Corrupt(
-            f"{dead.name} knows nothing of offsets {offset_ranges.encode(missing)} that are archived: it was dropped "
+            f"{dead.name} does not cover offsets {offset_ranges.encode(missing)}, which are archived: it was dropped "
             "or rolled back, and their dead letters are in neither table; roll it forward, or archive into a new table"
         )
     return covered
@@ -228,9 +228,9 @@ def check_same_dead_letters(
         those = offsets.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
         if offsets_digest(those) != one.bad_digest:
             raise Corrupt(
-                f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), and "
-                f"decoding again gave {one.bad_rows}, or different ones: this is another decoder than that of "
-                f"the run that died; run again with that one, or roll {dead.name} back by one snapshot"
+                f"{dead.name} holds {len(those)} dead letters of partition {partition} [{first}, {end}), but decoding "
+                f"again gave {one.bad_rows}, or different ones: the run that died used another decoder; run again with "
+                f"that decoder, or roll {dead.name} back by one snapshot"
             )
 
 

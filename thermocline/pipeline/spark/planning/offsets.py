@@ -43,7 +43,7 @@ class Progress:
         """Raises InvalidRequest for the checkpoint of another source."""
         if not isinstance(value, dict):
             raise InvalidRequest(
-                f"checkpoint: {_short(value)} are no offsets of this source; use a new checkpointLocation"
+                f"checkpoint: {_short(value)} is not a set of offsets of this source; use a new checkpointLocation"
             )
         ids = value.get(IDS_KEY, {})
         try:
@@ -104,7 +104,7 @@ def offsets_of(value: Mapping[str, object], option: str, minimum: int) -> dict[T
             raise InvalidRequest(f'option {option}: {topic} needs an object of partitions, as in {{"0":23,"1":-1}}')
         for partition, offset in partitions.items():
             if not (isinstance(partition, str) and partition.isascii() and partition.isdecimal()):
-                raise InvalidRequest(f"option {option}: {_short(partition)} is no partition of {topic}")
+                raise InvalidRequest(f"option {option}: {_short(partition)} is not a partition of {topic}")
             found[TopicPartition(topic, int(partition))] = _whole(offset, option, topic, minimum)
     return found
 
@@ -115,18 +115,20 @@ def _parse(text: str, option: str, example: str) -> dict[str, object]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise InvalidRequest(f"option {option}: {_short(text)} is no JSON object; write it as {example}")
+        raise InvalidRequest(f"option {option}: {_short(text)} is not a JSON object; write it as {example}")
     return value
 
 
 def _check_topic(topic: str, option: str) -> None:
     if not is_topic_name(topic):
-        raise InvalidRequest(f"option {option}: {_short(topic)} is no topic name")
+        raise InvalidRequest(f"option {option}: {_short(topic)} is not a topic name")
 
 
 def _whole(value: object, option: str, topic: str, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 1 << 63:
-        raise InvalidRequest(f"option {option}: {_short(value)} of topic {topic} is no whole number from {minimum} up")
+        raise InvalidRequest(
+            f"option {option}: {_short(value)} of topic {topic} is not a whole number from {minimum} up"
+        )
     return value
 
 

@@ -88,7 +88,7 @@ def packed(parts: Iterable[Part]) -> list[Task]:
 def fail_or_log(lost: Sequence[str], fail_on_data_loss: bool) -> None:
     """Missing offsets raise DataLoss, or are logged, one line each."""
     if lost and fail_on_data_loss:
-        raise DataLoss("; ".join(lost) + "; failOnDataLoss=false reads what is there")
+        raise DataLoss("; ".join(lost) + "; set failOnDataLoss=false to read the remaining records")
     for line in lost:
         log.warning("data loss: %s", line)
 

@@ -32,7 +32,7 @@ async def test_a_refused_last_snapshot_does_not_stop_the_stop() -> None:
     assert snapshots is not None
 
     async def refused() -> None:
-        raise EditRefused("snapshot at 5 is older than the one named")
+        raise EditRefused("snapshot at 5 is older than the manifest's snapshot")
 
     snapshots.write_all = refused  # type: ignore[assignment,method-assign]
     await life.stop()
