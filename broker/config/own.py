@@ -53,7 +53,7 @@ OWN: tuple[Definition, ...] = (
         "/readyz then needs one of them. Read again when it changes. Without it requests that change something are "
         "answered from loopback only.",
     ),
-    _own("http.metrics.open", _BOOLEAN, "false", "", "/metrics needs none of the secrets of http.token.file."),
+    _own("http.metrics.open", _BOOLEAN, "false", "", "/metrics is answered without a secret of http.token.file."),
     _own(
         "internal",
         _STRING,
@@ -95,7 +95,13 @@ OWN: tuple[Definition, ...] = (
         "A record of a tiered topic waits at most this long until its segment is sealed.",
         dynamic=True,
     ),
-    _own("seal.on.shutdown", _BOOLEAN, "false", "", "A clean stop first does what tier seal --wait does."),
+    _own(
+        "seal.on.shutdown",
+        _BOOLEAN,
+        "false",
+        "",
+        "A clean stop first seals and copies everything, as tier seal --wait does.",
+    ),
     _own(
         "local.bytes.max",
         _STRING,
@@ -109,8 +115,8 @@ OWN: tuple[Definition, ...] = (
         _INT,
         "1",
         "1..",
-        "Brokers that share the file system of the data directory, including this one (--brokers sets it): each frees "
-        "its part of the excess over a share of the file system.",
+        "Brokers that share the file system of the data directory, including this one (--brokers sets it): each of "
+        "them frees an equal part of the excess over a share of the file system.",
     ),
     _own(
         "reservation.offsets",
@@ -180,7 +186,13 @@ OWN: tuple[Definition, ...] = (
         "A controller's lease that was not renewed for this long may be taken over. -1: 10 s, or 5 s when the bucket "
         "is a directory.",
     ),
-    _own("store.timeout.ms", _LONG, "10000", "1..", "Deadline of a small request to the store, or a MiB."),
+    _own(
+        "store.timeout.ms",
+        _LONG,
+        "10000",
+        "1..",
+        "Deadline of a request to the store, except storing a segment object.",
+    ),
     _own("store.upload.timeout.ms", _LONG, "300000", "1..", "Deadline of storing one segment object."),
     # stopping, and tests
     _own("shutdown.timeout.ms", _LONG, "10000", "0..", "How long a clean stop waits for requests in flight."),

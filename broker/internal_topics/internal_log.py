@@ -197,7 +197,7 @@ class InternalLog(Generic[S]):
         async with self._slots:
             shard_log = partition.shard_log
             assert shard_log is not None and shard_log.leader_epoch == leader_epoch
-            self._drop(partition, f"{shard_log.name}: loaded again")
+            self._drop(partition, f"{shard_log.name} is loaded again")
             partition.shard = shard = LedShard(shard_log, self._clock, self.limits, self._tasks, self._make)
             try:
                 await shard.load(self._keep_objects)

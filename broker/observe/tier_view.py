@@ -205,7 +205,7 @@ def _stopped_copies(sources: Sources) -> tuple[str, ...]:
         topic = topics.get(topic_id)
         is_led = topic is None or topic.rows[index].leader == sources.context.config.node_id
         if topic is not None and not is_led and (topic.name, index) not in registry.followed:
-            stopped.append((topic.name, index, f"{why}; tried again by itself"))
+            stopped.append((topic.name, index, f"{why}; it is retried automatically"))
     return tuple(f"{name}-{index} ({why})" for name, index, why in stopped)
 
 

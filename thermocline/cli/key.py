@@ -36,7 +36,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     create.add_argument(
         "--inactive",
         action="store_true",
-        help="encrypt nothing yet: until every broker has the file (set --active)",
+        help="encrypt nothing until every broker has the file (then run key set --active)",
     )
     create.set_defaults(run=_create)
     rotate = _verb(
@@ -46,7 +46,9 @@ def register(nouns: Subparsers[Parser]) -> None:
         example="thermocline key rotate /etc/thermocline/keys.json",
     )
     _add_key(rotate)
-    rotate.add_argument("--inactive", action="store_true", help="add it only, until every broker has the file")
+    rotate.add_argument(
+        "--inactive", action="store_true", help="only add the key; make it active when every broker has the file"
+    )
     rotate.set_defaults(run=_rotate)
     change = _verb(
         verbs,

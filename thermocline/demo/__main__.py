@@ -41,10 +41,10 @@ def run(root: Path, keys: Keys) -> None:
         picture.act("a gigabyte produced, with a kill -9 and a restart in the middle")
         picture.say(f"{RECORDS:,} records, {megabytes:.0f} MB, acknowledged by acks=all with fsync")
         _wait_copied(broker, picture)
-        picture.act("the rest of it sunk into the bucket")
+        picture.act("the rest of it copied to the bucket")
         local, cold = broker.local_bytes, broker.cold_bytes
         picture.say(
-            f"sunk: {local / 1e6:.0f} MB left on disk, {cold / 1e6:.0f} MB in the bucket; replaying from offset 0"
+            f"copied: {local / 1e6:.0f} MB left on disk, {cold / 1e6:.0f} MB in the bucket; replaying from offset 0"
         )
         cold_s = replay(broker.kafka, payload, RECORDS, lambda: picture.draw(broker, "replaying "))
         picture.act("replayed from the bucket by a consumer")
@@ -71,7 +71,7 @@ def run(root: Path, keys: Keys) -> None:
             ("replayed by the replacement", f"{megabytes / again_s:.0f} MB/s"),
             *spark_rows,
             ("replacement ready after", f"{replaced_s:.1f} s"),
-            ("local bytes after sinking", f"{local / 1e6:.0f} MB"),
+            ("local bytes after copying", f"{local / 1e6:.0f} MB"),
             ("bytes in the bucket", f"{cold / 1e6:.0f} MB"),
             ("store requests of the first broker since its restart", f"{requests:.0f}"),
             ("estimated cost at S3 list prices", f"${dollars:.4f} a day"),
@@ -95,8 +95,8 @@ def _wait_copied(broker: DemoBroker, picture: Picture) -> None:
     limit = PARTITIONS * SETTINGS["log.segment.bytes"]
     while any(p["copy_lag_bytes"] for p in broker.status()) or broker.local_bytes > limit:
         if time.monotonic() > deadline:
-            raise Failed("segments did not sink into the bucket")
-        picture.draw(broker, "sinking   ")
+            raise Failed("segments were not copied to the bucket")
+        picture.draw(broker, "copying   ")
         time.sleep(TICK_S)
 
 

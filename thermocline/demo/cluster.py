@@ -52,11 +52,11 @@ def run(root: Path, keys: Keys, megabytes: int, settings: Sequence[str] = ()) ->
         picture.act("history written, three replicas, acks=all with fsync")
         cluster.wait(
             lambda: _is_sunk(cluster, segment),
-            "history sinks into the bucket",
-            lambda: draw("sinking   "),
+            "history is copied to the bucket",
+            lambda: draw("copying   "),
         )
         local, cold = _tiers(cluster)
-        picture.act("sunk into the bucket")
+        picture.act("copied to the bucket")
         picture.say(
             f"{cold / 1e6:.0f} MB in the bucket; the disks hold the tails: {local / 1e6:.0f} MB of all partitions"
         )

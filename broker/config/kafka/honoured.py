@@ -95,14 +95,15 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "ssl.truststore.certificates": H("Certificates of the CAs inline, in PEM."),
     "ssl.client.auth": H("required: clients present a certificate of a trusted CA; requested: they may; none."),
     "ssl.enabled.protocols": D("TLSv1.2 and TLSv1.3; older versions are refused."),
-    "ssl.protocol": D("TLSv1.2 leaves TLS 1.3 out."),
+    "ssl.protocol": D("TLSv1.2: TLS 1.3 is not served."),
     "ssl.cipher.suites": D(
         "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
         "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256. Without a list TLS "
         "1.2 has those with GCM or ChaCha20; suites with CBC have to be named."
     ),
     "ssl.endpoint.identification.algorithm": H(
-        "https: other brokers' certificates have the host that is connected to among their names; empty: any name."
+        "https: the certificate of another broker must name the host that this broker connects to; empty: any name "
+        "will do."
     ),
     "ssl.principal.mapping.rules": H(
         "Rules that map the subject of a client's certificate to a principal: RULE:pattern/replacement/[LU] or "
@@ -110,7 +111,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "ssl.allow.dn.changes": H("A new key store may have another subject."),
     "ssl.allow.san.changes": H("A new key store may lack names of the old one."),
-    "controller.listener.names": H("Listeners of these names are left out: there is no controller quorum."),
+    "controller.listener.names": H("Listeners with these names are not opened: there is no controller quorum."),
     # the authorizer
     "authorizer.class.name": H(
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer: requests are allowed by ACLs, and what no ACL allows "
@@ -123,10 +124,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "before 4/3 of broker.heartbeat.interval.ms."
     ),
     "broker.heartbeat.interval.ms": H(
-        "A heartbeat waits at the controller this long for news, and the next one follows; at most a quarter of "
-        "broker.session.timeout.ms.",
+        "The controller holds a heartbeat this long while it has no news; then the next one follows; at most a "
+        "quarter of broker.session.timeout.ms.",
         "1500",
-        "Kafka's brokers wait 2 s between two; here its answer carries the news.",
+        "Kafka's brokers send one every 2 s; here the answer to a heartbeat carries the news.",
     ),
     # topics
     "num.partitions": H("Partitions of a topic created without a count."),
@@ -165,7 +166,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "socket.receive.buffer.bytes": H(
         "The kernel's receive buffer of a connection; -1: the kernel's own size.",
         "-1",
-        "with 102400 a request of 1 MB takes eleven reads instead of a few, a fifth less throughput",
+        "with 102400 a request of 1 MB takes eleven reads instead of a few, and throughput is a fifth lower",
     ),
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
     "max.connections": D(
@@ -194,11 +195,12 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
     "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
     "replica.lag.time.max.ms": H(
-        "A replica that lacks what its leader's log held this long ago leaves the in-sync set, a quarter later at most."
+        "A replica leaves the in-sync set when it lacks records that its leader had this long ago, at most a quarter "
+        "later."
     ),
     "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
     # the log cleaner
-    "log.cleaner.enable": H("Compacted topics are cleaned. false: none is, and they grow."),
+    "log.cleaner.enable": H("Compacted topics are cleaned. false: they are not cleaned, and grow."),
     "log.cleaner.threads": D(
         "Logs cleaned at the same time; at least one, and more than 4 count as 4. A change at run time at most halves "
         "or doubles it."
@@ -218,20 +220,20 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "group.min.session.timeout.ms": H("The shortest session timeout a member may ask for."),
     "group.max.session.timeout.ms": H("The longest session timeout a member may ask for."),
     "group.max.size": H("Members of one group."),
-    "offset.metadata.max.bytes": H("Bytes of the text a client may keep beside a committed offset."),
+    "offset.metadata.max.bytes": H("Largest metadata, in bytes, that a client may commit with an offset."),
     "offsets.commit.timeout.ms": H("An offset commit not durable after this long fails with a retriable error."),
     "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
     "offsets.retention.check.interval.ms": H("Time between two checks for expired offsets."),
     "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
     "offsets.topic.replication.factor": H(
-        "Replicas of each partition of __consumer_offsets, when it is created; as many as brokers are there, if fewer."
+        "Replicas of each partition of __consumer_offsets, when it is created; at most one on each broker."
     ),
     "offsets.topic.segment.bytes": H("Segment size of __consumer_offsets."),
     # transactions
     "transaction.max.timeout.ms": H("The longest time-out that a transactional producer may ask for."),
-    "transactional.id.expiration.ms": H("A transactional id without a transaction for so long is forgotten."),
+    "transactional.id.expiration.ms": H("A transactional id without a transaction for this long is forgotten."),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": H(
-        "Time between two checks for transactions beyond their time-out, which are aborted."
+        "Time between two checks for transactions that exceeded their time-out; the check aborts them."
     ),
     "transaction.remove.expired.transaction.cleanup.interval.ms": H(
         "Time between two checks for expired transactional ids."
@@ -245,7 +247,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),
     "transaction.state.log.replication.factor": H(
-        "Replicas of each partition of __transaction_state, when it is created; as many as brokers are there, if fewer."
+        "Replicas of each partition of __transaction_state, when it is created; at most one on each broker."
     ),
     "transaction.state.log.min.isr": H(
         "min.insync.replicas of __transaction_state, when it is created; no more than it has replicas."
@@ -268,7 +270,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "remote.log.manager.copier.thread.pool.size": H("Partitions copied to the bucket at the same time."),
     "remote.log.reader.threads": H("Cold reads running at the same time."),
     "remote.log.reader.max.pending.tasks": H(
-        "Cold reads waiting; above it a partition answers empty, to be asked again."
+        "Cold reads that may wait; beyond that a Fetch answers without records, and the client fetches again."
     ),
     "remote.fetch.max.wait.ms": D("A Fetch waits this long for cold data; the load then continues into the cache."),
     "remote.list.offsets.request.timeout.ms": D("A ListOffsets by time waits this long for cold data."),
@@ -305,7 +307,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "into cluster.json; other brokers log that theirs has no effect."
     ),
     "unclean.leader.election.enable": D(
-        "Default of the topic config of that name, for the whole cluster, as min.insync.replicas."
+        "Default of the topic config of that name, for the whole cluster; the first controller decides, as for "
+        "min.insync.replicas."
     ),
     "compression.type": D("Default of the topic config of that name."),
     "compression.gzip.level": D("Default of the topic config of that name."),
@@ -328,7 +331,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
     ),
     "connections.max.reauth.ms": H("A client logs in again within this time, or is disconnected; 0: never (KIP-368)."),
-    "connection.failed.authentication.delay.ms": H("A failed login is answered, and disconnected, after this time."),
+    "connection.failed.authentication.delay.ms": H(
+        "A failed login is answered after this time; then its connection is closed."
+    ),
     "sasl.oauthbearer.jwks.endpoint.url": H("URL of the keys that sign OAUTHBEARER tokens: https://… or file:///…"),
     "sasl.oauthbearer.jwks.endpoint.refresh.ms": H(
         "Time between two reads of the keys at sasl.oauthbearer.jwks.endpoint.url."
@@ -359,13 +364,13 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     ),
     "compression.type": H(
         "producer: batches stay as the client compressed them. Else the broker recompresses batches in another codec "
-        "before it stores them, which costs its time."
+        "before it stores them, which costs CPU time."
     ),
     "compression.gzip.level": H("Level of gzip where the broker compresses; -1: zlib's default."),
     "compression.lz4.level": H("Level of lz4 where the broker compresses; 9: its fast compressor, as in Kafka."),
     "compression.zstd.level": H("Level of zstd where the broker compresses."),
     "delete.retention.ms": H(
-        "A tombstone (a key without value) stays this long after the first pass that found nothing older of its key."
+        "A tombstone (a key without value) stays this long after the first pass that found no older record of its key."
     ),
     "flush.messages": H("An fdatasync after this many records, also under thermocline.flush=os."),
     "flush.ms": H("An fdatasync at the latest this long after a write, also under thermocline.flush=os."),

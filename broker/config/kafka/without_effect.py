@@ -18,7 +18,7 @@ _LEADERS_RATE = (
 )
 
 TOPIC_REASONS: Mapping[str, str] = {
-    "file.delete.delay.ms": "readers keep an expired file open themselves until they are done, so it goes at once.",
+    "file.delete.delay.ms": "readers keep an expired file open until they are done, so it is deleted at once.",
     "leader.replication.throttled.replicas": _LEADERS_RATE,
     "preallocate": "files grow as they are written; what a reader sees is the same.",
     "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",

@@ -50,7 +50,7 @@ _GAUGES: Final = {
 _OFFSETS: Final = {
     "log_start_offset": "first readable offset, in either tier",
     "local_log_start_offset": "first offset on local disk; below it reads come from the bucket",
-    "remote_end_offset": "end of the bucket's part; log end − remote end is what a lost disk would lose",
+    "remote_end_offset": "end of the bucket's part; a lost disk loses the records between it and the log end",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
     "log_end_offset": "next offset to be assigned; if far above the high watermark, syncs are slow: see sync_seconds",
     "last_stable_offset_lag": "offsets that committed readers wait for; if it grows, a transaction is open here",

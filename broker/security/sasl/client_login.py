@@ -98,7 +98,8 @@ class ClientLogin:
     def _check(self, signature: bytes, answer: bytes) -> None:
         if not hmac.compare_digest(scram.read_server_final(answer), signature):
             raise LoginFailed(
-                f"login by {self.mechanism}: the server does not know the password, so it is another server"
+                f"login by {self.mechanism}: the server did not prove that it knows the password; check that it is the "
+                "right server"
             )
 
 

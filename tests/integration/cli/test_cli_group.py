@@ -141,7 +141,7 @@ def test_reset_shows_first_and_moves_when_told(cli: Cli) -> None:
     for partition in (0, 1):
         commit_offset(cli.broker, "moved", TOPIC, partition, 4)
     planned = cli("reset", "moved", "--to-offset", "8")
-    assert "say --execute" in planned.stderr and "+4" in planned.stdout
+    assert "add --execute" in planned.stderr and "+4" in planned.stdout
     assert [row["executed"] for row in json_lines(cli("reset", "moved", "--to-offset", "8", "--json").stdout)] == [
         False
     ] * 2

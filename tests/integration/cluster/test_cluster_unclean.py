@@ -41,7 +41,7 @@ def test_cluster_d50_two_directories_are_lost_and_the_third_is_given_up(director
         alive = thermocline("cluster", "forget", "2", "--yes", "-b", bootstrap)
         assert alive.returncode == FAILED and "broker 2 has a session" in alive.stderr
         unsaid = thermocline("cluster", "forget", "3", "-b", bootstrap)
-        assert unsaid.returncode == USAGE and "say --yes" in unsaid.stderr, unsaid.stderr
+        assert unsaid.returncode == USAGE and "add --yes" in unsaid.stderr, unsaid.stderr
         assert "begins without the records that only it may hold" in unsaid.stdout
         assert cluster.rows(TOPIC)[0].in_sync == (3,)
         done = thermocline("cluster", "forget", "3", "--yes", "--json", "-b", cluster.brokers[2].kafka)

@@ -94,7 +94,7 @@ def _register_checks(verbs: Subparsers[Parser]) -> None:
     gc = _verb(
         verbs,
         "gc",
-        about="list objects that no manifest names, and delete those that none can name later",
+        about="list objects that no manifest names, and delete those that no manifest can name later",
         example="thermocline bucket gc s3://my-bucket/log --delete",
     )
     gc.add_argument("--delete", action="store_true", help="delete the deletable objects (without it: only list them)")

@@ -33,7 +33,7 @@ def context_of(files: TlsFiles) -> ssl.SSLContext:
             context.load_cert_chain(files.certificate_file, files.key_file, files.key_password)
     except (OSError, ValueError) as unreadable:  # SSLError is an OSError
         named = " or ".join(filter(None, (files.ca_file, files.certificate_file))) or "ssl.ca.pem"
-        raise CommandFailed(f"{named}: not the PEM files of a TLS client: {unreadable}", Exit.USAGE) from unreadable
+        raise CommandFailed(f"{named}: TLS cannot use the PEM files: {unreadable}", Exit.USAGE) from unreadable
     context.check_hostname = files.checks_name and files.checks_certificate
     if not files.checks_certificate:
         context.verify_mode = ssl.CERT_NONE

@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     emptied = sum(loss.is_emptied for loss in losses)
     if not arguments.yes:
         if not can_ask():
-            raise CommandFailed(f"giving broker {node} up cannot be undone: say --yes", Exit.USAGE)
+            raise CommandFailed(f"giving broker {node} up cannot be undone: add --yes", Exit.USAGE)
         confirm(f"Give broker {node} up? {_consequence(emptied, len(losses))}", str(node))
     with source.connect() as client:
         unregister(client, node, is_given_up=True, broker_epoch=broker.broker_epoch)

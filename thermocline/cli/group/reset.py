@@ -52,7 +52,11 @@ def register(verbs: Subparsers[Parser]) -> None:
     )
     to.add_argument("--to-earliest", action="store_true", help="the beginning of the log, in both tiers")
     to.add_argument("--to-latest", action="store_true", help="the end of the log")
-    to.add_argument("--to-current", action="store_true", help="its present position; the end where it has none")
+    to.add_argument(
+        "--to-current",
+        action="store_true",
+        help="the present position of the group; the end of the log where it has none",
+    )
     to.add_argument("--shift-by", type=checked(int), metavar="N", help="N offsets forward; -N: N offsets backward")
     reset.add_argument(
         "--topic",
@@ -257,7 +261,7 @@ def _show(group: str, moves: Sequence[OffsetReset], *, as_json: bool, executed: 
     else:
         print(picture(moves))
     if not executed:
-        note("nothing was changed: say --execute to change it")
+        note("nothing was changed: add --execute to change the positions")
     elif not as_json:
         print(f"moved {group} in {len(moves)} partition{'s' * (len(moves) != 1)}")
 

@@ -88,7 +88,9 @@ def _add_run(parser: Parser) -> None:
         "--file-bytes", metavar="SIZE", type=size, help="bytes of log in one file (default 256MiB)"
     )
     run_options.add_argument(
-        "--compact", action="store_true", help="merge the table's small files instead of archiving; the same rows"
+        "--compact",
+        action="store_true",
+        help="merge the table's small files instead of archiving; the rows stay the same",
     )
     run_options.add_argument(
         "--by-day", action="store_true", help="partition a new table by the day of its rows' timestamps (UTC)"

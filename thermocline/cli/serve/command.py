@@ -40,14 +40,14 @@ def register(nouns: Subparsers[Parser]) -> None:
         "--brokers",
         type=_brokers,
         metavar="N|auto",
-        help="so many brokers on this machine, on ports in a row (auto: one a core)",
+        help="number of brokers on this machine, on consecutive ports (auto: one for each core)",
     )
     add("--config", metavar="FILE", help="a file in the syntax of Kafka's server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="any config by its name; may be repeated")
     add(
         "--read-only",
         action="store_true",
-        help="serve what the bucket of another cluster holds, and write nothing to it",
+        help="serve the records in the bucket of another cluster, and write nothing to it",
     )
     add("--take-over", action="store_true", help="asserts that the broker that last served this bucket is dead")
     add(

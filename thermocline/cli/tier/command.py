@@ -21,11 +21,12 @@ def register(nouns: Subparsers[Parser]) -> None:
     status = verbs.add_parser(
         "status",
         help="where each partition's data lies",
-        description="Prints where each partition's data lies. Runs against Apache Kafka too: unknown values are - or null.",
+        description="Prints where each partition's data lies. Runs against Apache Kafka too: unknown values are - or "
+        "null.",
         example="thermocline tier status -b 127.0.0.1:9092 --topic orders --watch",
     )
     status.add_argument("--topic", metavar="T", help="this topic only")
-    status.add_argument("--bucket", metavar="URL", help="read the manifests there as well")
+    status.add_argument("--bucket", metavar="URL", help="also read the manifests in this bucket")
     status.add_argument("--watch", action="store_true", help="repeat every second")
     add_json(status)
     seal = verbs.add_parser(

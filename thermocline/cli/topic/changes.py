@@ -133,7 +133,7 @@ def delete_topic(arguments: argparse.Namespace) -> int:
 
     if not arguments.yes:
         if not can_ask():
-            raise CommandFailed(f"deleting {arguments.topic} cannot be undone: say --yes", Exit.USAGE)
+            raise CommandFailed(f"deleting {arguments.topic} cannot be undone: add --yes", Exit.USAGE)
         confirm(f"Delete {arguments.topic}, on the disk and in the bucket?", arguments.topic)
     admin = connected_admin(arguments.bootstrap_server)
     what = f"deleting topic {arguments.topic}"

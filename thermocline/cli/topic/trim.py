@@ -122,7 +122,7 @@ def trim_topic(arguments: argparse.Namespace) -> int:
     print(picture(cuts))
     if not arguments.yes:
         if not can_ask():
-            note("nothing was deleted: say --yes to delete these offsets")
+            note("nothing was deleted: add --yes to delete these offsets")
             return Exit.DONE
         confirm(f"Delete these offsets of {topic}, on the disk and in the bucket?", topic)
     _delete(admin, topic, cuts)

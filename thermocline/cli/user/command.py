@@ -30,7 +30,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add = verbs.add_parser(
         "add",
         help="add a user, or give one another password",
-        description="The password is asked for on the terminal, unless a flag says where it comes from.",
+        description="The command asks for the password on the terminal, unless a flag names its source.",
         example="thermocline user add alice\nthermocline user add etl --password-file /run/secrets/etl",
     )
     add.add_argument("user", type=filled, metavar="NAME")

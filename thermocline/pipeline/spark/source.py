@@ -109,7 +109,7 @@ def _makes_table(given: Mapping[str, str]) -> bool:
 def _options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
     """The OPTIONS clause among the properties of a new table. Raises InvalidRequest for a location or a secret."""
     if "location" in given:
-        raise InvalidRequest("LOCATION means nothing to this source: name the bucket with the option bucket")
+        raise InvalidRequest("LOCATION has no effect on this source: name the bucket with the option bucket")
     options = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
     for key in sorted(options):
         if _SECRET.search(key):

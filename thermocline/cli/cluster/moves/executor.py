@@ -53,7 +53,7 @@ def ask(arguments: argparse.Namespace, plan: Plan, words: CommandTexts) -> None:
     if arguments.yes or not plan.moves:
         return
     if not can_ask():
-        raise CommandFailed(f"that is the plan; to begin it, say `{words.again} --yes`", Exit.USAGE)
+        raise CommandFailed(f"this is the plan; to start it, run `{words.again} --yes`", Exit.USAGE)
     agree("Begin?")
 
 

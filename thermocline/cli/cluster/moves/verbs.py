@@ -85,7 +85,7 @@ def _unregister(source: ClusterReader, node: int) -> int:
         note(f"broker {node} is not in the cluster any more")
     elif broker.active:
         note(
-            f"broker {node} holds nothing: stop it soon (what is created while it runs may be placed on it), then "
+            f"broker {node} holds nothing: stop it soon (new partitions may be placed on it while it runs), then "
             f"`thermocline cluster forget {node}` takes it out of the cluster"
         )
     else:

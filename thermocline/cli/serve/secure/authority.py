@@ -63,7 +63,7 @@ class Authority:
         except (ValueError, TypeError) as unreadable:
             raise AuthorityError(f"not a certificate and a key in PEM: {unreadable}") from unreadable
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise AuthorityError("the key is not the certificate's")
+            raise AuthorityError("the key does not belong to the certificate")
         return cls(certificate, key)
 
     @property

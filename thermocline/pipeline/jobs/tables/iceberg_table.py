@@ -307,7 +307,7 @@ class ArchiveTable:
         certain = isinstance(failed, CommitFailedException)
         if certain:
             producer._clean_all_uncommitted()
-        why = "somebody else committed first" if certain else "no clear answer came"
+        why = "somebody else committed first" if certain else "the catalog gave no clear answer"
         raise StaleTable(f"commit to {self.name}: {why}: {failed}", landed_possible=not certain) from failed
 
     def _data_file(self, written: DataFileWritten) -> DataFile:
