@@ -116,7 +116,7 @@ OWN: tuple[Definition, ...] = (
         "1",
         "1..",
         "Brokers that share the file system of the data directory, including this one (--brokers sets it): each of "
-        "them frees an equal part of the excess over a share of the file system.",
+        "them frees its part of the excess over a share of the file system.",
     ),
     _own(
         "reservation.offsets",

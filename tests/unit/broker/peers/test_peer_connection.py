@@ -167,8 +167,8 @@ def _twice(told: Told, header: RequestHeader, request: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        (lambda told, *_: told.transport.write(struct.pack(">i", FRAME_MAX + 1)), "frame of 1048577 bytes"),
-        (lambda told, *_: told.transport.write(struct.pack(">i", -1)), "frame of -1 bytes"),
+        (lambda told, *_: told.transport.write(struct.pack(">i", FRAME_MAX + 1)), "frame claims 1048577 bytes"),
+        (lambda told, *_: told.transport.write(struct.pack(">i", -1)), "frame claims -1 bytes"),
         (lambda told, *_: told.transport.write(struct.pack(">i", 3) + b"abc"), "too short for its header"),
         (lambda told, header, _: told.transport.write(struct.pack(">iix", 5, header.correlation_id)), "end before"),
         (_another_ones, "is the next"),

@@ -201,15 +201,15 @@ def test_a_known_tag_must_be_as_long_as_it_says() -> None:
     [
         (ApiKey.HEARTBEAT, 0, b"\xff\xff" + bytes(8), "group_id must not be null"),
         (ApiKey.HEARTBEAT, 4, b"\x00" + bytes(8), "group_id must not be null"),
-        (ApiKey.HEARTBEAT, 0, b"\xff\xfe" + bytes(8), "-2 bytes"),
-        (ApiKey.HEARTBEAT, 0, b"\x00\x09abc", "9 bytes, 3 left"),
+        (ApiKey.HEARTBEAT, 0, b"\xff\xfe" + bytes(8), "impossible length -2"),
+        (ApiKey.HEARTBEAT, 0, b"\x00\x09abc", "claims 9 bytes, 3 are left"),
         (ApiKey.HEARTBEAT, 0, b"\x00\x02\xc3\x28\x00\x00\x00\x00\x00\x00", "UTF-8"),
         (ApiKey.HEARTBEAT, 0, b"\x00\x03\xed\xa0\x80\x00\x00\x00\x00\x00\x00", "UTF-8"),  # a lone surrogate
         (ApiKey.METADATA, 0, b"\xff\xff\xff\xff", "topics must not be null"),
-        (ApiKey.METADATA, 1, b"\xff\xff\xff\xfe", "-2 elements"),
-        (ApiKey.METADATA, 1, b"\x00\x00\x00\x02\x00\x00", "2 elements, 2 bytes left"),
-        (ApiKey.PRODUCE, 3, b"\xff\xfe" + bytes(10), "-2 bytes"),
-        (ApiKey.PRODUCE, 9, b"\xff\xff\xff\xff\x0f" + bytes(10), "transactional_id of"),
+        (ApiKey.METADATA, 1, b"\xff\xff\xff\xfe", "impossible count -2"),
+        (ApiKey.METADATA, 1, b"\x00\x00\x00\x02\x00\x00", "claims 2 elements, 2 bytes are left"),
+        (ApiKey.PRODUCE, 3, b"\xff\xfe" + bytes(10), "impossible length -2"),
+        (ApiKey.PRODUCE, 9, b"\xff\xff\xff\xff\x0f" + bytes(10), "transactional_id claims"),
     ],
 )
 def test_nulls_lengths_and_text(api_key: int, version: int, body: bytes, what: str) -> None:

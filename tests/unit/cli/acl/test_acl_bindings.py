@@ -58,7 +58,7 @@ def test_principals_hosts_and_operations_multiply() -> None:
 
 
 def test_an_operation_that_a_resource_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no Write on a Group; there are Read, Delete"):
+    with pytest.raises(ValueError, match="Write does not apply to a Group; there are Read, Delete"):
         bindings(wanted(GROUP, operations=(Operation.WRITE,)))
 
 
@@ -102,7 +102,7 @@ def test_a_listing_without_words_is_of_everything() -> None:
         (["add", "--group", "t", "--producer", "--allow-principal", "User:a"], "needs --topic"),
         (["add", "--topic", "t", "--producer", "--operation", "Read", "--allow-principal", "User:a"], "leave out"),
         (["add", "--topic", "t", "--idempotent", "--allow-principal", "User:a"], "goes with --producer"),
-        (["add", "--group", "g", "--operation", "Write", "--allow-principal", "User:a"], "there is no Write"),
+        (["add", "--group", "g", "--operation", "Write", "--allow-principal", "User:a"], "Write does not apply"),
         (["add", "--cluster", "--prefixed", "--allow-principal", "User:a"], "has one name"),
         (["delete", "--topic", "t"], "add --yes"),
     ],

@@ -99,7 +99,7 @@ def test_the_three_ways_to_say_what_is_read() -> None:
         ({"subscribePattern": "a("}, "regular expression"),
         ({"subscribe": "a", "startingOffsets": "erliest"}, "neither earliest"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-3}}'}, "whole number from -2"),
-        ({"subscribe": "a", "startingOffsets": '{"a":{"x":3}}'}, "no partition of a"),
+        ({"subscribe": "a", "startingOffsets": '{"a":{"x":3}}'}, "not a partition of a"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":true}}'}, "whole number"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "whole number from 0"),
         ({"subscribe": "a", "startingTimestamp": "yesterday"}, "startingTimestamp"),

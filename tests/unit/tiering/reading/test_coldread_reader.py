@@ -372,7 +372,7 @@ async def test_a_full_queue_refuses_one_partition_and_not_the_next_poll() -> Non
     limits = ReadLimits(concurrency=2, queue_max=3, prefetch_chunks=0)
     async with world([[5] * 500], wrap=lambda s: SlowStore(s, 1.0), limits=limits) as w:
         waits = [w.reader.read(w.log.manifests, offset, 100) for offset in range(0, 500, 100)]
-        with pytest.raises(Retryable, match=r"events-0 offset 900: cold queue full"):
+        with pytest.raises(Retryable, match=r"events-0 offset 900: the queue of cold reads is full"):
             w.reader.read(w.log.manifests, 900, 100)
         assert isinstance(w.reader.read(w.log.manifests, 0, 100), asyncio.Future), "one that waits may ask again"
         assert w.reader.figures()["cold_queue_full"] == 1
