@@ -329,7 +329,7 @@ class TieredPartition:
                 "restart the broker to continue at the bucket's end" if self.is_alone else "another replica has to lead"
             )
             self.blocks[Block.BEHIND] = (
-                f"{self.name} ends at {local.log_end_offset}, the bucket at {manifest.bucket_end_offset}; {what}"
+                f"{self.name} ends at {local.log_end_offset}, the bucket ends at {manifest.bucket_end_offset}; {what}"
             )
             log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
             self.on_behind(self.blocks[Block.BEHIND])

@@ -131,7 +131,7 @@ class ClusterControl:
         if asked.node_id == self._node_id:
             raise ApiError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"broker {self._node_id} is the controller and is alive: give this one another --node-id",
+                f"broker {self._node_id} is the controller and is alive: give this broker another --node-id",
             )
         self._refuse_copies(asked)
         epoch = await self._commit_queue.decide(partial(self._register, asked=asked))

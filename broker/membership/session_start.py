@@ -226,9 +226,8 @@ class SessionStart:
         if node is None or node.node_id == asked.node_id:
             if sight is LeaseSight.MOVING:
                 raise Refused(
-                    f"node {asked.node_id} runs already and is the controller: its lease still moves. Give this "
-                    "one another "
-                    "--node-id, or stop that process first; --take-over only if you know that it is dead"
+                    f"node {asked.node_id} runs already and is the controller: its lease still moves. Give this broker "
+                    "another --node-id, or stop that process first; --take-over only if you know that it is dead"
                 )
             still_s, moving_s = self._controller_lease.left_s()
             self._wait(
@@ -275,8 +274,8 @@ class SessionStart:
                 self._wait(f"the session of this node's other process to end: {refused}")
                 return
             raise Refused(
-                f"{refused} Stop that process, or give this one another --node-id; --take-over only if you know that "
-                "it is dead"
+                f"{refused} Stop that process, or give this broker another --node-id; --take-over only if you know "
+                "that it is dead"
             ) from refused
         if refused.code in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST):
             raise Refused(str(refused)) from refused

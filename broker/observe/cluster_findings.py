@@ -170,8 +170,8 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
     if away:
         one_of = "one of " if len(away) > 1 else ""
         return (
-            f"only {named_brokers(sorted(partition.in_sync))} "
-            f"hold{'s' * (len(partition.in_sync) == 1)} all that was acknowledged, and {_are_away(away)}",
+            f"only {named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all "
+            f"acknowledged records, and {_are_away(away)}",
             f"start {one_of}{named_brokers(away)} again, on the same data directory",
         )
     return (

@@ -96,9 +96,13 @@ def read_trailer(tail: bytes | memoryview, object_bytes: int) -> Trailer:
     if version > VERSION:
         raise NewerFormat(f"segment object has version {version}, this program knows {VERSION}; upgrade")
     if version < 1 or reserved or log_bytes == 0 or position + length + TRAILER_SIZE != object_bytes:
-        raise Corrupt(f"segment object of {object_bytes} bytes: its trailer says {log_bytes} + {length} bytes")
+        raise Corrupt(
+            f"segment object of {object_bytes} bytes: its trailer says {log_bytes} bytes of log and {length} of footer"
+        )
     if length > FOOTER_BYTES_MAX or position != log_bytes:
-        raise Corrupt(f"segment object: footer of {length} bytes at {position} of {log_bytes} log bytes")
+        raise Corrupt(
+            f"segment object: a footer of {length} bytes at {position} does not fit behind {log_bytes} log bytes"
+        )
     return Trailer(log_bytes, position, length, footer_crc)
 
 

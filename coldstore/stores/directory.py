@@ -92,7 +92,9 @@ class DirectoryStore:
     async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
         check_key(key)
         if len(data) > SMALL_BYTES_MAX:
-            raise InvalidRequest(f"PUT {key}: a root of {len(data)} bytes; at most {SMALL_BYTES_MAX} are compared")
+            raise InvalidRequest(
+                f"PUT {key}: a root of {len(data)} bytes is too large; at most {SMALL_BYTES_MAX} bytes are compared"
+            )
         await self._prepare()
         return await self._run(self._files.write_root, key, data, if_match, lane=Lane.STORE)
 

@@ -64,8 +64,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Kafka listens on every interface; here only loopback is served until authentication is configured.",
     ),
     "advertised.listeners": H(
-        "The address that each listener tells its clients, by the listener's name; default: what is listened on "
-        "(--advertise)."
+        "The address that each listener tells its clients, by the listener's name; default: the address on which it "
+        "listens (--advertise)."
     ),
     "listener.security.protocol.map": H("Protocol of each listener name, as NAME:PROTOCOL,…"),
     "inter.broker.listener.name": H(

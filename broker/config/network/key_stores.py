@@ -32,6 +32,7 @@ def check_key_store(static: Mapping[str, str], name: str, text: str) -> None:
     directory = posixpath.dirname(posixpath.normpath(first))
     if posixpath.dirname(posixpath.normpath(text.strip())) != directory:
         raise InvalidConfig(
-            f"{name}: a running broker reads key stores only from {directory or 'its working directory'}, the "
-            "directory of its first one; put the new one there, or restart with another path"
+            f"{name}: a running broker reads key stores only from the directory of its first key store, "
+            f"{directory or 'its working directory'}; put the new key store there, or restart the broker with another "
+            "path"
         )

@@ -111,7 +111,7 @@ class FollowerRole:
             except (StorageFailed, OSError) as refused:
                 if not may_pass(refused):  # reported: an unclean recovery would wait for this replica (R20)
                     of = self.topic.topic_id, self.index
-                    roles.registry.log_failures.failed(of, f"it cannot be opened to be copied: {refused}")
+                    roles.registry.log_failures.failed(of, f"the log cannot be opened for a follower: {refused}")
                 raise
 
         work = supervise(name, attempt_in_place, roles.world.rng, roles.report, backoff_max_s=BACKOFF_S_MAX)

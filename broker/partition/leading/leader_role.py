@@ -231,7 +231,9 @@ class LeaderRole:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:
             if not lead.is_alone and not may_pass(refused):
-                log_failures.failed(of, f"it cannot be opened to be led: {refused}")  # another replica may lead (D38)
+                log_failures.failed(
+                    of, f"the log cannot be opened for a leader: {refused}"
+                )  # another replica may lead (D38)
             raise
         if not partition.log.failure:
             log_failures.works(of)

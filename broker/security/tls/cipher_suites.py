@@ -84,7 +84,7 @@ def suites_of(names: Sequence[str], where: str) -> Suites:
             )
     if new and set(new) != set(TLS_1_3[: len(set(new))]):
         raise InvalidConfig(
-            f"ssl.cipher.suites ({where}): of TLS 1.3, {', '.join(sorted(set(new)))} cannot be chosen alone; list "
-            f"{TLS_1_3[0]}, or with {TLS_1_3[1]}, or all three"
+            f"ssl.cipher.suites ({where}): the TLS 1.3 suites {', '.join(sorted(set(new)))} cannot be chosen without "
+            f"the others; list {TLS_1_3[0]}, {TLS_1_3[0]} and {TLS_1_3[1]}, or all three"
         )
     return Suites(tuple(dict.fromkeys(old)), tuple(dict.fromkeys(new)))

@@ -142,7 +142,7 @@ def test_contradictions_of_the_key_store(configs: dict[str, str], says: str) -> 
         ({"enabled_protocols": "TLSv1.1,TLSv1.2"}, "older versions are not secure"),
         ({"protocol": "SSL"}, "TLSv1.3 or TLSv1.2"),
         ({"cipher_suites": "TLS_RSA_WITH_AES_256_GCM_SHA384"}, "without forward secrecy"),
-        ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen alone"),
+        ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cannot be chosen without the others"),
         ({"cipher_suites": "TLS_AES_256_GCM_SHA384", "enabled_protocols": "TLSv1.2"}, "no client could connect"),
         ({"client_auth": "required"}, "needs ssl.truststore.location"),
         ({"endpoint_identification_algorithm": "ldaps"}, "write https, or leave it empty"),

@@ -50,7 +50,7 @@ def test_each_thing_that_is_wrong_has_a_name_a_sentence_and_a_cure() -> None:
     found = findings(seen)
     assert [one.name for one in found] == ["no_leader", "recovering", "below_min", "under_replicated", "broker_away"]
     assert found[0].what == (
-        "log-1: no leader, so neither written nor read: only broker 3 holds all that was acknowledged, and it is away"
+        "log-1: no leader, so neither written nor read: only broker 3 holds all acknowledged records, and it is away"
     )
     assert found[0].do == "start broker 3 again, on the same data directory"
     assert found[2].what.startswith("log-2: fewer in-sync replicas than min.insync.replicas")
@@ -70,13 +70,13 @@ def test_nobody_leads_for_different_reasons() -> None:
     ]
     first, *others = [one for one in findings(ClusterState(CLUSTER, away(2, 3), partitions)) if one.name == "no_leader"]
     assert first.what.startswith("log-0, log-1: ") and first.what.endswith(
-        "only brokers 2, 3 hold all that was acknowledged, and 2, 3 are away"
+        "only brokers 2, 3 hold all acknowledged records, and 2, 3 are away"
     )
     assert first.do == "start one of brokers 2, 3 again, on the same data directory"
     lost, stuck = others
     assert "lost its log" in lost.what
     assert lost.do.startswith("start brokers 2, 3 again: when all replicas have reported")
-    assert stuck.what.endswith("broker 1 holds all that was acknowledged, and cannot lead")
+    assert stuck.what.endswith("broker 1 holds all acknowledged records, and cannot lead")
     many = [replace(OFFLINE, partition=index, in_sync=(index,), replicas=(index,)) for index in range(10, 40)]
     found = [one for one in findings(ClusterState(CLUSTER, BROKERS, many)) if one.name == "no_leader"]
     assert len(found) == 5 and "and 23 more" in found[-1].what, "as many sentences as a screen has room for"

@@ -97,7 +97,7 @@ class PlanSummary:
             parts.append(f"topic like {bounds.topic_prefix}…")
         if bounds.partitions is not None:
             parts.append(f"partition in {', '.join(map(str, sorted(bounds.partitions))) or 'nothing'}")
-        return ", ".join(parts) or "none that a plan can use (offset, timestamp, partition, topic)"
+        return ", ".join(parts) or "no filter that a plan can use (offset, timestamp, partition, topic)"
 
     def __str__(self) -> str:
         width = max(len(label) for label, _ in self.lines())
