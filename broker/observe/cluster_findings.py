@@ -175,8 +175,8 @@ def _reason(partition: PartitionRow, active: Collection[int]) -> tuple[str, str]
             f"start {one_of}{named_brokers(away)} again, on the same data directory",
         )
     return (
-        f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all "
-        "acknowledged records, and cannot lead",
+        f"{named_brokers(sorted(partition.in_sync))} hold{'s' * (len(partition.in_sync) == 1)} all acknowledged "
+        "records, and cannot lead",
         "look there for the conditions log_offline and disk_full, and read its log; restart it when the disk works",
     )
 
