@@ -114,8 +114,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "controller.listener.names": H("Listeners with these names are not opened: there is no controller quorum."),
     # the authorizer
     "authorizer.class.name": H(
-        "org.apache.kafka.metadata.authorizer.StandardAuthorizer: requests are allowed by ACLs, and what no ACL allows "
-        "is denied. No other class is served. Not set: every client may do everything."
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer: requests are allowed by ACLs, and a request that no "
+        "ACL allows is denied. No other class is served. Not set: every client may do everything."
     ),
     # the cluster
     "broker.session.timeout.ms": H(
