@@ -17,9 +17,13 @@ from tests.sim.several.run import simulate
 from tests.sim.transactions.cast import MUST_HIT as IN_TRANSACTIONS
 
 BROKERS = 3
-SEEDS = (*range(1, 12), 38, 41, 47)  # 41: a broker is drained among what breaks the others, and comes back empty
+SEEDS = (1, 2, 3, 4, 7, 8, 9, 10, 11, 38, 41, 47, 48, 55)  # together they take each kind of fault, and little time
+# 41: a broker is drained among what breaks the others, and comes back empty
 # 47: a log of one is damaged among whole ones
-MORE_SEEDS = range(48, 78)  # played until each kind of fault took effect: any change of the product moves the rare ones
+# 48: two brokers race for a write of the bucket
+# 55: a topic is deleted while a transaction is open in it
+MORE_SEEDS = (5, 6, *range(49, 78))
+# They are played until each kind of fault took effect: any change of the product moves the rare ones.
 
 # Kinds that are counted by who has the fault, under another name.
 ELSEWHERE = (Kind.OUTAGE, Kind.TOXIC, Kind.FULL, Kind.FSYNC, Kind.POWER_CUT)
@@ -48,7 +52,7 @@ def test_a_seed_keeps_every_promise(seed: int) -> None:
     assert outcome.acked and outcome.checked > 1_000
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)  # four minutes; the limit's exception would end a task in the simulation: a false finding
 def test_fourteen_seeds_keep_every_promise(capsys: pytest.CaptureFixture[str]) -> None:
     """No finding in any of them: not of clients, not of what brokers believe, nobody left without a leader. And no kind
     of fault that never took effect."""
