@@ -36,7 +36,6 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     buffer_bytes: int
     now_ms: int
     delete_retention_ms: int
-    keeps_tombstones: bool
     tombstones_end: int
 
 

@@ -28,6 +28,7 @@ from hotstore.host.open_log import OpenLog
 from hotstore.host.place import PlaceQuiesced
 from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced
+from logformat.record_batch import INT64_MAX
 from logformat.values import TopicPartition
 from seams.clock import Clock
 from seams.loop.workers import Lane
@@ -163,16 +164,17 @@ class LogCleaner:
         config, workers, local = self._config(), self._world.workers, opened.log
         planned = Planned.of(local)
         producers = local.producers.at(local.log_end_offset)
+        has_cold_records = local.config.tiered or local.owner.is_in_bucket()  # a topic may be tiered no more
         rules = CleanRules(
             now_ms=self._world.clock.wall_ms(),
             delete_retention_ms=local.config.delete_retention_ms,
-            keeps_tombstones=local.config.tiered or local.owner.is_in_bucket(),
             aborted=tuple(
                 (of.producer_id, of.first_offset, of.last_offset)
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-        )  # the bucket may hold records that a tombstone deletes, even if the topic is not tiered any more
+            tombstones_end=0 if has_cold_records else INT64_MAX,
+        )
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)
         try:

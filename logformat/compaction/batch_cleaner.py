@@ -46,7 +46,7 @@ class BatchCleaner:
         self._read_bytes = self._written_bytes = 0
         state[at.NOW] = rules.now_ms
         state[at.HORIZON] = min(rules.now_ms + rules.delete_retention_ms, INT64_MAX)
-        state[at.KEEPS_TOMBSTONES], state[at.TOMBSTONES_END] = int(rules.keeps_tombstones), rules.tombstones_end
+        state[at.TOMBSTONES_END] = rules.tombstones_end
         self._aborted = enter_aborted(state, rules.aborted)
         self._last_offsets = array("q", rules.last_offsets)  # its address is in the state
         state[at.LAST_OFFSETS], state[at.LAST_OFFSETS_COUNT] = self._last_offsets.buffer_info()

@@ -21,7 +21,7 @@ HASH_KEY_1: Final = 11
 # Rules
 NOW: Final = 12
 HORIZON: Final = 13  # delete horizon for tombstones that are retained for the first time
-KEEPS_TOMBSTONES: Final = 14
+TOMBSTONES_END: Final = 14  # batches that end at or above this offset keep their tombstones
 # Output
 OUT: Final = 15
 OUT_SIZE: Final = 16
@@ -53,8 +53,7 @@ ABORTED: Final = 39  # address of sorted (producer id, first offset, last offset
 ABORTED_COUNT: Final = 40
 LAST_OFFSETS: Final = 41  # address of the sorted last offsets of batches that never become part of a hole
 LAST_OFFSETS_COUNT: Final = 42
-TOMBSTONES_END: Final = 43  # tombstones at or above this offset are kept
-STATE_WORDS: Final = 44
+STATE_WORDS: Final = 43
 
 DONE: Final = 0
 POISON: Final = 1  # the batch at POS is refused for REASON

@@ -16,8 +16,8 @@ LOAD_FACTOR: Final = 0.9
 class CleanRules(msgspec.Struct, frozen=True):
     """Rules of a pass. `now_ms` in ms since 1970. A tombstone gets its delete horizon, `now_ms` +
     `delete_retention_ms`, in the first pass that keeps it, and is removed by the first pass after that time (KIP-534).
-    If `keeps_tombstones`, no horizon is set and no tombstone is removed, because older records of the key may be
-    outside this pass. The same holds for tombstones at or above `tombstones_end`.
+    A batch that ends at or above `tombstones_end` keeps its tombstones and gets no horizon, because older records of
+    their keys may be outside this pass.
 
     `aborted`: (producer id, first offset, marker's offset) of aborted transactions. This pass removes their records,
     which supersede no other record. Markers stay.
@@ -28,7 +28,6 @@ class CleanRules(msgspec.Struct, frozen=True):
 
     now_ms: int
     delete_retention_ms: int
-    keeps_tombstones: bool
     aborted: tuple[tuple[int, int, int], ...] = ()
     last_offsets: tuple[int, ...] = ()
     tombstones_end: int = INT64_MAX

@@ -164,7 +164,6 @@ class ColdCleaner:
         rules = CleanRules(
             now_ms,
             retention_ms,
-            keeps_tombstones=False,
             aborted=aborted.transactions,
             tombstones_end=self._tombstones_end(),
         )

@@ -12,7 +12,7 @@ from logformat.record_batch import Codec, walk
 from logformat.records import Record, encode_batch, iter_records
 from seams.files.disk import Disk, File
 
-RULES = CleanRules(now_ms=1_000_000, delete_retention_ms=60_000, keeps_tombstones=False)
+RULES = CleanRules(now_ms=1_000_000, delete_retention_ms=60_000)
 BUFFER_BYTES = 1 << 20
 INTERVAL_BYTES = 512
 

@@ -119,7 +119,7 @@ def reached(step):
         print(engine.pid, flush=True)
         sys.stdin.read()
 
-engine.begin(1 << 20, CleanRules(1_000_000, 60_000, False))
+engine.begin(1 << 20, CleanRules(1_000_000, 60_000))
 reached("map")
 source = disk.open(f"{place}/a.log")
 engine.map(source, 0, source.size())

@@ -375,7 +375,7 @@ async def test_a_swap_that_waited_for_its_turn_is_not_made_for_a_role_that_is_ov
 
 async def cleaned_beside(scene: Scene, lease: Lease, run: SegmentRun) -> int:
     """A finished cleaned segment for the run, not swapped in; its size."""
-    engine, rules = scene.engine, CleanRules(scene.clock.wall_ms(), 1_000, keeps_tombstones=False)
+    engine, rules = scene.engine, CleanRules(scene.clock.wall_ms(), 1_000)
     engine.begin(1 << 16, rules)
     for segment in run.segments:
         engine.map(segment.file, 0, segment.size)

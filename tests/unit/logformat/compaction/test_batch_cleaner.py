@@ -38,7 +38,7 @@ from logformat.records import Record, encode_batch, encode_record, iter_records
 
 SEED = bytes(range(16))
 NOW = 10_000
-RULES = CleanRules(now_ms=NOW, delete_retention_ms=500, keeps_tombstones=False)
+RULES = CleanRules(now_ms=NOW, delete_retention_ms=500)
 HORIZON_BIT = 1 << 6
 
 
@@ -78,7 +78,7 @@ class Model:
         if record.key is None or self.newest.get(record.key, -1) > record.offset:
             return False
         is_over = bool(header.attributes & HORIZON_BIT) and header.base_timestamp <= self.rules.now_ms
-        return record.value is not None or self.rules.keeps_tombstones or not is_over
+        return record.value is not None or header.last_offset >= self.rules.tombstones_end or not is_over
 
     def clean(self, batches: Iterable[bytes]) -> list[tuple[Any, ...]]:
         """(base, next offset, leader epoch, records or what it is) of each batch that comes out."""
@@ -205,26 +205,26 @@ def cleaned(batches: list[bytes], mapped: list[bytes], rules: CleanRules = RULES
     st.lists(BATCH, min_size=1, max_size=8),
     st.integers(0, 8),
     st.lists(st.integers(0, 8), max_size=2),
-    st.booleans(),
+    st.sampled_from([0, 2**63 - 1]) | st.integers(0, 40),
     st.sets(st.integers(0, 40)),
 )
 def test_the_kernels_keep_what_the_model_keeps(
-    drawn: list[Any], skip: int, cuts: list[int], tiered: bool, last_offsets: set[int]
+    drawn: list[Any], skip: int, cuts: list[int], tombstones_end: int, last_offsets: set[int]
 ) -> None:
     """Any part of the log may be in the map, in any pieces; any batch may be its producer's last."""
     batches = built(drawn)
     mapped = batches[skip % len(batches) :]
-    rules = replace(RULES, keeps_tombstones=tiered, last_offsets=tuple(sorted(last_offsets)))
+    rules = replace(RULES, tombstones_end=tombstones_end, last_offsets=tuple(sorted(last_offsets)))
     model = Model(newest_of(mapped), rules)
     out = cleaned(batches, mapped, rules, cuts)
     assert shape(out) == model.clean(batches)
     for at, header in walk(out):
-        _frame_is_kept(out[at : at + header.size], batches, tiered=tiered)
+        _frame_is_kept(out[at : at + header.size], batches, tombstones_end)
     if out:
         assert read_header(out).base_offset == 7
 
 
-def _frame_is_kept(batch: bytes, batches: list[bytes], *, tiered: bool) -> None:
+def _frame_is_kept(batch: bytes, batches: list[bytes], tombstones_end: int) -> None:
     header = read_header(batch)
     if is_filler(batch):
         return
@@ -244,7 +244,7 @@ def _frame_is_kept(batch: bytes, batches: list[bytes], *, tiered: bool) -> None:
     if header.timestamp_type is TimestampType.CREATE_TIME and header.record_count < old.record_count:
         assert header.max_timestamp == max(record.timestamp for record in records)
     has_tombstone = any(record.value is None for record in records)
-    if old.attributes & HORIZON_BIT or not has_tombstone or tiered:
+    if old.attributes & HORIZON_BIT or not has_tombstone or header.last_offset >= tombstones_end:
         assert (header.attributes, header.base_timestamp) == (old.attributes, old.base_timestamp)
     else:
         assert header.attributes == old.attributes | HORIZON_BIT and header.base_timestamp == NOW + 500
@@ -338,7 +338,7 @@ def test_a_filler_never_spans_leader_epochs_nor_more_offsets_than_a_batch() -> N
 def test_tombstones_stay_for_ever_with_the_longest_retention(codec: Codec) -> None:
     """Regression: the horizon did not fit, so a topic with delete.retention.ms=9223372036854775807 was not cleaned."""
     now_ms = 1_700_000_000_000
-    rules = CleanRules(now_ms=now_ms, delete_retention_ms=2**63 - 1, keeps_tombstones=False)
+    rules = CleanRules(now_ms=now_ms, delete_retention_ms=2**63 - 1)
     batch = encode_batch([Record(0, now_ms, b"a", None), Record(1, now_ms + 5, b"b", b"v")], codec=codec)
     once = cleaned([batch], [batch], rules)
     assert read_header(once).attributes & HORIZON_BIT
