@@ -101,6 +101,8 @@ class TieredPartition:
         self.committed_end: Callable[[], int] = lambda: log.stable_end_offset
         """The high watermark: retention of segments that are not copied does not wait for open transactions, as in
         Kafka."""
+        self.clean_end: Callable[[], int] = lambda: lease.clean_end
+        """Offset below which the local log of every replica is clean, or has no records."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet

@@ -147,6 +147,7 @@ def _by_topic(named: Mapping[Key, FetchPosition], bytes_max: int) -> list[FetchR
                 last_fetched_epoch=at.last_fetched_epoch,
                 log_start_offset=at.log_start_offset,
                 copies_on=at.copies_on,
+                clean_end=at.clean_end,
                 partition_max_bytes=bytes_max,
             )
         )

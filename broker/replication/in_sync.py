@@ -20,12 +20,14 @@ NO_SESSION: Final = -1  # broker epoch of a broker without a session
 
 class AppliedRow(msgspec.Struct, frozen=True):
     """One partition in the image that its leader applied. `min_in_sync` is the effective one, min(min.insync.replicas,
-    |replicas|). `sessions`: broker epoch of every replica with an active session, by node."""
+    |replicas|). `replicas`: all assigned nodes, before and after an ongoing move. `sessions`: broker epoch of every
+    replica with an active session, by node."""
 
     leader_epoch: int
     partition_epoch: int
     in_sync: frozenset[int]
     min_in_sync: int
+    replicas: frozenset[int]
     sessions: Mapping[int, int]
 
 
@@ -76,11 +78,10 @@ def applied_row(topic: Topic, index: int, image: ClusterImage) -> AppliedRow:
     """
     row = topic.rows[index]
     nodes = image.nodes
+    replicas = frozenset((*row.replicas, *row.target))
     sessions = {
-        node_id: node.broker_epoch
-        for node_id in (*row.replicas, *row.target)
-        if (node := nodes.get(node_id)) is not None and node.active
+        node_id: node.broker_epoch for node_id in replicas if (node := nodes.get(node_id)) is not None and node.active
     }
-    return AppliedRow(
-        row.leader_epoch, row.partition_epoch, frozenset(row.in_sync), effective_min(topic, row, image), sessions
-    )
+    in_sync = frozenset(row.in_sync)
+    min_in_sync = effective_min(topic, row, image)
+    return AppliedRow(row.leader_epoch, row.partition_epoch, in_sync, min_in_sync, replicas, sessions)

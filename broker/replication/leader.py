@@ -17,12 +17,13 @@ from broker.replication.in_sync import NO_SESSION, AppliedRow, InSync
 
 
 class Report(NamedTuple):
-    """A replica's flushed end and durable log start, from its fetch. A report is not valid any more when the replica's
-    session changes (R16)."""
+    """A replica's flushed end, durable log start and clean end (`Lease.clean_end`), from its fetch. A report is not
+    valid any more when the replica's session changes (R16)."""
 
     end_offset: int
     broker_epoch: int
     log_start_offset: int = 0
+    clean_end: int = 0
 
 
 _NO_REPORT: Final = Report(-1, -1, -1)
@@ -191,6 +192,12 @@ class Leader:
             for node_id in self._others
             if node_id in sessions
         )
+
+    def clean_end(self, own: int) -> int:
+        """Offset below which the local log of every replica is clean, or has no records. `own`: this replica's. 0 while
+        a replica has not reported, for example because its broker is down. Its log may be read when it is back."""
+        reports, others = self._reports, self.in_sync.row.replicas - {self.node_id}
+        return min((own, *(reports[node_id].clean_end if node_id in reports else 0 for node_id in others)))
 
     @property
     def is_shared(self) -> bool:

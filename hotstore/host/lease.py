@@ -114,6 +114,11 @@ class Lease:
         """The log's current flusher. A truncation replaces it."""
         return self.opened.flusher
 
+    @property
+    def clean_end(self) -> int:
+        """Offset below which the local log is clean, or has no records."""
+        return max(self.log.local_log_start_offset, self.host.cleaned_offset(self.opened) or 0)
+
     def listen(self, owner: LogOwner) -> None:
         """Set the log's owner until the end of the lease."""
         self._must_last("a new owner")

@@ -161,11 +161,13 @@ class ColdCleaner:
         # A pass may remove a record in its last hour. Its tombstone stays for its time from then on.
         moved_bytes = 2 * (work.dirt.clean_bytes + 2 * work.dirt.dirty_bytes)  # more than it reads and writes
         retention_ms = partition.log.config.delete_retention_ms + shared.duration_ms(moved_bytes)
+        # A replica may serve a deleted record above its clean end. A reader of this record needs the tombstone in the
+        # bucket when the replica's local log starts above both.
         rules = CleanRules(
             now_ms,
             retention_ms,
             aborted=aborted.transactions,
-            tombstones_end=self._tombstones_end(),
+            tombstones_end=partition.clean_end(),
         )
         try:
             await shared.step(shared.engine.begin, int(config.map_bytes * share), rules)
@@ -185,12 +187,6 @@ class ColdCleaner:
             work.read_bytes,
             work.kept_bytes,
         )
-
-    def _tombstones_end(self) -> int:
-        """Offset below which tombstones may leave the bucket. Above it the local log may still serve records that they
-        delete. A reader of such a record needs the tombstone in the bucket once the local log starts above both."""
-        lease, local = self._partition.lease, self._partition.log
-        return max(local.local_log_start_offset, lease.host.cleaned_offset(lease.opened) or 0)
 
     def _check(self, work: _Pass) -> None:
         """Check before each step that the pass may go on. Raises LeaseOver, Fenced, PolicyChanged."""

@@ -81,7 +81,7 @@ def read(
         answer.high_watermark = answer.last_stable_offset = partition.high_watermark
         result.failed = True
         return False
-    report = Report(offset, by.broker_epoch, wanted.log_start_offset)
+    report = Report(offset, by.broker_epoch, wanted.log_start_offset, wanted.clean_end)
     partition.reported(by.node_id, report, wanted.current_leader_epoch)
     answer.high_watermark = answer.last_stable_offset = partition.high_watermark
     is_member = by.node_id in partition.leader.in_sync.union

@@ -147,7 +147,10 @@ class FollowerReplica:
 
     # ── as the fetcher's target ──────────────────────────────────────────────────────────────────────────────────
     def next_fetch(self) -> FetchPosition | None:
-        return None if self.lease.is_over or self.failure else self.follower.next_fetch()
+        position = None if self.lease.is_over or self.failure else self.follower.next_fetch()
+        if position is not None and self.log.config.compacts:
+            position = position._replace(clean_end=self.lease.clean_end)
+        return position
 
     def _is_at(self, asked: FetchPosition) -> bool:
         return not self.lease.is_over and not self.failure and self.follower.is_at(asked)

@@ -161,6 +161,7 @@ class LeaderReplica(Watchable):
         state = tier.partition_state
         state.visible_end = lambda: self.last_stable_offset
         state.committed_end = lambda: self.high_watermark
+        state.clean_end = lambda: self.leader.clean_end(lease.clean_end)
         state.on_remote_end = self._held
         state.on_verified = self.waiters.appended  # only replicas need this, because they may delete local segments
         self.leader.held(tier.remote_end_offset)

@@ -107,6 +107,7 @@ class FetchRequestPartition(Message):
     replica_directory_id: UUID = ZERO_UUID  # 17+
     high_watermark: int = 9223372036854775807  # 18+
     copies_on: bool = False  # 17+
+    clean_end: int = 0  # 17+
 
 
 class FetchRequestTopic(Message):

@@ -63,6 +63,7 @@ request Fetch
       replica_directory_id                uuid                  17+ tag:0
       high_watermark                      int64                 18+ =9223372036854775807 tag:1
       copies_on                           bool                  17+ tag:10000
+      clean_end                           int64                 17+ tag:10001
   forgotten_topics_data                   [ForgottenTopic]      7+
     topic                                 string                0-12
     topic_id                              uuid                  13+

@@ -256,30 +256,30 @@ def test_a_replica_follows_every_leader_epoch_anew() -> None:
 
 def test_a_leader_counts_anew_when_row_minimum_or_a_session_is_another() -> None:
     """D1, D4: all three from one image. Partitions without that replica hear nothing."""
-    shared, own = Row((NODE, 2), NODE, 3, 4, (NODE, 2), 3), row(NODE)
+    shared, own, both = Row((NODE, 2), NODE, 3, 4, (NODE, 2), 3), row(NODE), frozenset((NODE, 2))
     image = ClusterImage().with_records(
         [session(node_id=NODE), session(node_id=2, broker_epoch=2), TopicCreated("t", "log", (shared, own), {})]
     )
     told = Told()
     told.publisher.publish(image)
-    assert told.counting["t", 0] == AppliedRow(3, 4, frozenset((NODE, 2)), 1, {NODE: 1, 2: 2})
+    assert told.counting["t", 0] == AppliedRow(3, 4, frozenset((NODE, 2)), 1, both, {NODE: 1, 2: 2})
     steps: list[tuple[MetadataRecord, AppliedRow]] = [
         (
             session("i", node_id=2, broker_epoch=2, active=False),
-            AppliedRow(3, 4, frozenset((NODE, 2)), 1, {NODE: 1}),
+            AppliedRow(3, 4, frozenset((NODE, 2)), 1, both, {NODE: 1}),
         ),
-        (session("j", node_id=2, broker_epoch=3), AppliedRow(3, 4, frozenset((NODE, 2)), 1, {NODE: 1, 2: 3})),
+        (session("j", node_id=2, broker_epoch=3), AppliedRow(3, 4, frozenset((NODE, 2)), 1, both, {NODE: 1, 2: 3})),
         (
             ConfigsSet({"min.insync.replicas": "3"}),
-            AppliedRow(3, 4, frozenset((NODE, 2)), 2, {NODE: 1, 2: 3}),
+            AppliedRow(3, 4, frozenset((NODE, 2)), 2, both, {NODE: 1, 2: 3}),
         ),
         (
             RowsSet("t", ((0, replace(shared, partition_epoch=5, in_sync=(NODE,))),)),
-            AppliedRow(3, 5, frozenset((NODE,)), 2, {NODE: 1, 2: 3}),
+            AppliedRow(3, 5, frozenset((NODE,)), 2, both, {NODE: 1, 2: 3}),
         ),
         (
             ConfigsSet({"min.insync.replicas": "1"}, topic_id="t"),
-            AppliedRow(3, 5, frozenset((NODE,)), 1, {NODE: 1, 2: 3}),
+            AppliedRow(3, 5, frozenset((NODE,)), 1, both, {NODE: 1, 2: 3}),
         ),
     ]
     for record, wanted in steps:
@@ -288,4 +288,4 @@ def test_a_leader_counts_anew_when_row_minimum_or_a_session_is_another() -> None
         told.publisher.publish(image)
         assert "apply" in told.calls and not {"lead", "resign", "follow"} & {*told.calls}, told.calls
         assert told.counting["t", 0] == wanted
-    assert told.counting["t", 1] == AppliedRow(0, 0, frozenset((NODE,)), 1, {NODE: 1})
+    assert told.counting["t", 1] == AppliedRow(0, 0, frozenset((NODE,)), 1, frozenset((NODE,)), {NODE: 1})

@@ -53,6 +53,7 @@ class Leading:
             fetch_offset=offset or 0,
             last_fetched_epoch=last_epoch,
             partition_max_bytes=1 << 20,
+            clean_end=asked.get("clean_end", 0),
         )
         topics = [FetchRequestTopic(topic_id=self.topic_id, partitions=[wanted])]
         return FetchRequest(
@@ -168,6 +169,27 @@ async def test_a_full_fetch_of_a_replica_hears_of_an_append_too() -> None:
     assert asyncio.get_running_loop().time() < began_s + 1.0 and not at.life.partition("log").waiters.at_tail
     waiting.cancel()
     await at.life.stop()
+
+
+async def test_a_tombstone_stays_in_the_bucket_until_every_replicas_log_is_clean_above_it() -> None:
+    """A follower whose cleaner lags serves the old record (KIP-392), and may lead next. Its reader needs the tombstone
+    in the bucket when that log starts above both. A replica that has not reported counts as not clean at all."""
+    at = await leading()
+    life, epoch = at.life, at.row.leader_epoch
+    waiting = asyncio.ensure_future(life.produce("log", b"one", b"two"))
+    partition = life.partition("log")
+    while partition.log.flushed_end_offset < 2:
+        await asyncio.sleep(0.01)
+    await partition.lease.checkpoint_cleaned(2, lambda: None)
+    state = partition.tier.partition_state
+    assert (partition.lease.clean_end, state.clean_end()) == (2, 0)
+    assert (await at.fetch(2, epoch, clean_end=1)).error_code == 0 and (await waiting).error_code == 0
+    assert state.clean_end() == 1
+    assert (await at.fetch(2, epoch, clean_end=9)).error_code == 0
+    assert state.clean_end() == 2
+    at.obey(session("again", node_id=2, broker_epoch=SESSION + 1))
+    assert state.clean_end() == 0, "its disk may be another"
+    await life.stop()
 
 
 async def test_cluster_d04_who_asks_in_another_session_or_epoch_reports_nothing() -> None:

@@ -9,7 +9,7 @@ from broker.replication.isr_policy import LagSamples, wanted
 from broker.replication.leader import Leader, LogExtent, Report
 
 SESSIONS = {0: 10, 1: 11, 2: 12}
-ROW = AppliedRow(5, 1, frozenset((0, 1, 2)), 2, SESSIONS)
+ROW = AppliedRow(5, 1, frozenset((0, 1, 2)), 2, frozenset((0, 1, 2)), SESSIONS)
 
 
 def leader(row: AppliedRow = ROW, own_end: int = 9) -> Leader:

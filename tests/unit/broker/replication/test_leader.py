@@ -9,7 +9,7 @@ from broker.replication.leader import Leader, Report
 from seams.rng import SeededRng
 
 SESSIONS = {0: 10, 1: 11, 2: 12}
-ROW = AppliedRow(5, 1, frozenset((0, 1, 2)), 2, SESSIONS)
+ROW = AppliedRow(5, 1, frozenset((0, 1, 2)), 2, frozenset((0, 1, 2)), SESSIONS)
 
 
 def leader(row: AppliedRow = ROW, *, high_watermark: int = 0, own_end: int = 0, epoch_start: int = 0) -> Leader:
@@ -18,7 +18,9 @@ def leader(row: AppliedRow = ROW, *, high_watermark: int = 0, own_end: int = 0, 
 
 def test_a_leader_alone_counts_its_own_flushed_end() -> None:
     """The machine with a set of one is what a broker alone runs on."""
-    alone = Leader(7, AppliedRow(3, 0, frozenset((7,)), 1, {7: 10}), epoch_start=4, high_watermark=2, own_end=4)
+    alone = Leader(
+        7, AppliedRow(3, 0, frozenset((7,)), 1, frozenset((7,)), {7: 10}), epoch_start=4, high_watermark=2, own_end=4
+    )
     assert (alone.high_watermark, alone.is_end_known, alone.takes_all) == (4, True, True)
     assert alone.flushed(9) and alone.high_watermark == 9
     assert not alone.flushed(9) and not alone.flushed(8) and alone.high_watermark == 9

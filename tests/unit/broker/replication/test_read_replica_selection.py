@@ -12,7 +12,7 @@ from broker.replication.read_replica_selection import HERE, nearest
 
 EPOCH = 5
 SESSIONS = {0: 10, 1: 11, 2: 12, 3: 13}
-ROW = AppliedRow(EPOCH, 1, frozenset(SESSIONS), 2, SESSIONS)
+ROW = AppliedRow(EPOCH, 1, frozenset(SESSIONS), 2, frozenset(SESSIONS), SESSIONS)
 RACKS = {0: "a", 1: "b", 2: "b", 3: "c"}
 
 

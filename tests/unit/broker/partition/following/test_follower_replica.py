@@ -403,6 +403,15 @@ async def test_cluster_d37_a_copy_that_begins_at_the_verified_end_starts_where_i
     assert (again.log_start_offset, again.local_log_start_offset) == (0, 500)
 
 
+@by(copying, compacts=True)
+async def test_the_clean_end_of_a_compacted_log_is_reported(copy: Copy, /) -> None:
+    """The leader's cleaner of the bucket keeps tombstones above it."""
+    copy.given(batch_at(0, count=3), high_watermark=3)
+    await copy.it.lease.checkpoint_cleaned(2, lambda: None)
+    copy.it.look()
+    assert copy.asked().clean_end == 2
+
+
 @by(copying)
 async def test_a_log_start_is_reported_when_a_kill_does_not_bring_records_back(copy: Copy, /) -> None:
     """The leader answers DeleteRecords by it (R26)."""

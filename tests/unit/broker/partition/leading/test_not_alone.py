@@ -30,7 +30,7 @@ async def test_what_a_member_of_the_set_did_not_report_is_neither_shown_nor_ackn
     await life.produce("log", b"a")
     partition = life.partition("log")
     me = life.context.config.node_id
-    row = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 1, {me: NO_SESSION, 7: 70})
+    row = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 1, frozenset((me, 7)), {me: NO_SESSION, 7: 70})
     partition.lease.move_high_watermark(partition.high_watermark)
     partition.lead(partition.lease, partition.tier, row)
     assert (await _latest(life)).offset == 1
@@ -56,7 +56,7 @@ async def test_acks_all_is_refused_while_fewer_of_the_set_have_a_session_than_th
     await life.create("log")
     partition = life.partition("log")
     me = life.context.config.node_id
-    few = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 2, {me: NO_SESSION})
+    few = AppliedRow(partition.leader_epoch + 1, 1, frozenset((me, 7)), 2, frozenset((me, 7)), {me: NO_SESSION})
     partition.lead(partition.lease, partition.tier, few)
     refused = ErrorCode.NOT_ENOUGH_REPLICAS
     assert [(await life.produce("log", b"a")).error_code for _ in range(4)] == [refused] * 4
