@@ -173,20 +173,18 @@ class ColdCleaner:
             await shared.step(shared.engine.begin, int(config.map_bytes * share), rules)
             await self._map(shared, work, objects)
             reach("cold.read")
-            await self._rewrite(shared, work, objects)
+            is_whole = await self._rewrite(shared, work, objects)
         finally:
             for key in work.unnamed:
                 self._copier.remember_garbage(key)
             await shared.step(shared.engine.end)
         shared.counters.passes += 1
         self.stale_share = 1 - work.kept_bytes / work.read_bytes if work.read_bytes else None
-        log.info(
-            "%s: the bucket is compacted below %d: %d bytes became %d",
-            partition.name,
-            work.map_end,
-            work.read_bytes,
-            work.kept_bytes,
-        )
+        if is_whole:
+            result = f"the bucket is compacted below {work.map_end}"
+        else:
+            result = "a pass over the bucket ended early: too many replaced objects wait for the end of their grace"
+        log.info("%s: %s: %d bytes became %d", partition.name, result, work.read_bytes, work.kept_bytes)
 
     def _check(self, work: _Pass) -> None:
         """Check before each step that the pass may go on. Raises LeaseOver, Fenced, PolicyChanged."""
@@ -228,7 +226,9 @@ class ColdCleaner:
             key = entry.key(self._partition.topic_id, self._partition.partition)
             raise Corrupt(f"object {key}: {damaged}") from damaged
 
-    async def _rewrite(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> None:
+    async def _rewrite(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> bool:
+        """Rewrite the objects below the map's end. Returns False if the root has no room for more replaced objects; the
+        next pass then begins again."""
         partition = self._partition
         below = [entry for entry in work.entries if entry.base_offset < work.map_end]
         borders = await self._borders()
@@ -239,11 +239,7 @@ class ColdCleaner:
             assert manifest is not None
             if room_for_replaced(manifest) < len(work.old) + len(group):
                 await self._commit(shared, work, is_last=False)
-                log.info(
-                    "%s: a pass over the bucket ends early: too many replaced objects wait for the end of their grace",
-                    partition.name,
-                )
-                return
+                return False
             body = await self._clean(shared, work, objects, group)
             base = group[0].base_offset
             is_next = not work.old or (work.old[-1].end_offset == base and base not in borders)
@@ -254,6 +250,7 @@ class ColdCleaner:
                 work.old += group
                 work.new.append(body.entry)
         await self._commit(shared, work, is_last=True)
+        return True
 
     async def _borders(self) -> frozenset[int]:
         """End offsets of pages. No group of objects crosses them, so that an edit rewrites only one page."""

@@ -201,7 +201,7 @@ class OpenSegments:
         uuid = self._bases.get(place)
         return None if uuid is None else self.get(uuid)
 
-    def named(self, uuid: SegmentId, pages: Sequence[PagePointer]) -> None:
+    def note_pages(self, uuid: SegmentId, pages: Sequence[PagePointer]) -> None:
         """A manifest with these pages names the segment."""
         if uuid in self._segments:
             self._pages[uuid] = pages

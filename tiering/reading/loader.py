@@ -184,7 +184,7 @@ class Loader:
             raise Retryable(f"no cold segment holds offset {offset} (any more); fetch again")
         opened = await self.open(manifests, entry)
         if manifest is not None:
-            self._table.segments.named(entry.uuid.int, manifest.pages)
+            self._table.segments.note_pages(entry.uuid.int, manifest.pages)
         return opened
 
     async def open(self, manifests: ManifestView, entry: RemoteSegment) -> OpenSegment:

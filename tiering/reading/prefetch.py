@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
 
+from coldstore.manifest.manifest import Manifest
 from seams.clock import Clock
 from tiering.reading.batch_slices import OpenSegment
 from tiering.reading.chunk_table import ChunkTable, LogPlace
@@ -121,7 +122,7 @@ class Prefetcher:
             place = (opened.key.topic_id.int, opened.key.partition, opened.entry.end_offset)
             following = self._table.beginning_at(place, manifest)
             if following is None:
-                self._open(manifests, place, count - len(ahead), opened.footer.chunk_bytes)
+                self._open(manifests, manifest, place, count - len(ahead), opened.footer.chunk_bytes)
                 break
             opened, index = following, 0
         room = self._table.chunks.room_ahead(self._clock.monotonic_s())
@@ -129,11 +130,10 @@ class Prefetcher:
         for number in to_load(states, room_bytes=room, places=free):
             self._loader.load_ahead(manifests, *ahead[number])
 
-    def _open(self, manifests: ManifestView, place: LogPlace, count: int, chunk_bytes: int) -> None:
+    def _open(self, manifests: ManifestView, manifest: Manifest, place: LogPlace, count: int, chunk_bytes: int) -> None:
         """Open the segment at `place`, then load `count` chunks from there; meanwhile open the small segments after
         it."""
-        manifest = manifests.manifest
-        if manifest is None or not manifest.coverage_start <= place[2] < manifest.remote_end_offset:
+        if not manifest.coverage_start <= place[2] < manifest.remote_end_offset:
             return
         self._loader.open_ahead(manifests, place, lambda opened: self._load(manifests, opened, 0, count))
         at = manifest.tail_index(place[2])  # segments in pages are opened one after the other
