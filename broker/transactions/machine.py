@@ -266,7 +266,8 @@ def end(
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if started_ms != NO_TIME and (transaction.state is not State.ONGOING or transaction.started_ms != started_ms):
         return Reply(ErrorCode.INVALID_TXN_STATE)
-    if transaction.needs_fresh_id and transaction.state.is_idle:
+    if transaction.needs_fresh_id and (transaction.state.is_idle or (is_commit and not transaction.state.is_prepared)):
+        # An ongoing transaction with a loss is only aborted: partitions of it, or its end, may be among what is lost.
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if client_version < TV_2:
         return _end_1(transaction, producer_id, producer_epoch, now_ms, is_commit=is_commit, is_pending=is_pending)

@@ -317,6 +317,10 @@ def test_after_a_loss_the_old_producer_id_is_unknown() -> None:
     assert answer(end(lost, EPOCH - 1, TV_2, is_commit=True)) is MAP
     assert machine.verify(lost, PID, EPOCH, [A]) is MAP
     assert machine.add_partitions(lost, PID, EPOCH, [A], TV_2, NOW, is_pending=False) == Reply(MAP)
+    ongoing = held(State.ONGOING, needs_fresh_id=True)
+    for version in (TV_0, TV_2):  # partitions of it may be lost, so it is only aborted
+        assert answer(end(ongoing, EPOCH, version, is_commit=True)) is MAP
+        assert answer(end(ongoing, EPOCH, version, is_commit=False)) == DECIDES
     step = init(lost)
     assert isinstance(step, Change) and step.reply == Reply(NONE, NEW_ID, 0)
     fresh = machine.fresh(lost, NEW_ID, NOW)
