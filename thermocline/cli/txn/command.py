@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, checked, filled, natural
 from thermocline.cli.terminal.confirm import can_ask, confirm
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 _TRANSACTION_KEY: Final = 1
+_STATE_TOPIC: Final = "__transaction_state"
 _WHERE_IDS_ARE: Final = (
     "the condition transaction_overdue (`thermocline cluster status`) names the producer id of a hanging transaction, "
     "and `kafka-transactions.sh describe-producers` lists the producer ids of a partition"
@@ -115,11 +116,16 @@ def _brokers(bootstrap: str) -> Iterator[tuple[int, WireClient]]:
             yield broker.node_id, client
 
 
-def listed(
-    bootstrap: str, states: list[str], producer_ids: list[int], longer_than_s: int | None = None
-) -> list[TransactionRow]:
-    """Transactions of all coordinators, by id. Raises CommandFailed while a coordinator is loading, because an
-    incomplete list would look complete."""
+class Listing(NamedTuple):
+    """`led`: partitions of `__transaction_state` for which the brokers answered; empty from Apache Kafka's brokers."""
+
+    rows: list[TransactionRow]
+    led: frozenset[int]
+
+
+def listed(bootstrap: str, states: list[str], producer_ids: list[int], longer_than_s: int | None = None) -> Listing:
+    """Transactions of all brokers, by id. Raises CommandFailed while a coordinator is loading, because an incomplete
+    list would look complete."""
     from broker.error_codes import ErrorCode
     from broker.wire.apis import ApiKey
     from broker.wire.messages import ListTransactionsRequest, ListTransactionsResponse
@@ -128,21 +134,64 @@ def listed(
         state_filters=states,
         producer_id_filters=producer_ids,
         duration_filter=-1 if longer_than_s is None else longer_than_s * 1_000,
+        partition_index=0,  # asks Thermocline's brokers for `led_partitions`
     )
-    rows = []
+    rows: list[TransactionRow] = []
+    led: set[int] = set()
     for node_id, client in _brokers(bootstrap):
         answer = client.call(ApiKey.LIST_TRANSACTIONS, request, ListTransactionsResponse)
         if answer.error_code != ErrorCode.NONE:
             raise CommandFailed(f"listing transactions of broker {node_id}: {_name(answer.error_code)}; try again")
+        led.update(answer.led_partitions)
         rows += [
             TransactionRow(row.transactional_id, row.producer_id, row.transaction_state, node_id)
             for row in answer.transaction_states
         ]
-    return sorted(rows, key=lambda row: row.transactional_id)
+    return Listing(sorted(rows, key=lambda row: row.transactional_id), frozenset(led))
+
+
+def _coordinators(bootstrap: str) -> dict[int, tuple[int, int]]:
+    """Leader and leader epoch of each partition of `__transaction_state`; empty if there is no such topic. Raises
+    CommandFailed if a partition has no leader that answers."""
+    from broker.error_codes import ErrorCode
+    from thermocline.cli.clients.connections import connect
+
+    with connect(bootstrap) as client:
+        metadata = client.metadata([_STATE_TOPIC])
+    (found,) = metadata.topics
+    if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return {}
+    if found.error_code != ErrorCode.NONE:
+        raise CommandFailed(f"the coordinators of {_STATE_TOPIC}: {_name(found.error_code)}; try again")
+    nodes = {broker.node_id for broker in metadata.brokers}
+    away = sorted(row.partition_index for row in found.partitions if row.leader_id not in nodes)
+    if away:
+        raise _unanswered(away)
+    return {row.partition_index: (row.leader_id, row.leader_epoch) for row in found.partitions}
+
+
+def _unanswered(partitions: Sequence[int]) -> CommandFailed:
+    return CommandFailed(
+        f"{len(partitions)} coordinators do not answer, {_STATE_TOPIC}-{partitions[0]} among them: one of them may "
+        "know the transaction; see `thermocline cluster status`, and try again"
+    )
+
+
+def _check_unknown(bootstrap: str, producer_id: int) -> None:
+    """Raises CommandFailed if a coordinator knows an open transaction of the producer, or if one did not answer."""
+    before = _coordinators(bootstrap)
+    found = listed(bootstrap, ["Ongoing", "PrepareCommit", "PrepareAbort"], [producer_id])
+    if found.rows:
+        raise CommandFailed(_known(found.rows[0]))
+    after = _coordinators(bootstrap)
+    moved = sorted(index for index in after if after[index] != before.get(index))
+    unanswered = moved or (sorted(after.keys() - found.led) if found.led else [])
+    if unanswered:
+        raise _unanswered(unanswered)
 
 
 def list_transactions(arguments: argparse.Namespace) -> int:
-    rows = listed(arguments.bootstrap_server, arguments.state, [], arguments.longer_than)
+    rows = listed(arguments.bootstrap_server, arguments.state, [], arguments.longer_than).rows
     if arguments.json:
         for row in rows:
             print(
@@ -209,22 +258,32 @@ def abort_transaction(arguments: argparse.Namespace) -> int:
     topic, partition = arguments.place
     producer_id = arguments.producer_id
     bootstrap = arguments.bootstrap_server
-    known = listed(bootstrap, ["Ongoing", "PrepareCommit", "PrepareAbort"], [producer_id])
-    if known:
-        raise CommandFailed(_known(known[0]))
+    _check_unknown(bootstrap, producer_id)
     from thermocline.cli.clients.wire_client import WireClient
 
     host, port = _leader_of(bootstrap, topic, partition)
     with WireClient(host, port) as client:
         found = _open_producer(client, topic, partition, producer_id)
-        what = (
-            f"abort the transaction of producer {producer_id}, epoch {found.producer_epoch}, in {topic}-{partition}, "
-            f"open since offset {found.current_txn_start_offset}"
-        )
-        if not arguments.yes:
-            if not can_ask():
-                raise CommandFailed(f"to {what}: give --yes", Exit.USAGE)
-            confirm(f"{what}? Type the topic's name:", topic)
+    what = (
+        f"abort the transaction of producer {producer_id}, epoch {found.producer_epoch}, in {topic}-{partition}, "
+        f"open since offset {found.current_txn_start_offset}"
+    )
+    if not arguments.yes:
+        if not can_ask():
+            raise CommandFailed(f"to {what}: give --yes", Exit.USAGE)
+        confirm(f"{what}? Type the topic's name:", topic)
+    # The producer may have begun a transaction meanwhile. Then the marker would end a part of that transaction.
+    _check_unknown(bootstrap, producer_id)
+    with WireClient(host, port) as client:
+        again = _open_producer(client, topic, partition, producer_id)
+        if (again.producer_epoch, again.current_txn_start_offset) != (
+            found.producer_epoch,
+            found.current_txn_start_offset,
+        ):
+            raise CommandFailed(
+                f"producer {producer_id} has another transaction open in {topic}-{partition} by now, since offset "
+                f"{again.current_txn_start_offset}; nothing was changed"
+            )
         _write_abort(client, topic, partition, found)
     print(f"aborted the transaction of producer {producer_id} in {topic}-{partition}")
     return Exit.DONE
