@@ -163,7 +163,7 @@ def lies() -> dict[str, bytes]:
         "no zlib": good[:8] + b"\0" + good[9:],
         "beyond int32": struct.pack(">II", 2, 0) + zlib.compress(overflow),
         "entries that fall": struct.pack(">II", entries, times) + zlib.compress(bytes(len(planes))),
-        "a bomb": struct.pack(">II", entries, times) + zlib.compress(bytes(256 << 20), 9),
+        "a bomb": struct.pack(">II", entries, times) + zlib.compress(bytes(16 << 20), 9),
     }
 
 

