@@ -33,8 +33,8 @@ def authorizer_config(class_name: str, super_users: str | None, allows_without_a
         return None
     if class_name != STANDARD_AUTHORIZER:
         raise InvalidConfig(
-            f"Invalid value {class_name} for configuration {CLASS_NAME}: no Java class is run here, and an authorizer "
-            f"that is not run would allow everything; {STANDARD_AUTHORIZER} is served"
+            f"Invalid value {class_name} for configuration {CLASS_NAME}: this broker runs no Java class, and without "
+            f"an authorizer every client may do everything; write {STANDARD_AUTHORIZER}"
         )
     return AuthorizerConfig(_principals(super_users or ""), allows_without_acls)
 

@@ -66,7 +66,7 @@ def _read_table(
         ours = honoured.get(name)
         found[name] = plain if ours is None else _honour(plain, ours)
     unknown = honoured.keys() - found.keys()
-    assert not unknown, f"honoured, but no name of Kafka's: {unknown}"
+    assert not unknown, f"`honoured` has names that are not Kafka's: {unknown}"
     return found
 
 
@@ -132,10 +132,10 @@ _OF_A_LISTENER = re.compile(
 """`listener.name.NAME.CONFIG`; a config of one SASL mechanism has the mechanism's name before CONFIG."""
 _CONNECTIONS_OF_A_LISTENER = re.compile(r"listener\.name\.[^.]+\.(max\.connections|max\.connection\.creation\.rate)")
 _OF_ONE_LISTENER = {
-    "max.connections": "Open connections of this listener; above it accepting waits. The broker's bound holds too, "
-    "except for the listener of brokers, where this one takes its place.",
-    "max.connection.creation.rate": "Connections that this listener accepts a second; above it accepting waits. As for "
-    "max.connections, the bound of the broker holds too.",
+    "max.connections": "Limit of this listener's open connections; more connections wait to be accepted. The broker's "
+    "max.connections applies as well, except on the brokers' listener.",
+    "max.connection.creation.rate": "Limit of the connections that this listener accepts a second; more connections "
+    "wait. The broker's max.connection.creation.rate applies as well, except on the brokers' listener.",
 }
 """Listener configs that Kafka also accepts for all brokers (`ClusterLevelListenerConfigs`)."""
 

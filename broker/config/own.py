@@ -131,8 +131,9 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "67108864",
         "0..",
-        "A replica outside the in-sync set that lacks more than this many verified bytes of the bucket starts at their "
-        "end, instead of copying them from its leader; an empty replica always does. The leader's value counts.",
+        "If a replica outside the in-sync set lacks more than this many bytes that are verified in the bucket, it "
+        "starts at the end of these bytes and does not copy them from its leader. An empty replica always does so. "
+        "The leader's value applies.",
         dynamic=True,
     ),
     _own(
@@ -163,7 +164,8 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "7500",
         "1..",
-        "Time between two snapshots of the group offsets. Checked four times in this time.",
+        "Time between two snapshots of the group offsets. The broker checks four times in this time whether one "
+        "is due.",
     ),
     # reading the cold tier
     _own("cache.bytes", _LONG, "1073741824", "0..", "Disk space for chunks of cold segments read from the bucket."),
@@ -175,8 +177,8 @@ OWN: tuple[Definition, ...] = (
         _LONG,
         "-1",
         "-1,10..86400000",
-        "Time between two renewals of the controller's lease, or two polls. -1: 3 s, or 1 s when the bucket is a "
-        "directory.",
+        "Time between two renewals of the controller's lease, and between two polls of it by another broker. -1: 3 "
+        "s, or 1 s when the bucket is a directory.",
     ),
     _own(
         "lease.ms",

@@ -162,8 +162,9 @@ class ClusterControl:
         if read != NOT_READ and read < ours - _BUMPS_BEHIND_MAX:
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"broker {asked.node_id} read counter {read} in lease.json, and this controller is at {ours}: its "
-                "bucket is a copy of this cluster's, or answers late",
+                f"broker {asked.node_id} read counter {read} in lease.json, and this controller is at {ours}: broker "
+                f"{asked.node_id} reads a copy of this cluster's bucket, or its bucket answers late; check its "
+                "--bucket",
             )
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:

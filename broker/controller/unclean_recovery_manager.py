@@ -124,8 +124,8 @@ class UncleanRecoveryManager:
         told = ", ".join(f"broker {node_id} ({count} partitions)" for node_id, count in sorted(missing.items()))
         if told and told != self._reported:
             log.error(
-                "leaderless partitions wait for replicas that may hold more: %s: start them, or give up those "
-                "that are gone for good with `thermocline cluster forget`",
+                "partitions without a leader wait for replicas that may hold more records, on %s: start these "
+                "brokers, or give up a broker that never returns with `thermocline cluster forget`",
                 told,
             )
         self._reported = told

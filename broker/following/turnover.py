@@ -102,11 +102,13 @@ class Turnover:
         self.shrinks += found.shrunk.count
         self.expansions += found.grown.count
         if found.unclean.count:
-            log.error("led without all acknowledged records (unclean election): %s", found.unclean)
+            log.error(
+                "this broker leads without all acknowledged records, after an unclean election: %s", found.unclean
+            )
         if found.led.count:
-            log.info("leads in a new leader epoch: %s", found.led)
+            log.info("this broker leads in a new leader epoch: %s", found.led)
         if found.resigned.count:
-            log.info("no longer leads: %s", found.resigned)
+            log.info("this broker no longer leads: %s", found.resigned)
         if found.shrunk.count:
             log.warning("fewer in-sync replicas: %s", found.shrunk)
         if found.grown.count:

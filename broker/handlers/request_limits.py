@@ -46,7 +46,8 @@ def refuse_flood(items: Sized) -> None:
     """Raise ApiError when there are too many changes."""
     if len(items) > CHANGES_PER_REQUEST_MAX:
         raise ApiError(
-            ErrorCode.POLICY_VIOLATION, f"{len(items)} changes in one request, at most {CHANGES_PER_REQUEST_MAX}"
+            ErrorCode.POLICY_VIOLATION,
+            f"the request makes {len(items)} changes; at most {CHANGES_PER_REQUEST_MAX} are allowed",
         )
 
 

@@ -208,7 +208,7 @@ class Appender:
     def _refusal(self, count: int, size: int) -> Exception | None:
         limits = self._limits
         if len(self._queue) >= limits.append_queue_max or self._queued_bytes + size > limits.append_queue_bytes_max:
-            return Retryable(f"{self._shard_log.name} is {len(self._queue)} writes behind; try again")
+            return Retryable(f"{len(self._queue)} writes to {self._shard_log.name} are waiting already; try again")
         if size + _RECORD_OVERHEAD_BYTES * count > BATCH_BYTES_MAX:
             return InvalidRequest(f"a write of {count} records and {size} bytes is too large")
         return None

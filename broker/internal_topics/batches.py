@@ -59,7 +59,7 @@ def batch_of(
     if rewrite is not None:
         stamped[0] = stamped[0]._replace(headers=(rewrite.value,))
     producer = records[0].producer
-    assert all(record.producer == producer for record in records), "a record would be in another's transaction"
+    assert all(record.producer == producer for record in records), "records of different producers in one batch"
     if producer is None:
         return encode_batch(stamped)
     return encode_batch(

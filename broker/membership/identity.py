@@ -108,7 +108,11 @@ def _formatted(
             "this node was removed from the cluster, and the logs in its data directory are outdated; start with an "
             "empty directory to join again"
         )
-    hint = "--take-over needs an empty data directory" if take_over else "start with an empty one to replace it in turn"
+    hint = (
+        "--take-over needs an empty data directory"
+        if take_over
+        else ("start with an empty directory to replace that broker")
+    )
     return _refuse(
         f"another broker has replaced this data directory (it serves from directory id {served_from}): "
         f"the logs here are outdated; {hint}"
@@ -122,7 +126,7 @@ def _replacement(lease: LeaseSight, *, take_over: bool) -> Admittance:
         case LeaseSight.RELEASED:
             return Admittance(Verdict.TAKE_OVER, "the last broker stopped cleanly and released its lease")
         case LeaseSight.STILL:
-            return Admittance(Verdict.TAKE_OVER, "the last broker's lease stood still for a whole lease")
+            return Admittance(Verdict.TAKE_OVER, "the last broker did not renew its lease for a whole lease time")
         case LeaseSight.MOVING:
             return _refuse(
                 "another broker serves this bucket: its lease still moves. Stop it first (a clean stop releases the "

@@ -21,7 +21,7 @@ class ProducerIds:
         given = self._next
         # At a million ids a second, the ids of a session last 19 hours. A broker answers InitProducerId more than a
         # hundred times slower.
-        assert given < self._end, "a session gave all of its producer ids"
+        assert given < self._end, "the session has no producer ids left"
         self._next = given + 1
         return given
 

@@ -277,7 +277,7 @@ class TransportWriter:
     def _fail_short(self, part: FileRange, count: int, wanted: int) -> None:
         self._fail(
             CloseReason.SHORT_FILE,
-            f"{part.file.path} has {count} of {wanted} bytes at {part.position} that a response promised",
+            f"{part.file.path} has only {count} bytes at {part.position}, and a response announced {wanted}",
         )
 
     def _fail(self, reason: CloseReason, detail: str) -> None:

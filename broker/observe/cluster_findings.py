@@ -43,8 +43,8 @@ def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[Bro
     if starting := [one for one in lacking if one.starting and not one.offline]:
         yield Finding(
             RECOVERING,
-            f"{_named(starting)}: led by a replica that may lack acknowledged records, and not served before it knows "
-            "what the bucket has",
+            f"{_named(starting)}: the leader may lack acknowledged records; it serves when it has compared its log "
+            "with the bucket",
             "wait; when it lasts, check the bucket and the log of the leader",
         )
     served = [one for one in lacking if not one.offline]
@@ -67,7 +67,7 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
             at = f" ({one.host}:{one.port})" if one.host else ""
             if one.node == UNKNOWN_REPLICA:
                 what = "cluster.json was rebuilt from the manifests: nothing is deleted from the bucket"
-                do = "when everything expected is there: thermocline cluster rebuild --done"
+                do = "check that everything is there, then: thermocline cluster rebuild --done"
             elif one.given_up:
                 what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
                 do = (

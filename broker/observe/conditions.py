@@ -136,7 +136,7 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
     if facts.uncleanable:
         said[Condition.UNCLEANABLE] = (
             f"{_named(facts.uncleanable)}: the log is not compacted and grows; it is served as before, and the "
-            "cleaner tries again every five minutes; remove the cause that is named"
+            "cleaner tries again every five minutes; remove the named cause"
         )
     if facts.bucket_uncleaned:
         said[Condition.BUCKET_UNCLEANABLE] = (

@@ -80,7 +80,7 @@ class PeerStream(asyncio.BufferedProtocol):
         frame = b"".join(request_frame(key, version, self._correlation_id, self._client_id, body))  # type: ignore[arg-type]
         if len(self._in_flight) >= IN_FLIGHT_MAX or self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX:
             waiting = f"{len(self._in_flight)} requests of {self._in_flight_bytes} bytes"
-            raise PeerBusy(f"{waiting} are waiting for {self._who}, no more are sent; try again")
+            raise PeerBusy(f"{waiting} are waiting for {self._who}, and no more are sent; try again")
         asked = _PendingRequest(
             key, version, self._correlation_id, len(frame), asyncio.get_running_loop().create_future()
         )
@@ -176,5 +176,5 @@ class PeerStream(asyncio.BufferedProtocol):
 def _decoded(asked: _PendingRequest, frame: memoryview) -> Message:
     correlation_id, at = parse_response_header(frame, asked.key, asked.version)
     if correlation_id != asked.correlation_id:
-        raise MalformedFrame(f"it answers request {correlation_id}, and {asked.correlation_id} is the next")
+        raise MalformedFrame(f"it answered request {correlation_id} in place of request {asked.correlation_id}")
     return decode_response(asked.key, asked.version, frame[at:])

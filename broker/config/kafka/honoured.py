@@ -45,7 +45,9 @@ RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 BROKER_NAMES: Mapping[str, Honoured] = {
     # identity and addresses
-    "node.id": H("This broker's number in its cluster.", "1", "Kafka has no default; one broker needs no choice."),
+    "node.id": H(
+        "This broker's number in its cluster.", "1", "Kafka has no default; a single broker starts without this config."
+    ),
     "broker.id": H("Older name of node.id."),
     "broker.rack": H(
         "This broker's rack, as clients see it in Metadata; replicas are spread over racks, and "
@@ -56,7 +58,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "rack. No other class is served. Not set: all consumers read from leaders."
     ),
     "log.dirs": H("The data directory; exactly one (--data-dir)."),
-    "log.dir": H("Older name of log.dirs.", "", "Kafka's default under /tmp would lose the log: name one."),
+    "log.dir": H(
+        "Older name of log.dirs.", "", "Kafka's default is below /tmp, where the log would be lost; set a directory."
+    ),
     "listeners": H(
         "Addresses to listen on, each with a name and a port of its own: NAME://host:port, or host:port for PLAINTEXT; "
         "port 0 picks one (--listen).",
@@ -69,19 +73,22 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "listener.security.protocol.map": H("Protocol of each listener name, as NAME:PROTOCOL,…"),
     "inter.broker.listener.name": H(
-        "The listener that other brokers use, when it is one of several in listeners; requests of brokers are refused "
-        "on every other one. Default: an additional listener, thermocline.internal."
+        "The name of the listener that other brokers use, if it is one of listeners. The other listeners refuse "
+        "requests of brokers. Default: an additional listener, thermocline.internal."
     ),
     "security.inter.broker.protocol": H(
-        "Protocol of the additional listener that only brokers use (thermocline.internal): with SSL brokers verify one "
-        "another's certificate and name and present their own."
+        "Protocol of the additional listener that only brokers use (thermocline.internal): with SSL each broker "
+        "presents its certificate and verifies the certificates and names of the others."
     ),
     # TLS; each also as listener.name.NAME.CONFIG
     "ssl.keystore.location": H(
         "This broker's private key with its certificate chain: one PEM file, or PKCS12. Read again when it changes: "
-        "new connections get the new certificate. At run time of one listener of one broker.",
+        "new connections get the new certificate. It may change at run time for one listener of one broker.",
     ),
-    "ssl.keystore.type": H("PEM or PKCS12; a file's content decides. JKS is not read: convert it with keytool."),
+    "ssl.keystore.type": H(
+        "PEM or PKCS12; if it is not set, the broker detects the format of a file. JKS is not read: convert it with "
+        "keytool."
+    ),
     "ssl.keystore.password": H("Password of a PKCS12 key store."),
     "ssl.keystore.key": H("Private key inline, in PEM; with ssl.keystore.certificate.chain."),
     "ssl.keystore.certificate.chain": H("Certificate chain inline, in PEM; with ssl.keystore.key."),
@@ -90,24 +97,27 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Certificates of the CAs that sign clients' and brokers' certificates: PEM or PKCS12. Read again when it "
         "changes. Not set: no client certificate is accepted, and other brokers are verified by the system's CAs."
     ),
-    "ssl.truststore.type": H("PEM or PKCS12; a file's content decides."),
+    "ssl.truststore.type": H("PEM or PKCS12; if it is not set, the broker detects the format of a file."),
     "ssl.truststore.password": H("Password of a PKCS12 trust store."),
     "ssl.truststore.certificates": H("Certificates of the CAs inline, in PEM."),
-    "ssl.client.auth": H("required: clients present a certificate of a trusted CA; requested: they may; none."),
+    "ssl.client.auth": H(
+        "required: a client must present a certificate of a trusted CA; requested: it may present one; none: the "
+        "broker asks for none."
+    ),
     "ssl.enabled.protocols": D("TLSv1.2 and TLSv1.3; older versions are refused."),
-    "ssl.protocol": D("TLSv1.2: TLS 1.3 is not served."),
+    "ssl.protocol": D("With TLSv1.2, TLS 1.3 is not served."),
     "ssl.cipher.suites": D(
-        "Suites by IANA's or OpenSSL's names, of those with forward secrecy. Of TLS 1.3 the first, the first two or "
-        "all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256. Without a list TLS "
-        "1.2 has those with GCM or ChaCha20; suites with CBC have to be named."
+        "Cipher suites with forward secrecy, by IANA's or OpenSSL's names. For TLS 1.3, list the first, the first "
+        "two or all three of TLS_AES_256_GCM_SHA384, TLS_CHACHA20_POLY1305_SHA256, TLS_AES_128_GCM_SHA256. Without a "
+        "list, TLS 1.2 uses the suites with GCM or ChaCha20. A suite with CBC is used only if it is listed."
     ),
     "ssl.endpoint.identification.algorithm": H(
         "https: the certificate of another broker must name the host that this broker connects to; empty: any name "
-        "will do."
+        "is accepted."
     ),
     "ssl.principal.mapping.rules": H(
         "Rules that map the subject of a client's certificate to a principal: RULE:pattern/replacement/[LU] or "
-        "DEFAULT. The first that matches counts. A subject that none matches is refused."
+        "DEFAULT. The first rule that matches applies. A subject that matches no rule is refused."
     ),
     "ssl.allow.dn.changes": H("A new key store may have another subject."),
     "ssl.allow.san.changes": H("A new key store may lack names of the old one."),
@@ -119,13 +129,13 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     # the cluster
     "broker.session.timeout.ms": H(
-        "The controller ends the session of a broker that was silent for this long: other brokers lead its partitions. "
-        "After the connection closed the session ends in two seconds, or a quarter of this, if that is less; but not "
-        "before 4/3 of broker.heartbeat.interval.ms."
+        "The controller ends the session of a broker that was silent for this long; then other brokers lead its "
+        "partitions. After the broker's connection closed, the session ends in two seconds or a quarter of this "
+        "time, whichever is less, but not before 4/3 of broker.heartbeat.interval.ms."
     ),
     "broker.heartbeat.interval.ms": H(
-        "The controller holds a heartbeat this long while it has no news; then the next one follows; at most a "
-        "quarter of broker.session.timeout.ms.",
+        "If the controller has no news for a broker, it answers the broker's heartbeat after this time. The broker "
+        "then sends the next heartbeat. At most a quarter of broker.session.timeout.ms.",
         "1500",
         "Kafka's brokers send one every 2 s; here the answer to a heartbeat carries the news.",
     ),
@@ -149,45 +159,51 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "Length of a window of quota.window.num, and the longest throttle time of a quota on request time."
     ),
     "controller.quota.window.num": H(
-        "How many windows' worth of changes a client may make at once under a quota on controller mutations."
+        "A client under a quota on controller mutations may make the changes of this many windows at once."
     ),
     "controller.quota.window.size.seconds": H("Length of a window of controller.quota.window.num."),
     # network limits
-    "socket.request.max.bytes": H("A larger request frame closes its connection, before anything is allocated."),
+    "socket.request.max.bytes": H(
+        "Largest request frame. A connection that sends a larger one is closed before memory is allocated for it."
+    ),
     "queued.max.request.bytes": H(
-        "Bytes of request frames held in memory over all connections; above it reading pauses. -1: no limit.",
+        "Bytes of request frames held in memory over all connections; when they are used up, reading pauses. -1: "
+        "no limit.",
         "268435456",
         _LIMITS_ON,
     ),
     "socket.send.buffer.bytes": H(
-        "The kernel's send buffer of a connection; -1: the kernel's own size (BBR: a local fetch at half speed). "
-        "Where it is not set, up to 630 connections that fetch more than it holds get 208 KiB."
+        "The kernel's send buffer of a connection; -1: the kernel's default size (with BBR, local fetches then take "
+        "twice as long). If this config is not set, up to 630 connections get 208 KiB when their fetch responses "
+        "exceed the default of this config."
     ),
     "socket.receive.buffer.bytes": H(
-        "The kernel's receive buffer of a connection; -1: the kernel's own size.",
+        "The kernel's receive buffer of a connection; -1: the kernel's default size.",
         "-1",
         "with 102400 a request of 1 MB takes eleven reads instead of a few, and throughput is a fifth lower",
     ),
     "connections.max.idle.ms": H("A connection without a request for this long is closed."),
     "max.connections": D(
-        "Open connections; above it accepting waits. Of one listener: listener.name.NAME.max.connections.",
+        "Limit of open connections; more connections wait to be accepted. Limit of one listener: "
+        "listener.name.NAME.max.connections.",
         "10000",
         _LIMITS_ON,
     ),
-    "max.connections.per.ip": D("Open connections from one address.", "2000", _LIMITS_ON),
+    "max.connections.per.ip": D("Limit of open connections from one address.", "2000", _LIMITS_ON),
     "max.connections.per.ip.overrides": H(
-        "Open connections from single addresses, instead of max.connections.per.ip: address:count,… (Kafka "
-        "takes host names too)."
+        "Limits of open connections from single addresses, in place of max.connections.per.ip: address:count,… "
+        "(Kafka takes host names too)."
     ),
     "max.connection.creation.rate": D(
-        "Connections accepted a second; above it accepting waits, none is closed. Of one listener: "
-        "listener.name.NAME.max.connection.creation.rate.",
+        "Limit of the connections accepted a second; more connections wait and are not closed. Limit of one "
+        "listener: listener.name.NAME.max.connection.creation.rate.",
         "1000",
         _LIMITS_ON,
     ),
     "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
     "max.incremental.fetch.session.cache.slots": H(
-        "Fetch sessions; further clients send full fetches. All sessions share 128 MiB, whatever their number."
+        "Limit of fetch sessions; clients without a session send full fetches. All sessions share 128 MiB, "
+        "whatever their number."
     ),
     # the local log
     "log.retention.check.interval.ms": H("Time between two checks of local and total retention."),
@@ -195,8 +211,8 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.flush.start.offset.checkpoint.interval.ms": H("Time between two writes of the log start offsets."),
     "replica.high.watermark.checkpoint.interval.ms": H("Time between two writes of the high watermarks."),
     "replica.lag.time.max.ms": H(
-        "A replica leaves the in-sync set when it lacks records that its leader had this long ago, at most a quarter "
-        "later."
+        "A replica leaves the in-sync set when it lacks records that its leader had this long ago; the leader may "
+        "notice this up to a quarter of this time later."
     ),
     "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
     # the log cleaner
@@ -219,7 +235,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
     "group.min.session.timeout.ms": H("The shortest session timeout a member may ask for."),
     "group.max.session.timeout.ms": H("The longest session timeout a member may ask for."),
-    "group.max.size": H("Members of one group."),
+    "group.max.size": H("Limit of members of one group."),
     "offset.metadata.max.bytes": H("Largest metadata, in bytes, that a client may commit with an offset."),
     "offsets.commit.timeout.ms": H("An offset commit not durable after this long fails with a retriable error."),
     "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
@@ -270,7 +286,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "remote.log.manager.copier.thread.pool.size": H("Partitions copied to the bucket at the same time."),
     "remote.log.reader.threads": H("Cold reads running at the same time."),
     "remote.log.reader.max.pending.tasks": H(
-        "Cold reads that may wait; beyond that a Fetch answers without records, and the client fetches again."
+        "Limit of waiting cold reads; a Fetch above it is answered without records, and the client fetches again."
     ),
     "remote.fetch.max.wait.ms": D("A Fetch waits this long for cold data; the load then continues into the cache."),
     "remote.list.offsets.request.timeout.ms": D("A ListOffsets by time waits this long for cold data."),
@@ -304,7 +320,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "message.max.bytes": D("Default of max.message.bytes."),
     "min.insync.replicas": D(
         "Default of the topic config of that name, for the whole cluster: the first controller writes its own value "
-        "into cluster.json; other brokers log that theirs has no effect."
+        "into cluster.json; other brokers log that their own value has no effect."
     ),
     "unclean.leader.election.enable": D(
         "Default of the topic config of that name, for the whole cluster; the first controller decides, as for "
@@ -319,8 +335,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "How clients log in to a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     ),
     "sasl.jaas.config": H(
-        "Only as listener.name.NAME.MECHANISM.sasl.jaas.config: users of PLAIN (user_NAME) and, on the brokers' "
-        "listener, the username and password with which brokers log in to one another. In a file or the environment."
+        "Users of PLAIN (user_NAME) and, on the brokers' listener, the username and password with which brokers log "
+        "in to one another. Set it in a file or the environment, only as "
+        "listener.name.NAME.MECHANISM.sasl.jaas.config."
     ),
     "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
     "sasl.server.max.receive.size": H(
@@ -363,17 +380,17 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
         "record needs a key; retention deletes segments only if delete is named too. Empty: nothing is deleted."
     ),
     "compression.type": H(
-        "producer: batches stay as the client compressed them. Else the broker recompresses batches in another codec "
-        "before it stores them, which costs CPU time."
+        "producer: batches stay as the client compressed them. With a codec, the broker recompresses batches in "
+        "other codecs before it stores them, which costs CPU time."
     ),
-    "compression.gzip.level": H("Level of gzip where the broker compresses; -1: zlib's default."),
-    "compression.lz4.level": H("Level of lz4 where the broker compresses; 9: its fast compressor, as in Kafka."),
-    "compression.zstd.level": H("Level of zstd where the broker compresses."),
+    "compression.gzip.level": H("Level of gzip when the broker recompresses; -1: zlib's default."),
+    "compression.lz4.level": H("Level of lz4 when the broker recompresses; 9: its fast compressor, as in Kafka."),
+    "compression.zstd.level": H("Level of zstd when the broker recompresses."),
     "delete.retention.ms": H(
         "A tombstone (a key without value) stays this long after the first pass that found no older record of its key."
     ),
-    "flush.messages": H("An fdatasync after this many records, also under thermocline.flush=os."),
-    "flush.ms": H("An fdatasync at the latest this long after a write, also under thermocline.flush=os."),
+    "flush.messages": H("The broker calls fdatasync after this many records, also under thermocline.flush=os."),
+    "flush.ms": H("The broker calls fdatasync at the latest this long after a write, also under thermocline.flush=os."),
     "follower.replication.throttled.replicas": H(
         "Replicas that follower.replication.throttled.rate limits while they are out of sync: partition:broker, or *."
     ),
@@ -391,26 +408,29 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     "message.timestamp.type": H(
         "CreateTime: the client's timestamp; LogAppendTime: the broker's clock when it appends."
     ),
-    "max.compaction.lag.ms": H("A record older than this is cleaned, whatever min.cleanable.dirty.ratio."),
+    "max.compaction.lag.ms": H("A record older than this is cleaned, whatever min.cleanable.dirty.ratio is."),
     "min.cleanable.dirty.ratio": H("A log is cleaned once more than this share of its bytes is not yet cleaned."),
-    "min.compaction.lag.ms": H("A record younger than this is not cleaned away."),
+    "min.compaction.lag.ms": H("A record younger than this is not cleaned."),
     "min.insync.replicas": H(
         "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
     ),
     "unclean.leader.election.enable": H(
-        "When no in-sync replica has a session, another replica leads after a session timeout: its missing records are "
-        "lost."
+        "When no in-sync replica has a session, another replica leads after a session timeout. The records that it "
+        "lacks are lost."
     ),
     "remote.log.copy.disable": H("Copying to the bucket stops; copied segments stay readable."),
-    "remote.log.delete.on.disable": H("Needed to switch remote.storage.enable off: the bucket's part is deleted."),
+    "remote.log.delete.on.disable": H(
+        "Must be true to switch remote.storage.enable off, which deletes the topic's objects in the bucket."
+    ),
     "remote.storage.enable": H(
         "Sealed segments are copied to the bucket, and leave the disk by local retention.",
         "true",
-        _SINKING + "Kafka's default is false; here every topic not internal and with cleanup.policy=delete is tiered.",
+        _SINKING
+        + ("Kafka's default is false; here every topic that is not internal and has cleanup.policy=delete is tiered."),
     ),
     "retention.bytes": H("Both tiers together hold at most about this many bytes of a partition; -1: no limit."),
     "retention.ms": H("Records older than this leave both tiers; -1: never."),
     "segment.bytes": _SEGMENT_BYTES,
-    "segment.index.bytes": H("Size of a segment's offset index; full, it seals the segment."),
+    "segment.index.bytes": H("Size of a segment's offset index; when the index is full, the segment is sealed."),
     "segment.ms": H("A segment is sealed at the latest this long after its first record was appended."),
 }

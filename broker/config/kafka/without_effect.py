@@ -29,7 +29,7 @@ _PROVIDERS = "OpenSSL takes the place of Java's security providers."
 _SASL = "it concerns Kerberos, a Java class, or how a client gets a token; none of these is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
-_TRANSACTIONS = "a transaction is verified always, without an interval of its own, and ends in one phase."
+_TRANSACTIONS = "every transaction is verified when it is used, and ends in one phase."
 _PLUG_IN = "tiering is built in: there is no storage plug-in to configure."
 _METRICS = "metrics are served at /metrics, not through reporters."
 _ONE_DIRECTORY = "there is one log directory: no replica moves between two of them."
@@ -69,7 +69,10 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("rsm.config.", _PLUG_IN),
     ("rlmm.config.", _PLUG_IN),
     ("remote.log.index.", "indexes of cold segments are part of the chunk cache (thermocline.cache.bytes)."),
-    ("remote.log.manager.copy.", "copying takes the bandwidth there is, up to its number of partitions at a time."),
+    (
+        "remote.log.manager.copy.",
+        "copies are limited by the number of partitions copied at the same time, not by bandwidth.",
+    ),
     ("remote.log.manager.fetch.", "cold reads are bounded by number and memory, not by bandwidth."),
     ("remote.log.manager.", _THREADS),
     ("offsets.topic.compression.codec", _UNCOMPRESSED),

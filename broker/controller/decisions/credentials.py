@@ -98,7 +98,8 @@ def _record(image: ClusterImage, change: Deletion | Upsertion) -> ScramCredentia
     if len(change.user) > _NAME_CHARS_MAX or not 0 < len(change.salt) <= _SALT_BYTES_MAX or not change.salted_password:
         raise ApiError(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"A user has at most {_NAME_CHARS_MAX} characters, a salt 1 to {_SALT_BYTES_MAX} bytes, and a password",
+            f"A user name has at most {_NAME_CHARS_MAX} characters, a salt has 1 to {_SALT_BYTES_MAX} bytes, and "
+            "the salted password must not be empty",
         )
     keys = keys_of(mechanism, change.salted_password)
     return ScramCredential(change.user, mechanism, change.salt, keys.stored_key, keys.server_key, change.iterations)

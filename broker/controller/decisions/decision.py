@@ -61,8 +61,8 @@ def check_room(image_bytes: int) -> None:
     if image_bytes > IMAGE_BYTES_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
-            f"the cluster's metadata takes {image_bytes >> 20} MiB, at most {IMAGE_BYTES_MAX >> 20} are kept: delete "
-            "topics, or configs of topics",
+            f"the cluster's metadata takes {image_bytes >> 20} MiB, and at most {IMAGE_BYTES_MAX >> 20} MiB are "
+            "allowed: delete topics, or configs of topics",
         )
 
 

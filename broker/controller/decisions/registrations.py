@@ -98,7 +98,7 @@ def register(
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Broker {asked.node_id} cannot be given up: its last process (incarnation {node.incarnation}, broker "
-            f"epoch {last}) was heard within a lease, and it has records that no other broker has.",
+            f"epoch {last}) had a session less than a lease ago, and it has records that no other broker has.",
         )
     if asked.previous_broker_epoch != last:
         raise ApiError(

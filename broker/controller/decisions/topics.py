@@ -47,7 +47,7 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
     if wanted.name in INTERNAL_TOPICS and not wanted.internal:
         # A client would create an ordinary topic of that name: tiered and deletable, although groups write to it.
         raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker makes it when a group needs it"
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker creates it when a group needs it"
         )
     _check_free(image, wanted.name)
     configs = configs_at_creation(broker, wanted.configs, internal=wanted.internal)
@@ -80,7 +80,7 @@ def _check_count(partitions: int) -> None:
     if partitions > PARTITIONS_PER_TOPIC_MAX:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{partitions} partitions; at most {PARTITIONS_PER_TOPIC_MAX} partitions a topic",
+            f"a topic may have at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {partitions}",
         )
 
 

@@ -81,7 +81,7 @@ def _checked(context: Context, topic: str, index: int, offset: int) -> tuple[Lea
     if partition.config.internal:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: only the broker deletes its records")
     if partition.config.compacts and not partition.config.deletes:
-        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} has no delete in its cleanup.policy")
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"cleanup.policy of {topic} does not contain delete")
     high_watermark = partition.high_watermark
     if offset == _HIGH_WATERMARK:
         offset = high_watermark

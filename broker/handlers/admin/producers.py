@@ -29,7 +29,7 @@ async def handle_describe_producers(
         flood = wire.DescribeProducersResponsePartition(
             partition_index=-1,
             error_code=ErrorCode.POLICY_VIOLATION,
-            error_message=f"{named} partitions in one request, at most {PARTITIONS_MAX}",
+            error_message=f"the request names {named} partitions; at most {PARTITIONS_MAX} are allowed",
         )
         return wire.DescribeProducersResponse(
             topics=[wire.DescribeProducersResponseTopic(name=request.topics[0].name, partitions=[flood])]

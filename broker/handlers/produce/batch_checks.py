@@ -171,7 +171,7 @@ class BatchChecks:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"fewer in-sync replicas of {partition.topic}-{partition.index} have a session than "
-                f"min.insync.replicas={config.min_insync_replicas} asks for",
+                f"min.insync.replicas={config.min_insync_replicas} requires",
             )
         self._acks = acks
         self.partition = partition
@@ -227,7 +227,9 @@ class BatchChecks:
         # `must_inspect` is false for nearly every batch of a topic that is not compacted.
         if self._looks_closer or fields[MAX_TIMESTAMP] < fields[BASE_TIMESTAMP] or fields[BASE_SEQUENCE] == 0:
             if self._codec is not None and fields[ATTRIBUTES] & CODEC_MASK != self._codec and not recompressed:
-                raise NeedsWorker("a worker recompresses this batch for its topic (compression.type); send it again")
+                raise NeedsWorker(
+                    "a worker has to recompress this batch to the topic's compression.type; send it again"
+                )
             return self._inspect(view[pos:end], seen)
         return fields
 
@@ -244,7 +246,7 @@ class BatchChecks:
         validates, compacts = self._validates_records, self._compacts
         if seen is None:
             if not inspects_on_loop(header, self._budget, validates=validates, compacts=compacts):
-                raise NeedsWorker("a worker inspects the records of this batch; send it again")
+                raise NeedsWorker("a worker has to inspect the records of this batch; send it again")
             seen = inspect_records(batch, self._records_bytes_max, validates=validates, compacts=compacts)
         if not isinstance(seen, RecordsFound):
             raise seen

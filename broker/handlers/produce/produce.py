@@ -150,7 +150,7 @@ def append_all(
     `verification`: the coordinators' answers in this turn of the event loop."""
     refusal = None
     if request.acks not in ACKS:
-        refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; known are -1 (all), 0 and 1")
+        refusal = ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not valid; write -1 (all), 0 or 1")
     elif request.transactional_id is not None and context.verifier is None:
         refusal = ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not served; produce without transactional.id")
     response = ProduceResponse()

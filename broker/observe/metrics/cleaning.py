@@ -15,10 +15,14 @@ def cold_cleaning_metrics(cleaning: ColdCleaning) -> Iterator[Metric]:
     """Figures of the bucket's compaction since the start."""
     counters = cleaning.counters
     yield counter(
-        "cold_cleaner_passes", "passes that compacted a partition's part in the bucket, or tried to", counters.passes
+        "cold_cleaner_passes",
+        "passes that compacted a partition's part in the bucket, including the failed ones",
+        counters.passes,
     )
     yield counter(
-        "cold_cleaner_failed_passes", "passes over the bucket that failed: bucket_uncleanable", counters.failed_passes
+        "cold_cleaner_failed_passes",
+        "passes over the bucket that failed; see the condition bucket_uncleanable",
+        counters.failed_passes,
     )
     yield counter("cold_cleaner_read_bytes", "bytes that the bucket's compaction read", counters.read_bytes)
     yield counter("cold_cleaner_written_bytes", "bytes that the bucket's compaction wrote", counters.written_bytes)
@@ -28,7 +32,7 @@ def cold_cleaning_metrics(cleaning: ColdCleaning) -> Iterator[Metric]:
     )
     yield gauge(
         "bucket_uncleanable_partitions",
-        "partitions whose part in the bucket the last pass could not compact: bucket_uncleanable",
+        "partitions whose part in the bucket the last pass could not compact; see the condition bucket_uncleanable",
         len(cleaning.stands_still),
     )
 
@@ -37,14 +41,18 @@ def cleaning_metrics(cleaner: LogCleaner) -> Iterator[Metric]:
     """Figures of the log cleaner since the start."""
     counters = cleaner.counters
     yield counter("cleaner_passes", "passes of the log cleaner that cleaned a log", counters.passes)
-    yield counter("cleaner_failed_passes", "passes of the log cleaner that failed: uncleanable", counters.failed_passes)
+    yield counter(
+        "cleaner_failed_passes",
+        "passes of the log cleaner that failed; see the condition uncleanable",
+        counters.failed_passes,
+    )
     yield counter("cleaner_read_bytes", "bytes of the segments that the log cleaner read", counters.read_bytes)
     yield counter(
         "cleaner_written_bytes", "bytes of the segments that the log cleaner wrote instead", counters.written_bytes
     )
     yield gauge(
         "uncleanable_partitions",
-        "compacted logs that the cleaner gave up (Kafka's uncleanable-partitions-count): uncleanable",
+        "compacted logs that the cleaner gave up (Kafka's uncleanable-partitions-count); see the condition uncleanable",
         len(cleaner.uncleanable),
     )
     yield gauge(

@@ -37,26 +37,31 @@ def _who(sources: Sources, seen: ClusterSummary) -> Iterator[Metric]:
     )
     yield gauge("controller_epoch", "controller epoch that this broker knows; each change of controller raises it",
                 -1 if (controller := sources.context.metadata.controller) is None else controller.epoch)  # fmt: skip
-    yield gauge("cluster_version", "records of cluster.json that this broker has applied; if it falls behind: "
-                "controller_silent", sources.position())  # fmt: skip
     yield gauge(
-        "sessions", "brokers with a session, counted by the controller, 0 elsewhere: broker_away", seen.sessions
+        "cluster_version",
+        "records of cluster.json that this broker has applied; if it falls behind, see the condition controller_silent",
+        sources.position(),
+    )
+    yield gauge(
+        "sessions",
+        "brokers with a session, counted by the controller, 0 elsewhere; see the condition broker_away",
+        seen.sessions,
     )
 
 
 def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
-    yield gauge("leaders", "partitions this broker is to lead (LeaderCount)", seen.leaders)
-    yield gauge("replicas", "partitions this broker is to hold (PartitionCount)", seen.replicas)
+    yield gauge("leaders", "partitions that the cluster assigns this broker to lead (LeaderCount)", seen.leaders)
+    yield gauge("replicas", "partitions that the cluster assigns this broker to hold (PartitionCount)", seen.replicas)
     yield gauge(
         "under_replicated_partitions",
-        "partitions led here with fewer in-sync replicas in session than assigned ones (UnderReplicatedPartitions): "
-        "under_replicated",
+        "partitions led here with fewer in-sync replicas in session than assigned ones (UnderReplicatedPartitions); "
+        "see the condition under_replicated",
         seen.under_replicated,
     )
     yield gauge(
         "under_min_isr_partitions",
-        "partitions led here with fewer in-sync replicas than min.insync.replicas (UnderMinIsrPartitionCount): writes "
-        "with acks=all are refused, below_min",
+        "partitions led here with fewer in-sync replicas than min.insync.replicas (UnderMinIsrPartitionCount); they "
+        "refuse writes with acks=all; see the condition below_min",
         seen.below_min,
     )
     yield gauge(
@@ -64,11 +69,15 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
     )
     yield gauge(
         "leaderless_partitions",
-        "partitions without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount): no_leader",
+        "partitions without a leader, counted by the controller, 0 elsewhere (OfflinePartitionsCount); see the "
+        "condition no_leader",
         seen.leaderless,
     )
-    yield gauge("recovering_partitions", "partitions led here that recover from an unclean election: recovering",
-                seen.starting)  # fmt: skip
+    yield gauge(
+        "recovering_partitions",
+        "partitions led here that recover from an unclean election; see the condition recovering",
+        seen.starting,
+    )
 
 
 def _turnover(turnover: Turnover) -> Iterator[Metric]:
@@ -92,8 +101,8 @@ def _lag(late: list[LateReplica]) -> Iterator[Metric]:
     )
     yield gauge(
         "replica_lag_max_seconds",
-        "how long the slowest replica of partitions led here has lagged; above replica.lag.time.max.ms it leaves the "
-        "in-sync set: under_replicated",
+        "lag time of the slowest replica of partitions led here; above replica.lag.time.max.ms the replica leaves "
+        "the in-sync set; see the condition under_replicated",
         max((one.ms for one in late), default=0) / 1000,
     )
 
@@ -101,8 +110,11 @@ def _lag(late: list[LateReplica]) -> Iterator[Metric]:
 def _copied(copied: ReplicationCounters) -> Iterator[Metric]:
     yield counter("replication_bytes_in", "record bytes that leaders sent to replicas here (ReplicationBytesInPerSec)",
                   copied.bytes_in)  # fmt: skip
-    yield counter("replication_bytes_skipped", "about how many bytes of log replicas here did not copy, because the "
-                  "bucket holds them", copied.bytes_skipped)  # fmt: skip
+    yield counter(
+        "replication_bytes_skipped",
+        "estimate of the log bytes that replicas here did not copy, because the bucket holds them",
+        copied.bytes_skipped,
+    )
     yield counter(
         "replicas_begun_in_bucket",
         "restarts of empty, damaged or lagging replicas here at the end of the verified part of the bucket",
@@ -114,8 +126,8 @@ def _times(sources: Sources) -> Iterator[Metric]:
     commits = sources.cluster.commit_times
     yield gauge(
         "heartbeat_age_seconds",
-        "time since the last answered heartbeat was sent, 0 on the controller; above 5: controller_silent, at 9 the "
-        "session ends",
+        "time since the last answered heartbeat was sent, 0 on the controller; above 5, the condition "
+        "controller_silent holds; at 9, the session ends",
         heartbeat_age_s(sources),
     )
     yield gauge(
@@ -126,7 +138,7 @@ def _times(sources: Sources) -> Iterator[Metric]:
     )
     yield histogram(
         "cluster_commit_seconds",
-        "duration of commits to cluster.json; elections, in-sync sets and topics wait for one",
+        "duration of commits to cluster.json; every election and every change of in-sync sets or topics waits for one",
         BOUNDS_S,
         [((), commits.buckets[0], commits.seconds[0])],
     )

@@ -82,8 +82,11 @@ class _BrokerCollector:
         yield condition_metrics(held)
         if sources is not None and self._cluster is not None:
             yield from cluster_metrics(sources, self._cluster, seen.late)
-            yield gauge("offline_partitions", "partitions that serve nothing until a restart: log_offline",
-                        len(now.offline))  # fmt: skip
+            yield gauge(
+                "offline_partitions",
+                "partitions that serve nothing until a restart; see the condition log_offline",
+                len(now.offline),
+            )
             yield gauge("full_partitions", "partitions whose last append found the disk full: free space resumes them",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
@@ -108,7 +111,7 @@ def condition_metrics(held: Collection[str]) -> Metric:
     """One sample for each condition. `held`: names of the conditions that hold."""
     return gauges(
         "condition",
-        "1 while the condition holds; tier status and GET /broker have a sentence, operations.md a section on each",
+        "1 while the condition holds; tier status and GET /broker describe it, and operations.md has a section on it",
         ["name"],
         {(condition.value,): float(condition.value in held) for condition in Condition},
     )
@@ -119,7 +122,7 @@ def health_metrics(startup: StartupSources) -> Iterator[Metric]:
     yield gauge("ready", "1 while clients are answered; when 0, GET /readyz has the reason", startup.health.is_ready)
     yield gauge(
         "store_reachable",
-        "0 while the calls to the bucket for the start or the lease fail: store_unreachable",
+        "0 while the calls to the bucket for the start or the lease fail; see the condition store_unreachable",
         not startup.outage().tries,
     )
     yield counter(
@@ -138,12 +141,12 @@ def _gate_and_syncs(sources: Sources) -> Iterator[Metric]:
     )
     yield histogram(
         "sync_seconds",
-        "fdatasync of logs, from request to completion; an acks=all produce waits for one. A p99 above 0.05: a "
+        "fdatasync of logs, from request to completion; an acks=all produce waits for one. A p99 above 0.05 shows a "
         "slow or shared disk",
         SYNC_BOUNDS_S,
         [((), sources.tiers.sync_times.buckets, sources.tiers.sync_times.seconds)],
     )
-    yield counter("sync_failures", "syncs that failed; each takes its log offline: log_offline",
+    yield counter("sync_failures", "syncs that failed; each takes its log offline; see the condition log_offline",
                   sources.tiers.sync_times.failed_count)  # fmt: skip
 
 
@@ -154,8 +157,9 @@ def request_metrics(context: Context) -> Iterator[Metric]:
     )
     yield histogram(
         "request_seconds",
-        "from a request's last byte to its answer, by API. Produce with acks=all waits for a sync (sync_seconds); a "
-        "fetch for its data, up to the client's fetch.max.wait.ms; admin requests for the bucket",
+        "time from a request's last byte to its answer, by API. Produce with acks=all waits for a sync "
+        "(sync_seconds), a fetch waits for data up to the client's fetch.max.wait.ms, and admin requests wait for "
+        "the bucket",
         BOUNDS_S,
         [((api.name.lower(),), latency.buckets[api], latency.seconds[api]) for api in ApiKey],
         ["api"],
@@ -164,7 +168,7 @@ def request_metrics(context: Context) -> Iterator[Metric]:
     yield counter("produce_records", "records taken in", metrics.records_in)
     yield counter(
         "failed_produce_requests",
-        "partitions of produce requests refused, whatever the reason; refused_produces has those that found no room",
+        "partitions of produce requests refused for any reason; refused_produces counts those that found no room",
         metrics.failed_produce_requests,
     )
     yield counter(
@@ -183,7 +187,7 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         metrics.followed_fetch_bytes,
     )
     yield counter(
-        "malformed_requests", "frames that could not be read; something other than a Kafka client talks to the port",
+        "malformed_requests", "frames that could not be read; the sender is not a Kafka client",
         metrics.malformed,
     )  # fmt: skip
     audit, authorizer = context.clients.audit, context.clients.authorizer
@@ -200,9 +204,9 @@ def request_metrics(context: Context) -> Iterator[Metric]:
         audit.suppressed,
     )
     yield gauge(
-        "acls", "ACLs by which requests are allowed; 0 without an authorizer", len(authorizer.acls) if authorizer else 0
+        "acls", "ACLs that the authorizer applies; 0 without an authorizer", len(authorizer.acls) if authorizer else 0
     )
-    yield gauge("fetch_sessions", "fetch sessions kept (KIP-227), one a consumer", len(sessions))
+    yield gauge("fetch_sessions", "open fetch sessions (KIP-227), one for each consumer", len(sessions))
     yield gauge("fetch_session_partitions", "partitions in fetch sessions", sessions.partitions)
     yield counter("fetch_sessions_created", "fetch sessions begun", sessions.created_count)
     yield counter(
@@ -218,7 +222,9 @@ def request_metrics(context: Context) -> Iterator[Metric]:
 def _room(sources: Sources) -> Iterator[Metric]:
     watch, throttle = sources.tiers.watch, sources.context.throttle
     yield gauge("disk_bytes", "size of the data directory's file system", watch.disk.total)
-    yield gauge("disk_free_bytes", "bytes that may still be written there; 0: disk_full", watch.disk.free)
+    yield gauge(
+        "disk_free_bytes", "bytes that may still be written there; if 0, see the condition disk_full", watch.disk.free
+    )
     yield gauge(
         "local_limit_bytes",
         "size of local logs above which copied segments are deleted before local.retention.ms ends",
@@ -256,7 +262,7 @@ def network_metrics(server: Server) -> Iterator[Metric]:
     )
     yield counters(
         "connection_closes",
-        "connections ended; the log says why for those that this broker refused",
+        "closed connections; the log has the reason if this broker refused the connection",
         ["reason"],
         {(str(reason),): counted.closes[reason] for reason in CloseReason},
     )

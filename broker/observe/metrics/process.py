@@ -59,7 +59,7 @@ class LoopLag:
 def process_metrics(lag: LoopLag) -> Iterator[Metric]:
     yield gauges(
         "build_info",
-        "always 1; the labels say what runs here: count by version (…) shows a roll-out",
+        "always 1; the labels name the version and the Python; count by (version) shows a roll-out",
         ["version", "python"],
         {(VERSION, platform.python_version()): 1.0},
     )
@@ -67,7 +67,7 @@ def process_metrics(lag: LoopLag) -> Iterator[Metric]:
     yield histogram(
         "loop_lag_seconds",
         "lateness of the event loop, measured ten times a second; every answer waits that long. Above 0.1: something "
-        "holds the loop, or the machine has no CPU to give",
+        "blocks the loop, or the machine has no CPU left",
         LAG_BOUNDS_S,
         [((), lag.buckets, lag.seconds)],
     )

@@ -15,17 +15,19 @@ def quota_metrics(quotas: QuotaManagers, delayed: int) -> Iterator[Metric]:
     """Metrics of quotas. `delayed`: connections whose address opened them too fast."""
     yield counters(
         "quota_throttles",
-        "responses that throttled their client, by the quota that it is over; `thermocline quota list` shows them",
+        "responses that throttled their client, by the exceeded quota; `thermocline quota list` shows the quotas",
         ["kind"],
         {(kind.value,): count for kind, count in quotas.throttled.items()},
     )
     yield counters(
         "quota_throttle_seconds",
-        "throttle times of all throttled responses, added up; divided by quota_throttles: how far clients are "
-        "above their quotas",
+        "sum of the throttle times of all throttled responses; divided by quota_throttles, it is the mean throttle "
+        "time",
         ["kind"],
         {(kind.value,): throttle_ms / 1000 for kind, throttle_ms in quotas.throttled_ms.items()},
     )
     yield counter(
-        "quota_delayed_connections", "connections above the connection_creation_rate of their address", delayed
+        "quota_delayed_connections",
+        "connections that waited because their address was above its connection_creation_rate",
+        delayed,
     )

@@ -19,7 +19,8 @@ _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cach
 TEXTS: Final = {
     "copied_bytes": "log bytes copied to the bucket and committed; if slower than produce_bytes, copies do not keep up",
     "copied_segments": "segments copied and committed",
-    "copy_errors": "attempts to copy that failed; each is made again, blocked_partitions has those that do not move",
+    "copy_errors": "attempts to copy that failed; each is repeated, and blocked_partitions counts the partitions that "
+    "cannot be copied",
     "verified_segments": "objects verified in the bucket after their commit; local bytes are deleted only for these",
     "garbage_objects": "objects of failed attempts that are to be deleted",
     "deleted_objects": "objects of expired segments that were deleted",
@@ -31,19 +32,20 @@ TEXTS: Final = {
     "cold_cache_hits": "chunks that cold reads found loaded",
     "cold_cache_misses": "chunks that cold reads had to get from the bucket",
     "cold_read_bytes": "bytes of history sent to consumers",
-    "cold_fetched_bytes": "bytes got from the bucket for cold reads; much more than cold_read_bytes: the cache "
-    "is too small",
+    "cold_fetched_bytes": "bytes got from the bucket for cold reads; if far more than cold_read_bytes, the cache is "
+    "too small",
     "cold_fetch_requests": "requests to the bucket for chunks",
     "cold_loads": "reads of history that had to wait for the bucket",
-    "cold_read_errors": "cold reads that failed; consumers ask again: cold_reads",
+    "cold_read_errors": "cold reads that failed; consumers fetch again; see cold_reads in operations.md",
     "cold_read_retries": "cold reads that failed and were tried again at once",
     "cold_queue_full": "reads of history refused because too many waited: raise remote.log.reader.threads",
     "cold_reads_waiting": "reads of history that wait for a place now",
-    "cold_read_seconds": "seconds that cold reads waited for the bucket, added up; cold_read_latency_seconds "
-    "has them by duration",
+    "cold_read_seconds": "sum of the seconds that cold reads waited for the bucket; cold_read_latency_seconds has "
+    "them by duration",
     "prefetched_chunks": "chunks fetched before a reader asked for them",
     "cold_cache_bytes": "bytes of cached chunks on disk now; a directory bucket needs none",
-    "cold_cache_limit_bytes": "the current limit of cold_cache_bytes; below thermocline.cache.bytes: cache_reduced",
+    "cold_cache_limit_bytes": "the current limit of cold_cache_bytes; if it is below thermocline.cache.bytes, see the "
+    "condition cache_reduced",
     "cold_cache_evictions": "chunks that made room for others; normal while history is replayed",
     "cold_cache_refused_chunks": "chunks that found no place in the cache and were used once",
 }
@@ -83,13 +85,14 @@ def store_metrics(store: MeteredStore) -> Iterator[Metric]:
     )  # fmt: skip
     yield counters("store_bytes", "body bytes", of, {name: meter.bytes for name, meter in meters.items()})
     yield counters(
-        "store_errors", "calls that got no answer or were refused; store_calls says how, store_refuses what to do",
+        "store_errors",
+        "calls that got no answer or were refused; store_calls has the outcomes; see also the condition store_refuses",
         of, {name: meter.errors for name, meter in meters.items()},
     )  # fmt: skip
     yield counters(
         "store_calls",
-        "calls by how they ended. unchanged, missing and lost_race are answers; refused is a policy or a key; "
-        "unavailable and abandoned are the network or the service",
+        "calls by outcome. unchanged, missing and lost_race are answers; refused comes from a policy or a key, "
+        "unavailable and abandoned from the network or the service",
         ["operation", "outcome"],
         {(*name, outcome.value): meter.outcomes[outcome] for name, meter in meters.items() for outcome in CallOutcome},
     )

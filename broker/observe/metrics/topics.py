@@ -32,16 +32,18 @@ _COUNTERS: Final = {
     "topic_produced_bytes": "record batch bytes taken in, by topic; shows which topic fills the disk",
     "topic_produced_records": "records taken in, by topic",
     "topic_produced_batches": "batches taken in, by topic; records ÷ batches tells whether producers batch (linger.ms)",
-    "topic_fetched_bytes": "record bytes sent to consumers, by topic; if far more than produced: many groups, or a "
-    "replay",
-    "topic_fetched_answers": "answers that carried records, by topic; few bytes each: raise consumers' fetch.min.bytes",
+    "topic_fetched_bytes": "record bytes sent to consumers, by topic; if far more than produced, many groups read, or "
+    "one replays",
+    "topic_fetched_answers": "answers that carried records, by topic; if each has few bytes, raise consumers' "
+    "fetch.min.bytes",
 }
 _GAUGES: Final = {
-    "copy_lag_bytes": "sealed bytes that are not in the bucket; if it grows, copies are slower than producers: "
-    "upload_lags",
+    "copy_lag_bytes": "sealed bytes that are not in the bucket; if it grows, copies are slower than producers; see the "
+    "condition upload_lags",
     "copy_lag_segments": "sealed segments that are not in the bucket",
-    "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 300: the condition upload_lags",
-    "blocked_partitions": "partitions whose tiering is blocked; tier status says by what, operations.md what to do",
+    "copy_lag_seconds": "age of the oldest sealed byte that is not in the bucket; above 300, the condition "
+    "upload_lags holds",
+    "blocked_partitions": "partitions whose tiering is blocked; tier status names the cause, operations.md the remedy",
     "local_bytes": "log bytes on local disk",
     "cold_bytes": "log bytes in the bucket",
     "declared_gaps": "ranges of offsets lost with a disk, or reserved and never assigned; tier status lists them",
@@ -53,7 +55,8 @@ _OFFSETS: Final = {
     "remote_end_offset": "end of the bucket's part; a lost disk loses the records between it and the log end",
     "high_watermark": "end of what consumers see; its rate is the records that became visible a second",
     "log_end_offset": "next offset to be assigned; if far above the high watermark, syncs are slow: see sync_seconds",
-    "last_stable_offset_lag": "offsets that committed readers wait for; if it grows, a transaction is open here",
+    "last_stable_offset_lag": "offsets from the last stable offset to the high watermark; if it grows, a transaction "
+    "stays open",
 }
 
 

@@ -18,12 +18,12 @@ def transaction_metrics(found: Metrics) -> Iterator[Metric]:
         "age of the oldest ongoing transaction that this broker coordinates; it is aborted at its own time-out",
         found.oldest_ms / 1000,
     )
-    yield gauge("transactions_ending", "decided transactions of which some marker is not written", found.ending)
+    yield gauge("transactions_ending", "decided transactions that still lack a marker", found.ending)
     yield gauge("transaction_markers_waiting", "partitions that wait for a marker", found.markers_waiting)
     yield gauge(
         "transaction_oldest_ending_seconds",
-        "time since the oldest transaction that still lacks a marker was decided; seconds while leaders move, "
-        "else see the condition transaction_overdue",
+        "time since the oldest transaction that still lacks a marker was decided; some seconds are normal while "
+        "leaders change; if it is longer, see the condition transaction_overdue",
         found.oldest_ending_ms / 1000,
     )
     yield counter("transactions_completed", "transactions committed or aborted in every partition", found.completed)

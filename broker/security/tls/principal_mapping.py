@@ -82,7 +82,7 @@ def _parsed(text: str) -> _Rule | None:
 def _python_pattern(java: str) -> str:
     """The same pattern for Python's `re`. Raises `re.error` for unsupported syntax."""
     if "&&" in java or re.search(r"\[[^\]\\]*\[", java):
-        raise re.error("sets within sets are Java's only; write one set")
+        raise re.error("only Java reads a set within a set; write one set")
     named = re.sub(r"(?<!\\)\(\?<(?![=!])", "(?P<", java)
     return re.sub(r"((?:^|[^\\])(?:\\\\)*)\\z", r"\1\\Z", named)
 

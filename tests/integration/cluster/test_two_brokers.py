@@ -268,4 +268,4 @@ def test_the_http_port_of_a_waiting_broker_is_silent(directory_site: Site) -> No
         connection = http.client.HTTPConnection(host, int(port), timeout=10)
         connection.request("GET", "/readyz")
         assert connection.getresponse().status == 200
-        assert "stood still" in new.log()
+        assert "did not renew its lease" in new.log()

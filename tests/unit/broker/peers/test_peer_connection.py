@@ -171,7 +171,7 @@ def _twice(told: Told, header: RequestHeader, request: Any) -> None:
         (lambda told, *_: told.transport.write(struct.pack(">i", -1)), "frame claims -1 bytes"),
         (lambda told, *_: told.transport.write(struct.pack(">i", 3) + b"abc"), "too short for its header"),
         (lambda told, header, _: told.transport.write(struct.pack(">iix", 5, header.correlation_id)), "end before"),
-        (_another_ones, "is the next"),
+        (_another_ones, "in place of request"),
     ],
 )
 def test_an_answer_that_cannot_be_read_ends_the_connection(rule: Any, why: str) -> None:
