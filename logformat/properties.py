@@ -38,7 +38,7 @@ def properties_in(text: str) -> Iterator[tuple[str, str]]:
     An escaped surrogate pair is decoded to its one character."""
     for line in _logical_lines(text):
         match = _PAIR.fullmatch(line)
-        assert match is not None, f"every line is a pair: {line[:80]!r}"
+        assert match is not None, f"the line is not a pair of key and value: {line[:80]!r}"
         yield _unescape(match[1]), _unescape(match[2])
 
 

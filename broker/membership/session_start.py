@@ -231,9 +231,9 @@ class SessionStart:
                 )
             still_s, moving_s = self._controller_lease.left_s()
             self._wait(
-                "the lease of this node's last process, which was the controller, to end: this one takes over "
-                f"in {still_s:.0f} s if the lease stands still, and refuses to start in {moving_s:.0f} s if it "
-                "still moves"
+                "the end of the lease of this node's last process, which was the controller: this process takes over "
+                f"in {still_s:.0f} s if the lease stands still, and refuses to start in {moving_s:.0f} s if it still "
+                "moves"
             )
             return None
         self._gate.begin()

@@ -29,7 +29,7 @@ class State(Enum):
         "a response, or the peer to take its responses; no undispatched bytes yet, so the next ones are read and kept"
     )
     BEHIND = "as MUTED, with undispatched bytes: nothing more is read"
-    STARVED = "memory for a half received frame: nothing more is read"
+    STARVED = "memory for a partly received frame: nothing more is read"
     THROTTLED = "the end of its throttle time (KIP-219); responses leave, nothing is read or dispatched"
     CLOSING = "responses in flight to leave; then it closes"
     CUT = "the transport's connection_lost; nothing is sent"

@@ -45,7 +45,7 @@ def partition_findings(partitions: Iterable[PartitionRow], brokers: Iterable[Bro
             RECOVERING,
             f"{_named(starting)}: the leader may lack acknowledged records; it serves when it has compared its log "
             "with the bucket",
-            "wait; when it lasts, check the bucket and the log of the leader",
+            "wait; if it lasts, check the bucket and the log of the leader",
         )
     served = [one for one in lacking if not one.offline]
     if below := [one for one in served if one.below_min]:
@@ -71,14 +71,14 @@ def broker_findings(brokers: Iterable[BrokerRow]) -> Iterator[Finding]:
             elif one.given_up:
                 what = f"broker {one.node}{at} was given up, and replicas are still assigned to it"
                 do = (
-                    "start a broker under its node id, on any directory: it copies everything; or give them to the "
-                    f"others: thermocline cluster drain {one.node}"
+                    "start a broker under its node id, on any directory, and it copies the replicas; or move the "
+                    f"replicas to other brokers: thermocline cluster drain {one.node}"
                 )
             else:
                 what = f"broker {one.node}{at} has no session"
                 do = (
-                    "start it again on its data directory, or on an empty one when its disk is lost; "
-                    f"when nothing of it comes back: thermocline cluster forget {one.node}"
+                    "start it again on its data directory, or on an empty one when its disk is lost; if the broker "
+                    f"never returns: thermocline cluster forget {one.node}"
                 )
             yield Finding(BROKER_AWAY, what, do)
 
@@ -147,7 +147,7 @@ def _leaderless(offline: Sequence[PartitionRow], active: Collection[int]) -> Ite
         yield Finding(
             NO_LEADER,
             f"{_named(rest)}: no leader, for similar reasons",
-            "mend the partitions above first; --json names all",
+            "repair the partitions above first; --json lists all",
         )
 
 

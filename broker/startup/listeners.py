@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 _REMIND_S: Final = 3600.0
 _ADVICE: Final = {
     errno.EADDRINUSE: "stop what uses the address, or choose another with {flag}",
-    errno.EADDRNOTAVAIL: "it is not an address of this machine: choose one of its own with {flag}, or 0.0.0.0 "
-    "for all of them, and give the address that clients reach with --advertise",
+    errno.EADDRNOTAVAIL: "it is not an address of this machine: choose an address of this machine with "
+    "{flag}, or 0.0.0.0 for all of them, and give the address that clients reach with --advertise",
     errno.EACCES: "a port below 1024 needs a privilege: choose a higher one with {flag}",
 }
 

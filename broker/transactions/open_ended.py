@@ -176,7 +176,7 @@ class OpenEnded:
                 is_done = False
                 continue
             known_epoch = max(producer_epoch, partition.log.producers.epoch_of(producer_id))
-            self._append(partition, producer_id, known_epoch, "came back with a snapshot", decision)
+            self._append(partition, producer_id, known_epoch, "was restored from a snapshot", decision)
             if (restored := self._restored(partition.topic, partition.index)) is not None:
                 restored.pop(producer_id, None)
         return is_done
@@ -199,7 +199,7 @@ class OpenEnded:
             producer_id,
             which,
             "committed" if is_commit else "aborted",
-            "; outcome unknown: no coordinator knows it" if decision is Decision.UNKNOWN else "",
+            "; no coordinator knows its outcome" if decision is Decision.UNKNOWN else "",
         )
 
 

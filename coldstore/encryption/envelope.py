@@ -112,8 +112,8 @@ class DataKey:
                 self._cipher.decrypt_into(_nonce(index, last=index == chunks - 1), chunk, None, target)
             except InvalidTag:
                 raise Corrupt(
-                    f"chunk {index} of encrypted object {name} (plain bytes from {index * CHUNK_BYTES}) is not what "
-                    "was written: it was damaged, or somebody changed it"
+                    f"chunk {index} of encrypted object {name} (plain bytes from {index * CHUNK_BYTES}) fails its "
+                    "authentication: it was damaged or changed after it was written"
                 ) from None
         return plain
 
@@ -170,8 +170,9 @@ def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | No
     if ring.accepts_plain:
         return None
     refusal = (
-        f"object {name} is not encrypted, and {ring.source} accepts no plain ones; if encryption was switched on for a "
-        "bucket with objects, allow them (docs/encryption.md), else somebody replaced or cut it"
+        f"object {name} is not encrypted, and {ring.source} accepts no plain objects; if the bucket had objects "
+        "before encryption was switched on, accept plain objects (docs/encryption.md); otherwise the object was "
+        "replaced or cut off"
     )
     raise (KeyRefused if bytes(tail[:1]) == _PLAIN_ROOT and len(tail) == stored else Corrupt)(refusal)
 
@@ -197,8 +198,7 @@ def _unwrapped(
         raise NewerFormat(f"object {name} is encrypted in format {version}, this program knows {VERSION}; upgrade")
     if version < 1 or log2 != _CHUNK_LOG2 or reserved:
         raise Corrupt(
-            f"object {name}: its trailer says format {version}, chunks of 2^{log2} bytes, a format that no version "
-            "wrote"
+            f"object {name}: its trailer says format {version} with chunks of 2^{log2} bytes, which no version writes"
         )
     if size > stored or stored_size(size) != stored:
         raise Corrupt(
@@ -213,8 +213,8 @@ def _unwrapped(
     payload = wrapping.unwrap(nonce, wrapped, head + name.encode())
     if payload is None:
         raise Corrupt(
-            f"object {name}: its trailer is not what was written under this name: it is damaged, was changed, or "
-            "belongs to another object"
+            f"object {name}: its trailer fails its authentication: it was damaged or changed, or it belongs to "
+            "another object"
         )
     return payload, fields
 

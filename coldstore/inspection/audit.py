@@ -186,7 +186,10 @@ def _audit_books(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Find
     found = totals_of(live)
     findings: list[Finding] = []
     if manifest.added - manifest.removed != manifest.live or found != manifest.live:
-        text = f"added {manifest.added} − removed {manifest.removed}, live {manifest.live}, found {found}"
+        text = (
+            f"the manifest counts {manifest.added} added, {manifest.removed} removed and {manifest.live} live; its "
+            f"entries are {found}"
+        )
         findings.append(Finding(FindingKind.BOOKS, None, None, text))
     if (hash_of(live) if live else ZERO_HASH) != manifest.live_hash:
         text = f"the live segments hash to {hash_of(live)}, the manifest says {manifest.live_hash}: one was replaced"

@@ -230,7 +230,7 @@ class RootStore(Generic[T]):
                     self._note(found)
                 return RootFound(found)
             case _:
-                raise AssertionError(f"{effect} is an end, nothing to perform")
+                raise AssertionError(f"{effect} ends a commit and has nothing to perform")
 
     async def _read(self) -> Root[T] | None:
         try:

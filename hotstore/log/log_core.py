@@ -198,7 +198,7 @@ class LogCore:
 
     def _roll(self) -> None:
         old = self._active
-        assert old.size > 0, "an empty segment takes any append: it begins at the log's end"
+        assert old.size > 0, "an empty segment is not rolled: it begins at the log's end"
         try:
             new = create_segment(self.directory, self.log_end_offset, self.config.index_interval_bytes)
         except OSError as error:

@@ -199,7 +199,7 @@ class AttachedTiers:
         decides), StorageFailed and OSError (close the log and open it again)."""
         opened = lease.opened
         key = opened.topic_id, opened.log.partition
-        assert key not in self._tiers, f"{lease}: the tier of the epoch before is still attached"
+        assert key not in self._tiers, f"{lease}: the tier of the previous epoch is still attached"
         partition = TieredPartition(
             *key,
             lead.leader_epoch,

@@ -276,7 +276,9 @@ def test_an_open_transaction_is_named_where_it_holds_back(directory_site: Site) 
         made.produce("t", b"held", partition=0)
         assert made.flush(20) == 0
         shown = thermocline("consume", "-t", "t", "-e", "-b", broker.kafka)
-        assert shown.stdout == "" and "t-0 from offset 0 on are not shown until a transaction ends" in shown.stderr
+        assert (
+            shown.stdout == "" and "t-0 from offset 0 on are not shown until an open transaction ends" in shown.stderr
+        )
         assert thermocline("tier", "seal", "--topic", "t", "-b", broker.kafka).returncode == 0
 
         def said() -> str:

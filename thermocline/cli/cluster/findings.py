@@ -42,7 +42,7 @@ def notes(seen: ClusterState) -> list[str]:
         *misplaced_leaders(seen.partitions, seen.brokers),
     ]
     found += (
-        f"broker {node} is {description}; the cluster's own brokers are not asked"
+        f"broker {node} is {description}; this command does not ask the cluster's own brokers"
         for node, description in seen.read_only.items()
     )
     for node, standing in sorted(seen.standings.items()):
@@ -62,8 +62,8 @@ def notes(seen: ClusterState) -> list[str]:
     if seen.hidden:
         nodes = ", ".join(map(str, sorted(seen.hidden)))
         found.append(
-            f"conditions, lags and the controller's view are not known of broker {nodes}: "
-            f"{NEEDS_DESCRIBE_CONFIGS}, and the HTTP port's token; topics that this user may not describe are missing"
+            f"the conditions, lags and controller's view of broker {nodes} are not known: {NEEDS_DESCRIBE_CONFIGS}, "
+            "and the token of the HTTP port; topics that this user may not describe are not shown"
         )
     return found
 

@@ -130,5 +130,5 @@ def _picture(losses: list[Loss]) -> str:
         )
         for loss in losses
     ]
-    header = ("partition", "replicas", "in sync then", "hot", "in the bucket", "what becomes of it")
+    header = ("partition", "replicas", "in sync after", "hot", "in the bucket", "outcome")
     return table(header, rows, right=("hot", "in the bucket"))

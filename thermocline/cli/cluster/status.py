@@ -223,7 +223,7 @@ def _late(behind: Sequence[LateReplica]) -> str | None:
 def _late_one(one: LateReplica) -> str:
     lasting = show_duration(one.ms // 1000 * 1000)
     if one.records is None or one.bytes is None:
-        return f"{one.node}: said nothing for {lasting}"
+        return f"{one.node}: no fetch for {lasting}"
     return f"{one.node}: {one.records} records, {show_size(one.bytes)}, for {lasting}"
 
 

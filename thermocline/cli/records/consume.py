@@ -246,8 +246,8 @@ class _Undecided:
         named = [f"{self._topic}-{index} from offset {at}" for index, at in sorted(self._above.items())[:_NAMED_MAX]]
         more = f" and {len(self._above) - _NAMED_MAX} more" if len(self._above) > _NAMED_MAX else ""
         note(
-            f"thermocline: records of {', '.join(named)}{more} on are not shown until a transaction ends; "
-            "see `thermocline txn list --state Ongoing`"
+            f"thermocline: records of {', '.join(named)}{more} on are not shown until an open transaction ends; see "
+            "`thermocline txn list --state Ongoing`"
         )
 
 

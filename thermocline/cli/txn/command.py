@@ -66,9 +66,9 @@ def register(nouns: Subparsers[Parser]) -> None:
         "abort",
         help="end a transaction that hangs in a partition",
         description="Write an abort marker for a producer's open transaction that hangs in one partition: no "
-        "coordinator knows it, so `thermocline txn list` does not show it. Its producer id stands in the "
-        "condition transaction_overdue (`thermocline cluster status`); `kafka-transactions.sh "
-        "describe-producers` shows it too. Refused while a coordinator knows the transaction.",
+        "coordinator knows it, so `thermocline txn list` does not show it. The condition transaction_overdue "
+        "(`thermocline cluster status`) and `kafka-transactions.sh describe-producers` show its producer id. "
+        "Refused while a coordinator knows the transaction.",
         example="thermocline txn abort orders-3 --producer-id 4000 --yes",
     )
     abort.add_argument("place", type=checked(parse_place), metavar="TOPIC-PARTITION")

@@ -209,14 +209,14 @@ def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss
     try:
         marks = consumer.get_watermark_offsets(TopicPartition(part.topic, part.partition), WATERMARKS_TIMEOUT_S)
     except KafkaException as error:
-        raise Retryable(f"{line}; it does not say which offsets it has: {_text(error)}") from None
+        raise Retryable(f"{line}, and does not answer which offsets it has: {_text(error)}") from None
     if marks is None:
-        raise Retryable(f"{line}; it does not say within {WATERMARKS_TIMEOUT_S:g} s which offsets it has")
+        raise Retryable(f"{line}, and does not answer within {WATERMARKS_TIMEOUT_S:g} s which offsets it has")
     first, after = marks
     if after <= at or first >= part.rows.end_offset:
         loss.damage.append(f"{line}; it holds offsets from {first} to before {after}, nothing of this part")
         return part.rows.end_offset
-    loss.damage.append(f"{line}; read on from {max(first, at)}")
+    loss.damage.append(f"{line}; reading continues at {max(first, at)}")
     consumer.assign([TopicPartition(part.topic, part.partition, max(first, at))])
     return at
 

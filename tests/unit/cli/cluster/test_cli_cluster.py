@@ -95,7 +95,7 @@ def test_a_replica_that_lags_on_a_broker_that_is_there_is_waited_for() -> None:
     assert row.endswith("under-replicated  3: 1200 records, 5.0 MiB, for 1m1s"), "half a second is no lag"
     silent = replace(WELL, late=[replace(late, records=None, bytes=None)])
     shown = picture(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: silent}), [], [])
-    assert any("3: said nothing for 1m1s" in line for line in shown), "late in a partition that lacks nothing else"
+    assert any("3: no fetch for 1m1s" in line for line in shown), "late in a partition that lacks nothing else"
 
 
 def test_many_partitions_are_named_by_three_and_shown_by_twenty() -> None:

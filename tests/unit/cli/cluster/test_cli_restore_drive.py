@@ -249,4 +249,4 @@ def test_a_move_that_nobody_ends_is_told(capsys: pytest.CaptureFixture[str]) -> 
     look = ClusterSnapshot("c", ClusterImage(), there, rows)
     _print_report(look, plan(there, rows, {}), {("log", 0): Ends(5, 100)}, as_json=False)
     told = capsys.readouterr().err
-    assert "log-0 was being moved to brokers that are not there (4): start them, or `thermocline" in told
+    assert "log-0 was being moved to brokers that do not run (4): start them, or `thermocline" in told

@@ -121,7 +121,7 @@ def test_finding_7_a_part_of_which_nothing_is_left_ends_as_loss(marks: tuple[int
 
 def test_a_cluster_that_does_not_say_what_it_holds_is_asked_again() -> None:
     """Spark runs the task anew."""
-    with pytest.raises(Retryable, match="does not say within 30 s"):
+    with pytest.raises(Retryable, match="does not answer within 30 s"):
         read(Script([Got(3, KafkaError._AUTO_OFFSET_RESET)]), 3, 6, strict=False)
 
 

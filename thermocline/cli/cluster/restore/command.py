@@ -150,11 +150,12 @@ def _state_words(node: int, given_up: bool, found: RestorePlan) -> str:
             f"every broker that has its directory first: it reports its logs"
         )
     return {
-        "there": "there",
+        "there": "running",
         "given_up": "given up before",
-        "to_give_up": f"not there, and {count} partitions wait for it: it will be given up. A machine that is only off "
-        "may hold records that the bucket lacks: start it first",
-        "away": f"not there; {count} partitions are assigned to it, and other brokers have complete replicas of all",
+        "to_give_up": f"not running, and {count} partitions wait for it: it will be given up. A broker that is only "
+        "switched off may hold records that the bucket lacks: start it first",
+        "away": f"not running; {count} partitions are assigned to it, and other brokers have complete replicas of all "
+        "of them",
     }[state]
 
 
@@ -202,15 +203,15 @@ def _consequence(found: RestorePlan) -> str:
 
     parts = [f"{len(found.of(Outcome.RESTORED))} of {len(found.partitions)} partitions begin from the bucket"]
     if kept := found.of(Outcome.KEPT):
-        parts.append(f"{len(kept)} are whole")
+        parts.append(f"{len(kept)} keep all records")
     if offline := found.of(Outcome.OFFLINE):
         parts.append(f"{len(offline)} stay offline")
     gaps = [(_is_internal(part.topic), part.gap[1] - part.gap[0]) for part in found.partitions if part.gap]
     inner, of_users = (sum(gap for internal, gap in gaps if internal is which) for which in (True, False))
     if inner or of_users:
-        beside = f" ({inner} of internal ones)" if inner else ""
+        beside = f" and {inner} of internal topics" if inner else ""
         parts.append(
-            f"at most {of_users} offsets of your topics, which were reserved and perhaps assigned, are lost{beside}"
+            f"at most {of_users} offsets of your topics{beside} are lost; they were reserved, and perhaps assigned"
         )
     else:
         parts.append("no offset is lost")
@@ -258,7 +259,7 @@ def _print_report(
             print(f"{one.topic}-{one.partition} is offline: {why or 'it has no leader that answers'}")
     for (topic, index), nodes in moves_held_up(snapshot.brokers, snapshot.partitions).items():
         note(
-            f"{topic}-{index} was being moved to brokers that are not there ({show_replicas(nodes)}): start them, or "
+            f"{topic}-{index} was being moved to brokers that do not run ({show_replicas(nodes)}): start them, or "
             "`thermocline cluster rebalance --cancel` cancels the moves"
         )
-    note(f"{served} of {len(snapshot.partitions)} partitions serve; `thermocline tier status` names the gaps")
+    note(f"{served} of {len(snapshot.partitions)} partitions serve; `thermocline tier status` lists the gaps")

@@ -229,7 +229,7 @@ class RestoreRun:
             return ""
         refused = await self._brokers.move(addresses, step.move)
         if placed := len(step.move) - len(refused):
-            note(f"{placed} partitions are placed on brokers that are there")
+            note(f"{placed} partitions are placed on running brokers")
         return "; ".join(refused[:_SHOWN_MAX])
 
     def _waiting(self, silent: Sequence[int], step: Step, waits: Sequence[Partition], count: int) -> str:
@@ -239,7 +239,7 @@ class RestoreRun:
         return "; ".join([*words, f"refused: {self._refused}"] if self._refused else words) or "no broker answers"
 
 
-_DO: Final = "`thermocline cluster status` names the cause; mend it and run this command again, which resumes"
+_DO: Final = "`thermocline cluster status` names the cause; remove it and run this command again to resume"
 
 
 def _wanted(snapshot: ClusterSnapshot, damaged: Mapping[Partition, str]) -> list[Partition]:
@@ -264,7 +264,7 @@ def _unserved(waits: Sequence[Partition], count: int) -> str:
 
 def _still_to_do(step: Step) -> list[str]:
     words = [f"broker {node} is to be given up" for node in step.give_up]
-    words += [f"{len(step.move)} partitions are to be placed on brokers that are there"] if step.move else []
+    words += [f"{len(step.move)} partitions are to be placed on running brokers"] if step.move else []
     return [*words, *(f"broker {node} is to leave the cluster" for node in step.leave)]
 
 
