@@ -152,8 +152,8 @@ class ArchivedPartition:
 
 
 class KnownRoot:
-    """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: time of the last
-    read, by the monotonic clock.
+    """The loaded manifest of `partition`, its lineage, and the log and tier made from it. `read_s`: boot time of the
+    last read.
 
     After each new read of the manifest (by a poll, or because an object was missing) the partition's offsets are
     updated.

@@ -5,7 +5,7 @@ requests continue.
 * At most `ENTRIES_MAX` entries are cached. The least recently read roots are dropped, but their partitions keep the
   offsets.
 * Partitions without requests are not polled, and no timer walks over all partitions.
-* If a root cannot be read, only requests for its own partition are refused.
+* If a root cannot be read, only requests for its own partition are refused. A cached root is served for `OLD_S` more.
 * If a root has a later leader epoch than the image, a newer image is read before the root is used.
 """
 
@@ -45,6 +45,9 @@ SOON_S: Final = 5.0
 SELDOM_S: Final = 30.0
 """Poll interval of a partition that was read lately."""
 USED_S: Final = 10.0  # a request within this time counts as reading
+OLD_S: Final = 3600.0
+"""A root that is older is not served: the bucket has not answered for that time. Compaction may have removed tombstones
+meanwhile, so a reader of old cached chunks could get a record and miss its deletion."""
 KEPT_S: Final = 300.0
 """After this time without a request a root is not polled; the next request reads it."""
 POLLS_PER_S: Final = 100  # conditional GETs; $3.50 a day at S3's list price
@@ -53,7 +56,7 @@ _FOOTER_S: Final = 30.0
 
 
 class ReadFailure(NamedTuple):
-    """A failed read of a root. Until `until_s` (monotonic clock) requests get `failure`."""
+    """A failed read of a root. Until `until_s` (boot time) requests get `failure`."""
 
     failure: ThermoclineError
     until_s: float
@@ -77,7 +80,7 @@ class RootCache:
         self._world = world
         self._tasks = tasks
         self._newer_image = newer_image
-        self._now_s = world.clock.monotonic_s
+        self._now_s = world.clock.boottime_s  # it counts the machine's sleep, during which roots get old
         self._pages = PageCache()
         self._known: OrderedDict[ArchivedPartition, KnownRoot] = OrderedDict()  # in the order of their last reads
         self._entries = 0
@@ -100,7 +103,9 @@ class RootCache:
         now_s = partition.used_s = self._now_s()
         root = self._known.get(partition)
         if root is not None:
-            return root
+            if now_s - root.read_s <= OLD_S:
+                return root
+            self._drop(partition)
         trouble = self.log_failures.get(partition)
         if trouble is not None and now_s < trouble.until_s:
             raise trouble.failure

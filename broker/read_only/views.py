@@ -93,8 +93,9 @@ def read_only_views(
 
 
 def standing(sources: ReadOnlySources) -> ReadOnly:
-    now_s = sources.context.world.clock.monotonic_s()
-    oldest_s = min((root.read_s for _, root in sources.roots.all_known), default=now_s)
+    clock = sources.context.world.clock
+    now_s, booted_s = clock.monotonic_s(), clock.boottime_s()
+    oldest_s = min((root.read_s for _, root in sources.roots.all_known), default=booted_s)
     loaded = sources.poller.loaded
     assert loaded is not None
     return ReadOnly(
@@ -103,7 +104,7 @@ def standing(sources: ReadOnlySources) -> ReadOnly:
         for_ms=int((now_s - sources.since_s) * 1000),
         age_ms=int((now_s - sources.poller.polled_s) * 1000),
         roots=len(sources.roots),
-        roots_age_ms=int((now_s - oldest_s) * 1000),
+        roots_age_ms=int((booted_s - oldest_s) * 1000),
     )
 
 

@@ -13,7 +13,7 @@ from broker.membership.session_start import Refused
 from broker.net.dispatch import CloseConnection
 from broker.read_only import cluster_poller
 from broker.read_only.archived_partition import ArchivedPartition
-from broker.read_only.root_cache import FRESH_S
+from broker.read_only.root_cache import FRESH_S, OLD_S
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     CreateTopicsRequest,
@@ -378,6 +378,25 @@ async def test_while_the_bucket_is_away_what_is_known_is_served() -> None:
     await asyncio.sleep(6)
     assert "store_unreachable" not in (await reader.broker.views.broker()).decode()
     assert await reader.read_all("log") == written
+    await reader.stop()
+
+
+async def test_a_root_of_long_ago_is_not_served_while_the_bucket_is_away() -> None:
+    """Its objects may have been compacted meanwhile: a reader of cached chunks would miss the deletion of a key."""
+    place = Place()
+    owner = await owner_with(place)
+    reader = await reader_of(place)
+    await reader.read_all("log")
+    await owner.crash()
+    place.store.down = True
+    reader.clock.slept_s = OLD_S - 60.0
+    assert (await reader.fetch("log", 29)).error_code == 0
+    reader.clock.slept_s = OLD_S + 1.0
+    refused = await reader.fetch("log", 29)
+    assert refused.error_code == ErrorCode.REPLICA_NOT_AVAILABLE and not refused.records
+    place.store.down = False
+    await asyncio.sleep(6)
+    assert (await reader.fetch("log", 29)).error_code == 0
     await reader.stop()
 
 
