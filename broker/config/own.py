@@ -199,5 +199,5 @@ OWN: tuple[Definition, ...] = (
     # stopping, and tests
     _own("shutdown.timeout.ms", _LONG, "10000", "0..", "How long a clean stop waits for requests in flight."),
     _own("frame.timeout.ms", _LONG, "30000", "1..", "A request frame that began must be complete within this time."),
-    _own("testing", _BOOLEAN, "false", "", "Allows THERMOCLINE_CRASH_AT. Never in service."),
+    _own("testing", _BOOLEAN, "false", "", "Allows THERMOCLINE_CRASH_AT. Only for tests: never set it in production."),
 )

@@ -190,8 +190,11 @@ class _ReadOnlyCollector:
         now = standing(sources)
         yield gauge("read_only", "1: this broker serves the bucket of another cluster and writes nothing", 1)
         yield gauge("cluster_version", "records of cluster.json that this broker applied", now.version)
-        yield gauge("cluster_age_seconds", "time since cluster.json was read; above 30: store_unreachable",
-                    now.age_ms / 1000)  # fmt: skip
+        yield gauge(
+            "cluster_age_seconds",
+            "time since cluster.json was read; above 30, the condition store_unreachable holds",
+            now.age_ms / 1000,
+        )
         yield gauge("roots_known", "partitions whose manifest is cached, because clients read them", now.roots)
         yield gauge("roots_age_seconds", "time since the oldest read of a cached manifest",
                     now.roots_age_ms / 1000)  # fmt: skip

@@ -48,9 +48,9 @@ def register(nouns: Subparsers[Parser]) -> None:
     reload = verbs.add_parser(
         "reload",
         help="make running brokers read certificates, keys and users again",
-        description="Every broker reads again, now: key and trust stores, the secrets of its HTTP port, the users of "
-        "PLAIN in its --config, the key file of an encrypted bucket. Content that cannot be used is "
-        "refused, and the old content stays in use. SIGHUP does the same.",
+        description="Every broker now reads these again: key and trust stores, the secrets of its HTTP port, the users "
+        "of PLAIN in its --config, the key file of an encrypted bucket. Content that cannot be used is refused, and "
+        "the old content stays in use. SIGHUP does the same.",
         example="thermocline certificate reload -b kafka.example:9092 --json",
     )
     add_bootstrap(reload)

@@ -34,8 +34,9 @@ def register(nouns: Subparsers[Parser]) -> None:
     setting = verbs.add_parser(
         "set",
         help="set quotas of a user, a client id, both, or an address",
-        description=f"Keys of users and client ids: {', '.join(_OF_CLIENTS)}. Of addresses: connection_creation_rate. "
-        "Rates are per second on each broker. Sizes may have units. Other quotas of the entity stay as they are.",
+        description=f"Keys of users and client ids: {', '.join(_OF_CLIENTS)}. Key of addresses: "
+        "connection_creation_rate. Rates are per second on each broker. Sizes may have units. "
+        "Other quotas of the entity stay as they are.",
         example="thermocline quota set --user alice producer_byte_rate=10MiB\n"
         "thermocline quota set --user alice --default-client consumer_byte_rate=1MiB request_percentage=20\n"
         "thermocline quota set --default-ip connection_creation_rate=50",

@@ -84,9 +84,9 @@ class Collector:
             log.info("gc of %s/%d: %d objects of earlier epochs deleted", topic_id, partition, len(plan.deletable))
         if plan.kept:
             log.warning(
-                "gc of %s/%d: %d objects of earlier epochs stay, %s the first: the manifest does not name them, "
-                "and they hold records that the log lacks. Was an earlier manifest put back? "
-                "`thermocline bucket gc` lists them",
+                "gc of %s/%d: %d objects of earlier epochs stay, such as %s: the manifest does not name them, and "
+                "they hold records that the log lacks. Was an earlier manifest put back? `thermocline bucket gc` "
+                "lists them",
                 topic_id,
                 partition,
                 len(plan.kept),

@@ -174,8 +174,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     ),
     "socket.send.buffer.bytes": H(
         "The kernel's send buffer of a connection; -1: the kernel's default size (with BBR, local fetches then take "
-        "twice as long). If this config is not set, up to 630 connections get 208 KiB when their fetch responses "
-        "exceed the default of this config."
+        "twice as long). If this config is not set, up to 630 connections with large fetch responses get 208 KiB."
     ),
     "socket.receive.buffer.bytes": H(
         "The kernel's receive buffer of a connection; -1: the kernel's default size.",

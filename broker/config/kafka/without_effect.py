@@ -12,7 +12,7 @@ from typing import Final
 from broker.config.values import InvalidConfig
 
 _UNCOMPRESSED = "batches of internal topics stay uncompressed, as by Kafka's default."
-_REPLICATION = "how replicas fetch is fixed."
+_REPLICATION = "replicas fetch in a fixed way."
 _LEADERS_RATE = (
     "replication is limited at the follower, by follower.replication.throttled.rate, which Kafka's tools set with it."
 )
@@ -20,7 +20,7 @@ _LEADERS_RATE = (
 TOPIC_REASONS: Mapping[str, str] = {
     "file.delete.delay.ms": "readers keep an expired file open until they are done, so it is deleted at once.",
     "leader.replication.throttled.replicas": _LEADERS_RATE,
-    "preallocate": "files grow as they are written; what a reader sees is the same.",
+    "preallocate": "files grow as they are written; readers see the same bytes.",
     "segment.jitter.ms": "segments roll after segment.ms at the latest, without jitter: copies queue for their turn.",
 }
 """Topic configs accepted without effect, and the reason."""
@@ -89,7 +89,7 @@ BROKER_REASONS: tuple[tuple[str, str], ...] = (
     ("socket.", _THREADS),
     ("offsets.load.", _THREADS),
     ("producer.id.expiration.check.", _THREADS),
-    ("log.preallocate", "files grow as they are written; what a reader sees is the same."),
+    ("log.preallocate", "files grow as they are written; readers see the same bytes."),
     ("log.roll.jitter.", "segments roll after segment.ms at the latest, without jitter."),
     ("log.segment.delete.delay.ms", "readers keep an expired file open themselves until they are done."),
     ("log.initial.task.delay.ms", _THREADS),

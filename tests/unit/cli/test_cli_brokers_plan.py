@@ -174,7 +174,12 @@ def test_how_many(text: str | None, layout: Layout, cores: int, count: int | Non
     ("text", "layout", "first", "words"),
     [
         ("2", Layout(single=True), 1, "/d holds the log of one broker, so --brokers 2 cannot have it"),
-        (None, Layout(False, (1, 2)), 1, "/d holds brokers 1, 2, started by --brokers: say --brokers 2 again"),
+        (
+            None,
+            Layout(False, (1, 2)),
+            1,
+            "/d holds brokers 1, 2, started by --brokers: start them with --brokers 2 again",
+        ),
         ("2", Layout(False, (1, 2, 3)), 1, "would leave out 3, and records that only they hold would be unavailable"),
         ("3", Layout(False, (1, 2, 3)), 3, "would leave out 1, 2"),
         ("auto", Layout(False, (1,)), 7, "would leave out 1"),

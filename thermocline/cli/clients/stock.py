@@ -76,7 +76,8 @@ _ADVICE: dict[int, str] = {
     KafkaError.NON_EMPTY_GROUP: "stop its members first; see `thermocline group describe`",
     KafkaError.GROUP_ID_NOT_FOUND: "see `thermocline group list`",
     KafkaError.INVALID_RECORD: "a compacted topic needs a key (-k, -K); else see the broker's log",
-    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send less (of a batch: -X batch.size=N)",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records "
+    "(or smaller batches: -X batch.size=N)",
 }
 
 

@@ -30,9 +30,9 @@ def register(verbs: Subparsers[Parser]) -> None:
         "forget",
         help="give up a broker that does not come back",
         description="Prints the partitions that the broker holds and the consequence for each, then asks. The broker "
-        "leaves every in-sync set, and its directory counts as lost from then on. Partitions that no "
-        "other broker has completely continue with the records of the best other replica. A broker "
-        "without assigned partitions leaves the cluster.",
+        "leaves every in-sync set, and its directory counts as lost from then on. If no other broker has all records "
+        "of a partition, the partition continues with the records of the best other replica. A broker without "
+        "assigned partitions leaves the cluster.",
         example="thermocline cluster forget 3 --yes",
     )
     forget.add_argument("node", type=natural, metavar="NODE", help="its node id")

@@ -45,10 +45,13 @@ def register(verbs: Subparsers[Parser]) -> None:
         "--to-datetime",
         type=checked(_datetime),
         metavar="TIME",
-        help=f"the first record not older; as {TIME_HELP}, with the @ or without",
+        help=f"the first record at or after this time; as {TIME_HELP}, with the @ or without",
     )
     to.add_argument(
-        "--by-duration", type=checked(parse_duration_ms), metavar="24h", help="the first record not older than that"
+        "--by-duration",
+        type=checked(parse_duration_ms),
+        metavar="24h",
+        help=("the first record that is not older than this"),
     )
     to.add_argument("--to-earliest", action="store_true", help="the beginning of the log, in both tiers")
     to.add_argument("--to-latest", action="store_true", help="the end of the log")

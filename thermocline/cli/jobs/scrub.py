@@ -21,9 +21,9 @@ def register(nouns: Subparsers[Parser]) -> None:
     parser = nouns.add_parser(
         "scrub",
         help="read every byte of a bucket and report damage",
-        description="Read and judge every live object: checksums, footers, manifests, pages, double entry, offsets "
-        "without gap or overlap, orphans. Reads only, beside a live broker too. Exit 5 when something is damaged or "
-        "missing. Needs no broker; pip install 'thermocline[spark]'.",
+        description="Read and check every live object: checksums, footers, manifests and their totals, pages, offsets "
+        "without gap or overlap, orphans. Reads only, beside a live broker too. Exit 5 when something is damaged "
+        "or missing. Needs no broker; pip install 'thermocline[spark]'.",
         example="thermocline scrub s3://my-bucket/log\n"
         "thermocline scrub s3://my-bucket/log --topic orders --master spark://host:7077 --json",
     )

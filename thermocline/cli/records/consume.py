@@ -44,7 +44,10 @@ def register(nouns: Subparsers[Parser]) -> None:
     consume = nouns.add_parser(
         "consume",
         help="read a topic to stdout",
-        description="Print records, from the beginning unless -o says otherwise, until stopped, -n, or -e.",
+        description=(
+            "Print records from the beginning, or from the place of -o, until the command is stopped or -n or -e "
+            "ends it."
+        ),
         example="thermocline consume -t numbers -e\n"
         "thermocline consume -t orders -p 0 -o 1000 -n 5 -f '%o %k: %s\\n'\n"
         "thermocline consume -t orders -o @2026-11-01T08:30 -e --json",
@@ -53,7 +56,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     add("-t", "--topic", required=True, type=filled, metavar="T")
     add("-p", "--partition", type=natural, metavar="P", help="default: all")
     add("-o", "--offset", type=checked(parse_start), default="beginning", metavar="beginning|end|N|-N|@TIME",
-        help=f"where to start; -N: N before the end; @TIME: the first record not older, {TIME_HELP}")  # fmt: skip
+        help=f"where to start; -N: N before the end; @TIME: the first record at or after it, {TIME_HELP}")  # fmt: skip
     add("-n", "--count", type=positive, metavar="COUNT", help="end after this many records")
     add("-e", "--exit-at-end", action="store_true", help="end when the end of every partition is reached")
     output = consume.add_mutually_exclusive_group()

@@ -36,8 +36,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     produce = nouns.add_parser(
         "produce",
         help="write lines of stdin to a topic",
-        description="Each line of stdin becomes a record. Exit code 0 only when all were acknowledged; else it names "
-        "the first line that was not, and the reason.",
+        description="Each line of stdin becomes a record. The exit code is 0 only if all records were acknowledged. "
+        "Otherwise the command names the first line that was not acknowledged, and the reason.",
         example="seq 1 1000 | thermocline produce -t numbers\n"
         "echo 'alice:hello' | thermocline produce -t greetings -K :",
     )

@@ -43,7 +43,7 @@ def count_of(text: str | None, layout: Layout, first: int, cores: int, data_dir:
         return None if count == 1 else count
     if text is None:
         raise ConfigError(
-            f"{data_dir} holds brokers {_shown(layout.brokers)}, started by --brokers: say --brokers "
+            f"{data_dir} holds brokers {_shown(layout.brokers)}, started by --brokers: start them with --brokers "
             f"{len(layout.brokers)} again, or --brokers {AUTO}"
         )
     count = max(layout.brokers) - first + 1 if text == AUTO else int(text)

@@ -44,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     configuration = Configuration(arguments, os.environ)
     config = configured(arguments, configuration)
     if config.read_only and arguments.brokers is not None:
-        raise CommandFailed("--read-only is one broker: leave out --brokers, and start more beside it", Exit.USAGE)
+        raise CommandFailed(
+            "--read-only starts one broker: leave out --brokers, and start each further one with a command of its own",
+            Exit.USAGE,
+        )
     count = None if arguments.supervised or config.read_only else brokers_wanted(arguments.brokers, config)
     name = f"broker-{config.node_id}" if arguments.supervised else None
     set_up_logging(arguments.log_format, arguments.log_level, name)

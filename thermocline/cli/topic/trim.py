@@ -171,7 +171,7 @@ def picture(cuts: Sequence[PartitionTrim]) -> str:
         for cut in cuts
     ]
     total = sum(cut.offsets for cut in cuts)
-    follows = f"{total} offsets will be deleted; a file or an object is deleted once all its offsets are"
+    follows = f"{total} offsets will be deleted; a file or an object is deleted when it holds only deleted offsets"
     return f"{table(header, lines, right=header)}\n{follows}"
 
 
