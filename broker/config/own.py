@@ -197,7 +197,7 @@ OWN: tuple[Definition, ...] = (
     ),
     _own("store.upload.timeout.ms", _LONG, "300000", "1..", "Deadline of storing one segment object."),
     # stopping, and tests
-    _own("shutdown.timeout.ms", _LONG, "10000", "0..", "How long a clean stop waits for requests in flight."),
+    _own("shutdown.timeout.ms", _LONG, "10000", "0..", "A clean stop waits this long for requests in flight."),
     _own("frame.timeout.ms", _LONG, "30000", "1..", "A request frame that began must be complete within this time."),
     _own("testing", _BOOLEAN, "false", "", "Allows THERMOCLINE_CRASH_AT. Only for tests: never set it in production."),
 )

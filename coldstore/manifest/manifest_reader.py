@@ -83,8 +83,8 @@ class ManifestReader:
             return None
         if self._root is not None and found.version < self._root.version:
             raise Corrupt(
-                f"root {self._key} fell from version {self._root.version} to {found.version}; was the bucket "
-                "restored to an earlier state? Read it anew"
+                f"root {self._key} fell from version {self._root.version} to {found.version}; was the bucket restored "
+                "to an earlier state? Read it again"
             )
         self._root = found
         return found.content

@@ -258,7 +258,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "markers."
     ),
     "add.partitions.to.txn.retry.backoff.max.ms": H(
-        "How long a produce request waits while adding its partition to the transaction is tried again."
+        "A produce request waits this long while the broker tries again to add its partition to the transaction."
     ),
     "transaction.state.log.num.partitions": H("Partitions of __transaction_state, when it is created."),
     "transaction.state.log.replication.factor": H(
@@ -331,7 +331,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "compression.zstd.level": D("Default of the topic config of that name."),
     # SASL, of all listeners or (listener.name.NAME.…) of one
     "sasl.enabled.mechanisms": H(
-        "How clients log in to a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+        "Mechanisms with which clients log in to a SASL listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     ),
     "sasl.jaas.config": H(
         "Users of PLAIN (user_NAME) and, on the brokers' listener, the username and password with which brokers log "
@@ -362,7 +362,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "sasl.oauthbearer.expected.issuer": H("Accepted issuer of a token (iss); not set: any."),
     "sasl.oauthbearer.scope.claim.name": H("The claim with a token's scope."),
     "sasl.oauthbearer.sub.claim.name": H("The claim with the name of a token's user."),
-    "sasl.oauthbearer.clock.skew.seconds": H("How far the clock of a token's issuer may differ."),
+    "sasl.oauthbearer.clock.skew.seconds": H(
+        "Largest difference between the broker's clock and that of a token's issuer."
+    ),
 }
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {

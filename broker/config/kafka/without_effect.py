@@ -26,7 +26,7 @@ TOPIC_REASONS: Mapping[str, str] = {
 """Topic configs accepted without effect, and the reason."""
 
 _PROVIDERS = "OpenSSL takes the place of Java's security providers."
-_SASL = "it concerns Kerberos, a Java class, or how a client gets a token; none of these is run here."
+_SASL = "it concerns Kerberos, a Java class, or the way in which a client gets a token; none of these is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
 _TRANSACTIONS = "every transaction is verified when it is used, and ends in one phase."

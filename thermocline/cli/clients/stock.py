@@ -117,7 +117,7 @@ def make_client(
     except KafkaException as refused:
         raise CommandFailed(_refused_config(refused.args[0], extra), Exit.USAGE) from refused
     except (TypeError, ValueError) as refused:  # configs whose values are functions and objects
-        raise CommandFailed(f"-X {_shown(extra)}: {refused}; a command line cannot give it", Exit.USAGE) from refused
+        raise CommandFailed(f"-X {_shown(extra)}: {refused}; a command line cannot set it", Exit.USAGE) from refused
 
 
 def _refused_config(error: KafkaError, extra: list[tuple[str, str]]) -> str:

@@ -35,7 +35,7 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
             _post(address, topic, wait=False)  # start all of them, then wait for each
     done = [_post(address, topic, wait=wait) for address in brokers.values()]
     if not all(done):
-        note("sealed; copying goes on, see `thermocline tier status`")
+        note("sealed; copying continues, see `thermocline tier status`")
         return Exit.DONE
     uncopied = source.uncopied()
     if leaderless := source.leaderless():

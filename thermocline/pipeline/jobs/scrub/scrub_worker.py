@@ -207,6 +207,6 @@ def scrub_blob(store: ArrowStore, blob: Blob) -> list[Finding]:
         text = f"the object has {len(got.data)} bytes, its reference says {blob.length}"
         return [Finding(FindingKind.WRONG_SIZE, blob.key, None, text)]
     if crc32c(got.data) != blob.crc32c:
-        text = f"the CRC of the object is not {blob.crc32c:#010x}, which its reference says"
+        text = f"the object does not have the CRC {blob.crc32c:#010x} that its reference says"
         return [Finding(FindingKind.DAMAGED, blob.key, None, text)]
     return []
