@@ -368,7 +368,8 @@ class TransactionCoordinator:
         shard.write(entry, change.to, then)
 
     def _applied(self, shard: TransactionShard, entry: Entry) -> None:
-        """A state is durable: send its markers, or assign a new producer id if the state needs one."""
+        """A state is durable: send its markers, or assign a new producer id if the state needs one. A commit that a
+        partition may ask for keeps its producer id, with the mark, until the next InitProducerId (TX36)."""
         transaction = entry.transaction
         if transaction is None or shard.is_unloaded:
             return
@@ -385,6 +386,10 @@ class TransactionCoordinator:
             if transaction.state is TransactionState.ONGOING:
                 fence = machine.fence(transaction, self._clock.wall_ms(), self._give_id)
                 self._write(shard, entry, fence, partial(self._again, shard, entry))
+            elif machine.keeps_outcome(transaction):
+                if not entry.is_marked:
+                    mark = Change(transaction, Reply(ErrorCode.NONE))
+                    self._write(shard, entry, mark, partial(self._again, shard, entry))
             else:
                 to = machine.fresh(transaction, self._give_id(), self._clock.wall_ms())
                 change = Change(to, Reply(ErrorCode.NONE))

@@ -89,6 +89,8 @@ def init(
         case State.ONGOING:
             return replace_reply(fence(transaction, now_ms, give_id), Reply(ErrorCode.CONCURRENT_TRANSACTIONS))
     if transaction.needs_fresh_id:
+        if expected is not None:  # a process of before, and perhaps not the last one
+            return Reply(ErrorCode.PRODUCER_FENCED)
         return _initialized(fresh(transaction, give_id(), now_ms, timeout_ms=timeout_ms))
     if transaction.is_exhausted and (expected is None or expected.producer_epoch == transaction.producer_epoch):
         last = NO_PRODUCER_EPOCH if expected is None else transaction.producer_epoch
@@ -156,6 +158,13 @@ def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms
         transaction.timeout_ms if timeout_ms is None else timeout_ms,
         now_ms,
     )
+
+
+def keeps_outcome(transaction: Transaction) -> bool:
+    """Whether a complete transaction has an outcome that a partition with a lost marker may ask for (TX10). In version
+    2 the epoch distinguishes the transaction from later ones. An unknown transaction is aborted, so only commits count.
+    """
+    return transaction.state is State.COMPLETE_COMMIT and transaction.client_version >= TV_2
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------

@@ -28,14 +28,15 @@ _PARTITIONS_PER_STEP: Final = 1_000
 
 
 class Entry:
-    """One id. `transaction`: the transaction in its newest durable record; None before the first record. `is_pending`:
-    a change is being written to the log."""
+    """One id. `transaction`: the transaction in its newest durable record; None before the first record. `is_marked`:
+    that record says that the id needs a new producer id. `is_pending`: a change is being written to the log."""
 
-    __slots__ = ("_waiting", "began_s", "is_pending", "losses", "transaction", "transactional_id")
+    __slots__ = ("_waiting", "began_s", "is_marked", "is_pending", "losses", "transaction", "transactional_id")
 
     def __init__(self, transactional_id: str, transaction: Transaction | None = None) -> None:
         self.transactional_id = transactional_id
         self.transaction = transaction
+        self.is_marked = False
         self.is_pending = False
         self.losses = 0
         self.began_s = 0.0  # monotonic time at which the end began, for the metrics
@@ -106,6 +107,7 @@ class TransactionShard:
             if entry is None:
                 entry = self.entries[transactional_id] = Entry(transactional_id)
             entry.transaction, entry.losses = transaction, self._losses
+            entry.is_marked = transaction.needs_fresh_id
 
     def repeated(self, records: Sequence[KeyValue]) -> None:
         self.apply(records)  # the newest record of an id replaces the older ones
@@ -161,6 +163,7 @@ class TransactionShard:
             entry.is_pending = False
             if failure is None and not self.is_unloaded:
                 before, entry.transaction = entry.transaction, to
+                entry.is_marked = to is not None and to.needs_fresh_id
                 self._note(entry, before)
             if entry.transaction is None and self.entries.get(entry.transactional_id) is entry:
                 del self.entries[entry.transactional_id]

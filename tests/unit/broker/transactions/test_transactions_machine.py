@@ -323,6 +323,7 @@ def test_after_a_loss_the_old_producer_id_is_unknown() -> None:
         assert answer(end(ongoing, EPOCH, version, is_commit=False)) == DECIDES
     step = init(lost)
     assert isinstance(step, Change) and step.reply == Reply(NONE, NEW_ID, 0)
+    assert init(lost, Expected(PID, EPOCH)) == Reply(PF)
     fresh = machine.fresh(lost, NEW_ID, NOW)
     assert (fresh.producer_id, fresh.producer_epoch, fresh.state) == (NEW_ID, 0, State.EMPTY)
     assert fresh.previous_producer_id == NO_PRODUCER_ID and not fresh.needs_fresh_id
