@@ -96,11 +96,9 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     """Six thousand collected tests and all they import live as long as the process: a full collection would walk them
-    again and again (50 simulated seeds: 44 s of CPU instead of 23). Tests make many objects and few cycles: a pass each
-    700 objects took a fifteenth of their time."""
+    again and again (50 simulated seeds: 44 s of CPU instead of 23)."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
     gc.enable()
 
 
