@@ -41,7 +41,6 @@ from tests.support.store.s3_servers import (
 )
 
 PART = 5 << 20  # S3's least
-ERROR_200 = '<?xml version="1.0"?>\n<Error><Code>InternalError</Code><Message>sorry</Message></Error>'
 
 
 @pytest.fixture(scope="module")

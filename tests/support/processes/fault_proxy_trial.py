@@ -42,7 +42,6 @@ OLD = "old"  # lies in the bucket alone before the first fault
 OLD_COUNT = 120
 PAUSE_S = 0.02
 ACKED_IN_AN_ACT = 100  # more than may be under way when it begins
-CHURNS = 3  # topics that come and go at a time: what lists, deletes, and creates roots
 HELD_S = 3.0  # beyond the deadlines of `SETTINGS`
 DRAINS_S = 30.0
 WRITES_RESUME_S = 10.0

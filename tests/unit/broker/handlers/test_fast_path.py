@@ -59,10 +59,6 @@ def head_of(version: int, frame: bytearray, *topics: str) -> Head:
     return head
 
 
-def let_pass(view: memoryview, at: int, to: int) -> Fields:
-    return FIELDS
-
-
 def walked(version: int, frame: bytearray, *topics: str) -> list[tuple[str, int, bytes]] | None:
     """What a walk finds in a frame, between bytes of others."""
     head = head_of(version, frame, *topics)

@@ -35,11 +35,6 @@ OWN = ClusterImage(
 )
 
 
-def with_a(*rows: Row) -> ClusterImage:
-    """The same, with other rows of one topic."""
-    return ClusterImage(topics={**OWN.topics, "id of a": topic("a", *rows, retention_ms="1")})
-
-
 def test_this_broker_leads_everything_in_the_owners_epochs() -> None:
     """It is the only node, whatever the owner's under its id is; what nobody leads is readable too."""
     shown = ArchiveImages(ME).of(OWN)
