@@ -20,6 +20,7 @@ from seams.rng import SeededRng
 from seams.world import World
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.store.keys import ring_of
+from tests.support.workers import InlineWorkers
 
 RING = ring_of("now", "before")
 """Of every broker, and of the checker."""
@@ -33,21 +34,13 @@ def drawn_encryption(name: str) -> bool:
     return SeededRng(f"{name}/encryption").randrange(6) == 0
 
 
-class AtOnce:
-    """`Workers` without threads, for who is no part of the run."""
-
-    async def run(self, function: Any, *args: Any, lane: object = None) -> Any:
-        return function(*args)
-
-
 def seen_by_checker(store: ObjectStore) -> ObjectStore:
-    workers: Any = AtOnce()
-    return EncryptedStore(store, RING, workers, SeededRng("checker"))
+    return EncryptedStore(store, RING, InlineWorkers(), SeededRng("checker"))
 
 
 async def rewrap_for_ever(store: ReplacingStore, name: str, hits: Counter[str]) -> None:
     """Pass after pass."""
-    rng, workers, none = SeededRng(f"{name}/rewrap"), AtOnce(), None
+    rng, workers, none = SeededRng(f"{name}/rewrap"), InlineWorkers(), None
     disk: Any = CrashDisk()
     disk.make_dirs(_SCRATCH)
     seams: Any = workers, WorkerSyncs(workers), none, rng, none  # type: ignore[arg-type]

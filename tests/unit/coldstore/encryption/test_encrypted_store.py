@@ -29,6 +29,7 @@ from seams.rng import SeededRng, SystemRng
 from tests.support.store.keys import ring_of, sealed_bytes
 from tests.support.store.memory_store import MemoryStore, StoredObject, trailed, upload_of
 from tests.support.store.store_conformance import StoreConformance
+from tests.support.workers import InlineWorkers
 
 RING = ring_of("now", "before")
 
@@ -83,13 +84,6 @@ class TestEncryptedDirectoryStore(StoreConformance):
         place = EncryptedDirectoryPlace(str(tmp_path / "bucket"))
         yield place
         place.workers.close()
-
-
-class InlineWorkers:
-    """Runs a call at once."""
-
-    async def run(self, function: Any, *args: Any, lane: object = None) -> Any:
-        return function(*args)
 
 
 def over(below: ObjectStore, ring: KeyRing = RING) -> EncryptedStore:

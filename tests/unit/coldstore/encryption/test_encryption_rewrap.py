@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -28,19 +27,13 @@ from seams.rng import SystemRng
 from seams.world import World
 from tests.support.store.keys import ring_of
 from tests.support.store.memory_store import MemoryStore, StoredObject, upload_of
+from tests.support.workers import InlineWorkers
 
 TOPIC = "topics/00000000-0000-4000-8000-000000000001/0"
 SEGMENT = f"{TOPIC}/segments/{0:020d}-1-00000000-0000-4000-8000-00000000000a.log"
 PAGE = f"{TOPIC}/pages/{0:020d}-{9:020d}-1-00000000-0000-4000-8000-00000000000b.parquet"
 OBJECTS = {SEGMENT: bytes(range(256)) * 2000, PAGE: b"a page"}
 ROOTS = {"cluster.json": b'{"cluster": 1}', f"{TOPIC}/manifest.json": b'{"manifest": 1}'}
-
-
-class InlineWorkers:
-    """Runs a call at once."""
-
-    async def run(self, function: Any, *args: Any, lane: object = None) -> Any:
-        return function(*args)
 
 
 WORLD = World(PosixDisk(), InlineWorkers(), WorkerSyncs(InlineWorkers()), SystemClock(), SystemRng(), TcpNet())

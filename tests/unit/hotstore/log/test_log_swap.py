@@ -29,13 +29,10 @@ from tests.support.disk.hotstore_kit import (
     read_all,
     seal,
 )
+from tests.support.disk.power_cut import PowerCut, cut_before
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100)
 KEEPS = (0.0, 0.5, 1.0)
-
-
-class PowerCut(BaseException):
-    """Raised in place of an effect."""
 
 
 def sealed_log(disk: CrashDisk) -> PartitionLog:
@@ -146,19 +143,6 @@ def scenario(disk: CrashDisk) -> None:
 
 def begun(disk: CrashDisk) -> None:
     sealed_log(disk)
-
-
-def cut_before(number: int, disk: CrashDisk) -> Callable[[str, str], None]:
-    seen = 0
-
-    def hook(kind: str, path: str) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == number:
-            disk.on_effect = None
-            raise PowerCut
-
-    return hook
 
 
 def effects(work: Callable[[CrashDisk], None]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -29,13 +29,10 @@ from tests.support.disk.hotstore_kit import (
     seal,
     small_steps_ahead,
 )
+from tests.support.disk.power_cut import PowerCut, cut_before
 
 SYNC = LogConfig(segment_bytes=600, index_interval_bytes=100, tiered=True)
 KEEPS = (0.0, 0.5, 1.0)
-
-
-class PowerCut(BaseException):
-    """Raised in place of an effect."""
 
 
 @dataclass
@@ -112,19 +109,6 @@ def _less(directory: DataDir, log: PartitionLog, promise: Promise) -> None:
     log.close(clean=True)
     directory.checkpoints.sample([log]).run()
     directory.mark_clean()
-
-
-def cut_before(number: int, disk: CrashDisk) -> Callable[[str, str], None]:
-    seen = 0
-
-    def hook(kind: str, path: str) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == number:
-            disk.on_effect = None
-            raise PowerCut
-
-    return hook
 
 
 def reopen(disk: CrashDisk, promise: Promise) -> PartitionLog | None:
