@@ -16,6 +16,8 @@ from tests.support.disk.late import late
 # Machines that run the suite share their cores: a slow example is no failure, the suite's own timeout is the bound.
 settings.register_profile("repository", deadline=None)
 settings.load_profile("repository")
+# `make test-fast` chooses it: a property without a number of its own is tried with 30 examples. `make test` tries 100.
+settings.register_profile("fast", deadline=None, max_examples=30)
 
 # A shell starts what it puts in the background with ^C ignored, and so would every program be that a test starts and
 # interrupts.
