@@ -1,4 +1,5 @@
-"""A segment object's footer and trailer, from anybody's hand: Corrupt, or a footer whose indexes lie in its range.
+"""A segment object's footer and trailer, from anybody's hand: Corrupt, KeyRefused where the marker of an encrypted
+object is at the end, or a footer whose indexes lie in its range.
 
 Input: the object. Run as it is, and with the checksums of sections, footer and trailer made right.
 """
@@ -10,6 +11,7 @@ import struct
 
 from crc32c import crc32c
 
+from coldstore.encryption.marker import MAGIC, KeyRefused
 from coldstore.segments.segment_object import SegmentFooter, footer_start, tail_bytes
 from coldstore.segments.segment_sections import SECTION_HEADER_SIZE, TRAILER_SIZE
 from logformat.errors import Corrupt
@@ -33,6 +35,9 @@ def _run(data: bytes) -> None:
         start = footer_start(data, len(data))
         footer = SegmentFooter.parse(data, len(data))
     except Corrupt:
+        return
+    except KeyRefused:
+        assert data.endswith(MAGIC)
         return
     assert 0 < start < len(data) and footer.log_bytes == start
     assert tail_bytes(len(data)) <= len(data) and footer.nbytes >= 0
