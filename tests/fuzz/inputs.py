@@ -1,10 +1,11 @@
-"""What the targets share: a cursor over a fuzzer's bytes, and a guard on memory.
+"""What the targets share: a cursor over a fuzzer's bytes, a guard on memory, and the end of a loop.
 
 Must not know any parser.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 from collections.abc import Iterator
@@ -28,6 +29,15 @@ class Cursor:
 
     def rest(self) -> bytes:
         return self._data[self._at :]
+
+
+def end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the loop's tasks, also those that begin as others end, and close it."""
+    while left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()
 
 
 @contextlib.contextmanager

@@ -8,12 +8,11 @@ tests.fuzz.proportion` measures milliseconds, and finds the dearest frame of eac
 
 from __future__ import annotations
 
-import asyncio
 import struct
 
 from broker.wire.apis import APIS
 from broker.wire.table import MESSAGES
-from tests.fuzz.inputs import Cursor
+from tests.fuzz.inputs import Cursor, end
 from tests.fuzz.kept import kept
 from tests.sim.world.loop import SimLoop
 from tests.support.wire.hostile_frames import APIS_BY_KEY, Inner, Names, Recipe, paths, versions
@@ -68,11 +67,7 @@ class _Place:
         self.loop.run_until_complete(self._run(recipe))
 
     def close(self) -> None:
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        self.loop.close()
+        end(self.loop)
 
     async def _run(self, recipe: Recipe) -> None:
         if self.crowd is None or not self.crowd.is_whole():

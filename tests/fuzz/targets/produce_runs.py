@@ -17,7 +17,7 @@ from tests.differential.batches import batch, plain
 from tests.differential.brokers import Pair, settled
 from tests.differential.history import Site, Topic
 from tests.differential.requests import Part, Style, produce
-from tests.fuzz.inputs import Cursor
+from tests.fuzz.inputs import Cursor, end
 from tests.sim.world.clock import EPOCH_MS
 from tests.sim.world.loop import SimLoop
 
@@ -71,12 +71,8 @@ class _House:
 
     def close(self) -> None:
         self.play(self.pair.close())
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         asyncio.set_event_loop(None)
-        self.loop.close()
+        end(self.loop)
 
     async def live(self, style: Style, sizes: list[int], stream: bytes) -> None:
         self.lives += 1
