@@ -92,10 +92,14 @@ async def clean(
     segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
     end = await _map_keys(lease, engine, segments, part, throttle)
     read = written = before = after = 0
-    for run in groups([segment for segment in segments if segment.base_offset < end], log.config):
-        written += await _rewrite(lease, engine, SegmentRun(run), still, throttle)
-        read += sum(segment.size for segment in run)
-        before, after = before + len(run), after + 1
+    for group in groups([segment for segment in segments if segment.base_offset < end], log.config):
+        size, run = None, log.left_of(SegmentRun(group))
+        while run.segments and (size := await _rewrite(lease, engine, run, still, throttle)) is None:
+            run = log.left_of(run)  # cleaned too, because the checkpoint counts them as clean
+        if size is not None:
+            written += size
+            read += sum(segment.size for segment in run.segments)
+            before, after = before + len(run.segments), after + 1
     lease.check()
     await lease.checkpoint_cleaned(end, still)
     return PassReport(part.first_dirty, end, read, written, before, after)
@@ -127,8 +131,9 @@ async def _map_keys(
 
 async def _rewrite(
     lease: Lease, engine: CleanerEngine, run: SegmentRun, still: Callable[[], None], throttle: Throttle
-) -> int:
-    """Write the cleaned segment of a run and swap it in. Returns its size in bytes."""
+) -> int | None:
+    """Write the cleaned segment of a run and swap it in. Returns its size in bytes; None if retention deleted a segment
+    of the run meanwhile, and nothing was swapped in."""
     log = lease.log
     still()
     try:
@@ -152,6 +157,7 @@ async def _rewrite(
         lease.check()
         if not await lease.swap(run, cleaned.size, still):
             await _call(lease, remove_cleaned, log.directory)
+            return None
         return cleaned.size
     except (OSError, Corrupt, CleanerLost, PassOver):
         if not lease.is_over and not log.failure:

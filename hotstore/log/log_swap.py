@@ -71,6 +71,11 @@ class LogSwap(LogCore):
         at = self._locator.segments.index(first)
         return tuple(self._locator.segments[at : at + len(run.segments)]) == run.segments
 
+    def left_of(self, run: SegmentRun) -> SegmentRun:
+        """The segments of `run` that the log still has. Retention may have deleted the first ones."""
+        first = self._locator.segments[0].base_offset
+        return SegmentRun(tuple(segment for segment in run.segments if segment.base_offset >= first))
+
     def place_of(self, segment: Segment, offset: int) -> BatchPlace:
         """*Blocking*, beside the loop: the batch that holds `offset` in a sealed segment. Raises DamagedLog."""
         return segment.locate(offset, self._locator.cache)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hotstore.cleaning.clean_pass import _open_outputs
 from hotstore.cleaning.cleaner_config import CleanerConfig
-from hotstore.cleaning.engine import LocalEngine
+from hotstore.cleaning.engine import CleanedSegment, LocalEngine
 from hotstore.cleaning.log_cleaner import LogCleaner
 from hotstore.host.data_dir import DataDir
 from hotstore.host.lease import Lease, LeaseOver
@@ -196,6 +196,49 @@ async def test_a_truncation_while_a_pass_runs_throws_its_result_away() -> None:
     assert await scene.clean()
     active = lease.log.active_info().base_offset
     assert len([row for row in table(lease) if row[0] < active]) == 3
+
+
+class Retention(LocalEngine):
+    """An engine. After its first cleaned segment, retention deletes `count` segments of the log of `lease`."""
+
+    def __init__(self, lease: Lease, count: int) -> None:
+        super().__init__(SeededRng(4))
+        self.lease = lease
+        self.count = count
+
+    def finish_segment(self) -> CleanedSegment:
+        finished = super().finish_segment()
+        count, self.count = self.count, 0
+        if count:
+            start = self.lease.log.sealed_segments()[count].base_offset
+            self.lease.advance_log_start(start)
+            assert len(self.lease.delete_local_before(start)) == count
+        return finished
+
+
+async def test_what_retention_leaves_of_a_run_is_cleaned_all_the_same() -> None:
+    """A pass merges several segments. Retention deletes the first of them meanwhile. The old record of a deleted key in
+    another of these segments must not stay: its tombstone goes after its time, and the key would be back."""
+    scene = Scene()
+    lease = await scene.lent(config=replace(CONFIG, delete_retention_ms=100_000))
+    rest: list[tuple[bytes, bytes | None]] = [(b"x%d" % (n % 2), b"y" * 50) for n in range(16)]
+    await scene.put(lease, [(b"first", b"v"), *rest, (b"gone", b"v"), *rest])
+    assert await scene.clean()
+    gone = next(offset for offset, key, _ in table(lease) if key == b"gone")
+    small = [segment.end_offset for segment in lease.log.sealed_segments() if segment.end_offset <= gone]
+    assert small, "retention has segments to delete below the record"
+    await scene.put(lease, [(b"gone", None), *rest])
+    retention = Retention(lease, len(small))
+    assert await scene.cleaner.clean_dirtiest(retention)
+    assert retention.count == 0 and lease.log.log_start_offset <= gone
+    while await scene.clean():
+        pass
+    assert [value for _, key, value in table(lease) if key == b"gone"] == [None]
+    await asyncio.sleep(101)
+    await scene.put(lease, rest)
+    while await scene.clean():
+        pass
+    assert b"gone" not in {key for _, key, _ in table(lease)}, "a deleted key is back"
 
 
 async def test_a_full_disk_costs_the_pass_only_and_its_files_go() -> None:
