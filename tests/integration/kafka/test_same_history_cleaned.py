@@ -113,8 +113,9 @@ def survivors(rows: list[Row], end: int) -> list[Row]:
 def test_consumers_read_the_same_after_both_cleaners(beside: Beside) -> None:
     kafka_dir, our_dir = (Path(place) for place, called in beside.places.items() if called == "DIRECTORY")
     same = topics(beside)
-    sizes = ("--config", f"segment.bytes={SEGMENT_BYTES}", "--config", "max.message.bytes=1048588")
-    same("--create", "--topic", TOPIC, *LOCAL, *sizes)  # without cleaning: null keys are accepted
+    configs = {"segment.bytes": SEGMENT_BYTES, "max.message.bytes": 1048588, "retention.ms": -1}  # the bytes are old
+    given = [word for name, value in configs.items() for word in ("--config", f"{name}={value}")]
+    same("--create", "--topic", TOPIC, *LOCAL, *given)  # without cleaning: null keys are accepted
     batches = history()
     for address in (beside.kafka, beside.ours):
         write(address, batches)
