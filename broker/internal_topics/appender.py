@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from broker.internal_topics.batches import BATCH_BYTES_MAX, KeyValue, Producer, Rewrite, batch_of
-from broker.internal_topics.interfaces import LogLimits, ShardLog
+from broker.internal_topics.interfaces import LogLimits, NotCommittedYet, ShardLog
 from logformat.errors import Fenced, InvalidRequest, Retryable, ThermoclineError
 from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
@@ -113,6 +113,7 @@ class Appender:
         self._under_way: list[_Write] = []
         self._is_running = False
         self._resigned: Fenced | None = None
+        self._late: NotCommittedYet | None = None  # set while the batch in flight waits for the high watermark
 
     @property
     def is_idle(self) -> bool:
@@ -135,9 +136,10 @@ class Appender:
 
     def submit_cut(self, cut: Cut, done: Done, rewrite: Rewrite) -> None:
         """Queue the records of `cut` as a separate batch. The records are read when all earlier writes are applied or
-        failed, and no batch is in flight. One call at a time; `rewrite` as in `batch_of`."""
-        if self._resigned is not None:
-            asyncio.get_running_loop().call_soon(done, self._resigned)
+        failed, and no batch is in flight. Refused while a batch is late, because a rewrite must not delay those of
+        other shards. One call at a time; `rewrite` as in `batch_of`."""
+        if (refusal := self._resigned or self._late) is not None:
+            asyncio.get_running_loop().call_soon(done, refusal)
             return
         self._queue.append(_Write((), 0, done, None, cut, rewrite))
         self._run()
@@ -264,7 +266,7 @@ class Appender:
             records = [record for write in writes for record in (write.cut() if write.cut else write.records)]
             if records:
                 batch = batch_of(records, self._clock.wall_ms(), rewrite=writes[0].rewrite)
-                last_offset = await self._shard_log.append(batch, may_wait=not at_once)
+                last_offset = await self._committed(batch, may_wait=not at_once, waits_on=not is_cut)
                 if self._resigned is None:
                     self._apply_markers(last_offset + 1 - len(records))
                     self._appended(last_offset + 1, len(batch))
@@ -277,6 +279,37 @@ class Appender:
             self._settle(failure)
             self._ended += 1
             self._moved.set()
+
+    async def _committed(self, batch: bytes, *, may_wait: bool, waits_on: bool) -> int:
+        """Append `batch`, and return its last offset when it is committed. `waits_on`: wait until the high watermark
+        passes the batch, or the epoch ends. Otherwise the state would lack records that the next leader reads: a
+        deletion would write no tombstones for them. The writers have own deadlines. A rewrite does not wait, because
+        its records are in the log already."""
+        try:
+            return await self._shard_log.append(batch, may_wait=may_wait)
+        except NotCommittedYet as late:
+            if not waits_on:
+                raise
+            self._late = late
+        log.warning("%s: a batch waits to be committed: %s", self._shard_log.name, self._late)
+        self._fail_cuts(self._late)
+        last_offset = self._late.last_offset
+        try:
+            while self._resigned is None:
+                try:
+                    await self._shard_log.committed(last_offset + 1)
+                except Retryable:
+                    continue  # it waited for a while
+                return last_offset
+            raise self._resigned
+        finally:
+            self._late = None
+
+    def _fail_cuts(self, failure: Exception) -> None:
+        cuts = [write for write in self._queue if write.cut is not None]
+        self._queue = deque(write for write in self._queue if write.cut is None)
+        for write in cuts:
+            tell(write.done, failure, "the writer of an append")
 
     def _still_valid(self, writes: list[_Write]) -> list[_Write]:
         valid = [write for write in writes if write.guard is None or not write.guard.is_void]

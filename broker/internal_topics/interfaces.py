@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from broker.internal_topics.batches import KeyValue
+from logformat.errors import Retryable
 from logformat.transaction_marker import TransactionMarker
 
 
@@ -52,6 +53,14 @@ class Replayed(NamedTuple):
     is_snapshot: bool = False
 
 
+class NotCommittedYet(Retryable):
+    """A batch is in the log, up to `last_offset`, and the high watermark did not pass it in time. It may pass later."""
+
+    def __init__(self, why: str, last_offset: int) -> None:
+        super().__init__(why)
+        self.last_offset = last_offset
+
+
 class ShardLog(Protocol):
     """One partition of an internal topic in one leader epoch."""
 
@@ -67,8 +76,9 @@ class ShardLog(Protocol):
     async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         """Append one batch (base offset 0, epoch −1: to be stamped) and return the offset of its last record. Returns
         when the batch is durable and below the high watermark (acks=all). One call at a time. The call limits its own
-        wait. `may_wait` False: append before the first yield, or refuse. Raises Retryable, Fenced, StorageFailed,
-        InvalidRequest (batch too large). After any of these errors the batch may be in the log."""
+        wait. `may_wait` False: append before the first yield, or refuse. Raises NotCommittedYet (the batch is in the
+        log), Retryable, Fenced, StorageFailed, InvalidRequest (batch too large). After any of these errors the batch
+        may be in the log."""
 
     async def committed(self, end_offset: int) -> None:
         """Wait until the high watermark reaches `end_offset`. Raises Retryable after a while, Fenced, StorageFailed."""

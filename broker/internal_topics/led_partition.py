@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from broker.internal_topics.batches import is_begin_of_rewrite
-from broker.internal_topics.interfaces import Replayed
+from broker.internal_topics.interfaces import NotCommittedYet, Replayed
 from broker.internal_topics.internal_log import InternalLog
 from broker.partition.leading.leader_replica import LeaderReplica
 from coldstore.manifest.manifest import EditRefused
@@ -59,7 +59,10 @@ class LedPartition:
             if self._is_resigned:
                 raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
             last_offset = self._append_again(batch)
-        await self.committed(last_offset + 1)
+        try:
+            await self.committed(last_offset + 1)
+        except Retryable as late:
+            raise NotCommittedYet(str(late), last_offset) from late
         return last_offset
 
     def _append(self, batch: bytes) -> int:
