@@ -174,7 +174,7 @@ class OffsetRequests:
             return [error] * len(rows)
         if len(rows) > self._config.commit_rows_max:
             return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
-        guard = shard.guard(producer.producer_id)
+        guard, write = shard.guard(producer.producer_id), None
         try:
             error = await verify(shard.partition)
             if error is ErrorCode.NONE and (is_over(until_s) or self._shard_of(group_id)[0] is not shard):
@@ -191,7 +191,7 @@ class OffsetRequests:
             future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
             self._effects.step(shard, group, replace(member, token=future, is_transactional=True))
             error = future.result().error
-            codes, write = [error] * len(rows), None
+            codes = [error] * len(rows)
             if error is ErrorCode.NONE:
                 is_full = partial(self._memory.is_full, new_group=False)
                 codes, values = judge(
@@ -210,7 +210,8 @@ class OffsetRequests:
                 codes = [failure if code is ErrorCode.NONE else code for code in codes]
             return codes
         finally:
-            guard.release()
+            if write is None:  # otherwise the write releases it
+                guard.release()
 
     async def fetch(
         self,

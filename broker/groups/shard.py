@@ -339,7 +339,7 @@ class GroupShard:
         guard: Guard | None,
     ) -> asyncio.Future[Exception | None]:
         """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: see
-        `Shard.submit`."""
+        `Shard.submit`. It is released when the write is done, which may be after the request's time-out."""
         positions = [position for position, _ in values]
         records = [
             offset_record(OffsetKey(group.group_id, *position), value)._replace(producer=producer)
@@ -350,6 +350,8 @@ class GroupShard:
         group.offsets.begin(positions)
 
         def done(failure: Exception | None) -> None:
+            if guard is not None:
+                guard.release()
             group.offsets.end(positions)
             if failure is None and self.groups.get(group.group_id) is group:
                 for position, value in values:

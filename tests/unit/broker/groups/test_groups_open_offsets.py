@@ -175,6 +175,25 @@ async def test_a_marker_while_the_commit_waits_in_the_queue_refuses_it(w):
 
 
 @in_world
+async def test_a_commit_that_waits_longer_than_its_request_stays_out_of_the_next_transaction(w):
+    """TX40: the high watermark stands still, so the commit waits in the queue. Its request times out, and the producer
+    aborts. Before transaction version 2 the next transaction has the same epoch: its commit would commit the offset of
+    the aborted one, and the records below that offset would not be processed."""
+    w.log.hold()
+    first = w.ask(w.commit("other", 1))
+    await settle()
+    assert await put(w, "g", 5, 7) is E.COORDINATOR_NOT_AVAILABLE
+    mark(w, 7, is_commit=False)
+    w.log.release()
+    await first
+    await settle()
+    assert await put(w, "g", 3, 7, partition=1) is E.NONE
+    mark(w, 7)
+    await settle()
+    assert [await w.fetch("g", partition=at) for at in (0, 1)] == [-1, 3]
+
+
+@in_world
 async def test_members_are_checked_as_in_kafka(w):
     """KIP-447. Producers of before say nothing of the group, and may commit while it rebalances."""
     member, generation = await w.member("g")
