@@ -232,9 +232,11 @@ class ColdCleaner:
         partition = self._partition
         below = [entry for entry in work.entries if entry.base_offset < work.map_end]
         borders = await self._borders()
-        for group in groups(below, partition.log.config.segment_bytes, borders):
-            if group[-1].end_offset <= partition.log_start_offset:
-                continue  # deleted meanwhile
+        for planned in groups(below, partition.log.config.segment_bytes, borders):
+            # Retention may have deleted objects since the pass was planned, and the manifest refuses to replace them.
+            group = tuple(entry for entry in planned if entry.end_offset > partition.log_start_offset)
+            if not group:
+                continue
             manifest = partition.manifest
             assert manifest is not None
             if room_for_replaced(manifest) < len(work.old) + len(group):

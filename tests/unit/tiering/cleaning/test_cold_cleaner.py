@@ -113,6 +113,28 @@ async def test_the_first_replacement_raises_the_manifests_format() -> None:
     await life.stop()
 
 
+async def test_a_pass_goes_on_when_retention_deletes_an_object_before_it_is_rewritten() -> None:
+    """The first part of a pass over a large topic takes hours within its budget. If each deletion ended the pass, the
+    bucket of a topic with `compact,delete` would never be compacted."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=COMPACT_TIER)
+    newest = await put_until_copied(life, keys=5, rounds=6)
+    second = (await house.manifest()).tail[1]
+    shared = life.service.cleaning
+    assert shared is not None
+    shared.bytes_per_hour = 200_000  # the pass takes several minutes
+    opened.log.reconfigure(replace(COMPACT, segment_bytes=20_000))
+    opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_ms=1))
+    await settle(lambda: shared.counters.read_bytes > 0)
+    assert shared.counters.written_bytes == 0 == shared.counters.passes
+    await opened.tier.delete_records(second.base_offset)
+    await passed(life)
+    assert shared.counters.passes == 1
+    assert table(cold_bytes(house, await house.manifest())) == newest
+    await life.stop()
+
+
 async def test_an_archive_is_never_touched() -> None:
     house = House()
     life = await house.start(limits=FAST)
