@@ -228,8 +228,12 @@ class FollowerReplica:
 
     def _least_offset(self, asked: FetchPosition) -> int:
         """The least base offset that a batch in the response to `asked` may have. An empty log also accepts a batch
-        that begins below `asked`: if the log start is inside a batch, the leader sends the complete batch."""
-        return 0 if asked.offset == self.log.log_end_offset == self.log.active_segment.base_offset else asked.offset
+        that begins below `asked`: if the log start is inside a batch, the leader sends the complete batch. The checksum
+        does not cover the base offset, so a log with records, whose active segment may be empty, accepts no such batch.
+        """
+        log = self.log
+        is_empty = log.active_segment.base_offset == log.log_end_offset and not log.sealed_segments()
+        return 0 if is_empty else asked.offset
 
     def _append(self, records: memoryview, headers: list[BatchHeader]) -> bool:
         if self.log.ballast.is_short:

@@ -209,6 +209,21 @@ async def test_what_is_damaged_or_does_not_follow_leaves_all_as_it_was(copy: Cop
 
 
 @by(copying)
+async def test_a_damaged_base_offset_restarts_no_log_whose_active_segment_is_empty(copy: Copy, /) -> None:
+    """The checksum does not cover it. The log was taken for an empty one, which begins with the batch it gets."""
+    assert copy.given(batch_at(0, count=3), high_watermark=3)
+    wait_flushed = asyncio.ensure_future(copy.it.wait_flushed())
+    await asyncio.sleep(0.01)
+    copy.syncs.answer()
+    await wait_flushed
+    copy.it.lease.roll()
+    with pytest.raises(CorruptBatch):
+        copy.given(batch_at(1, count=2), high_watermark=3)
+    await asyncio.sleep(0.1)
+    assert (copy.it.log.log_end_offset, copy.it.log.local_log_start_offset) == (3, 0)
+
+
+@by(copying)
 async def test_what_comes_damaged_twice_is_told_until_it_comes_whole(copy: Copy, /) -> None:
     """Once may have been its way; twice at one offset its leader's disk (R3)."""
     damaged = bytearray(batch_at(0))
