@@ -62,7 +62,7 @@ def test_one_line_an_image_however_many_partitions(caplog: pytest.LogCaptureFixt
         counted.apply_image(ImageAt(2, ended(BEFORE, 1)))
     assert [record.getMessage() for record in caplog.records] == [
         "the session of broker 1 ended",
-        "leads in a new leader epoch: log-0, log-1, log-2 and 2 more",
+        "this broker leads in a new leader epoch: log-0, log-1, log-2 and 2 more",
         "fewer in-sync replicas: log-0, log-1, log-2 and 2 more",
     ]
     assert (counted.elections, counted.shrinks, counted.expansions, counted.unclean_elections) == (5, 5, 0, 0)
