@@ -33,6 +33,7 @@ from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import (
     BASE_OFFSET,
     LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
     LENGTH,
     LOG_OVERHEAD,
     BatchHeader,
@@ -166,7 +167,9 @@ class FollowerReplica:
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
             records = filler_from(records, asked.offset)  # needed if the leader's cleaner is ahead of the follower's
-            headers = _checked(records, self._least_offset(asked))
+            headers = _checked(records, self._least_offset(asked), max(self.leader_epoch, self.log.leader_epoch))
+            if headers and headers[0].next_offset <= asked.offset:
+                raise CorruptBatch(f"the first batch ends at {headers[0].next_offset}, {asked.offset} was asked for")
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
             raise
@@ -372,11 +375,14 @@ class FollowerReplica:
         return self.log.dirty_bytes > 0
 
 
-def _checked(records: memoryview, offset: int) -> list[BatchHeader]:
-    """The headers of a response's batches; each batch must be complete. Raises CorruptBatch."""
+def _checked(records: memoryview, offset: int, epoch_max: int) -> list[BatchHeader]:
+    """The headers of a response's batches; each batch must be complete. The checksum does not cover the leader epoch,
+    which is at most `epoch_max`. Raises CorruptBatch."""
     headers, at, end = [], 0, len(records)
     while at < end:
         header = check_stored(records, at, end, offset_min=offset)
+        if header[LEADER_EPOCH] > epoch_max:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} has leader epoch {header.leader_epoch}")
         headers.append(header)
         at += header[LENGTH] + LOG_OVERHEAD
         offset = header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1

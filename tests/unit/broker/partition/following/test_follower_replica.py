@@ -224,6 +224,37 @@ async def test_a_damaged_base_offset_restarts_no_log_whose_active_segment_is_emp
 
 
 @by(copying)
+async def test_a_log_without_records_does_not_restart_with_a_batch_below_its_fetch_offset(copy: Copy, /) -> None:
+    """The checksum does not cover the base offset. An in-sync replica without records began again where the damaged
+    batch said."""
+    out = FetchResponsePartition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=520, verified_end=520)
+    assert copy.it.refused(copy.asked(), out)
+    await asyncio.sleep(0.1)
+    copy.it.log.advance_log_start(520)
+    copy.given(high_watermark=520, log_start_offset=520)
+    batch = batch_at(520, count=50)
+    damaged = bytearray(batch)
+    damaged[6] ^= 2  # it begins at 8
+    with pytest.raises(CorruptBatch):
+        copy.given(bytes(damaged), high_watermark=520, log_start_offset=520)
+    assert copy.given(batch, high_watermark=520, log_start_offset=520)
+    log = copy.it.log
+    assert (log.local_log_start_offset, log.log_end_offset, copy.it.failure) == (520, 570, "")
+
+
+@by(copying)
+async def test_a_damaged_leader_epoch_does_not_enter_the_lineage(copy: Copy, /) -> None:
+    """The checksum does not cover it. A replica with an epoch that no leader had was out of range for every leader,
+    and could not append as one."""
+    batch = batch_at(0, count=3)
+    damaged = bytearray(batch)
+    damaged[13] ^= 1  # epoch 4 becomes 65 540
+    with pytest.raises(CorruptBatch):
+        copy.given(bytes(damaged), high_watermark=3)
+    assert copy.given(batch, high_watermark=3) and copy.it.log.leader_epoch == EPOCH
+
+
+@by(copying)
 async def test_what_comes_damaged_twice_is_told_until_it_comes_whole(copy: Copy, /) -> None:
     """Once may have been its way; twice at one offset its leader's disk (R3)."""
     damaged = bytearray(batch_at(0))

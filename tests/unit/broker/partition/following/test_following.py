@@ -194,6 +194,22 @@ async def test_a_replica_below_the_log_start_begins_there() -> None:
         await life.stop()
 
 
+async def test_a_replica_whose_log_start_is_inside_a_batch_begins_with_that_batch() -> None:
+    """Its leader sends the whole batch, which begins below the fetch offset."""
+    pair = await both(replicas=(1,), remote_storage_enable="false")
+    for _ in range(3):
+        await pair.lives[1].produce(NAME, b"one", b"two", b"three")
+    pair.lives[1].partition(NAME).log.advance_log_start(4)
+    pair.change(replicas=(1, 2))
+    pair.publish()
+    await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 9, "the copy")  # type: ignore[union-attr]
+    followed = pair.followed(2)
+    assert followed is not None and followed.log.log_start_offset == 4 and not followed.failure
+    assert followed.log.active_segment.base_offset == 3 and not pair.lives[2].context.registry.log_failures.unfit
+    for life in pair.lives.values():
+        await life.stop()
+
+
 @pytest.mark.parametrize(
     ("operation", "where"),
     [("write", ".restart.tmp"), ("write", "leader-epoch-checkpoint.tmp"), ("create", f"{4:020}.log")],
