@@ -218,7 +218,7 @@ async def test_a_damaged_base_offset_restarts_no_log_whose_active_segment_is_emp
     await wait_flushed
     copy.it.lease.roll()
     with pytest.raises(CorruptBatch):
-        copy.given(batch_at(1, count=2), high_watermark=3)
+        copy.given(batch_at(1, count=4), high_watermark=3)
     await asyncio.sleep(0.1)
     assert (copy.it.log.log_end_offset, copy.it.log.local_log_start_offset) == (3, 0)
 
