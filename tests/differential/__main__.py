@@ -1,4 +1,5 @@
-"""`python -m tests.differential --histories N`: see the package. `--site SEED --history N` repeats one."""
+"""`python -m tests.differential --histories N`: see the package. `--site SEED --history N` repeats one,
+`--site SEED --histories N` the first N."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def _seeds(first: str, histories: int) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
-    parser.add_argument("--histories", type=int, default=3000)
+    parser.add_argument("--histories", type=int, help=f"3000 when left out; with --site {PER_SITE}")
     parser.add_argument("--seed", default=os.urandom(4).hex(), help="of the sites; a fresh one when left out")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--site", help="repeat one site")
@@ -35,18 +36,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keep-going", action="store_true")
     options = parser.parse_args(arguments)
     if options.site is not None:
-        numbers = range(PER_SITE) if options.history is None else (options.history,)
+        numbers = range(options.histories or PER_SITE) if options.history is None else (options.history,)
         try:
             print(run_site(options.site, numbers))
         except Exception as failure:  # noqa: BLE001 - as above
             print(told(options.site, failure))
             return 1
         return 0
+    histories = options.histories or 3000
     began, told_at = time.monotonic(), time.monotonic()
     total, found = Tally(), 0
-    print(f"seed {options.seed}, {options.histories} histories", flush=True)
+    print(f"seed {options.seed}, {histories} histories", flush=True)
     with multiprocessing.Pool(options.processes, maxtasksperchild=50) as pool:
-        for _, tally, words in pool.imap_unordered(_one, _seeds(options.seed, options.histories)):
+        for _, tally, words in pool.imap_unordered(_one, _seeds(options.seed, histories)):
             if tally is None:
                 print(words, flush=True)
                 found += 1

@@ -24,6 +24,7 @@ from tests.sim.world.loop import SimLoop
 T = TypeVar("T")
 
 PER_SITE: Final = 60
+_CHECKPOINTED_MS: Final = 6_500  # over replica.high.watermark.checkpoint.interval.ms, so one follows the last record
 _END: Final[tuple[Step, ...]] = (
     Happening(Kind.RELEASE),
     Happening(Kind.ROOM),
@@ -149,7 +150,7 @@ async def _live_all(seed: int | str, numbers: Sequence[int], tally: Tally, given
         for number in numbers:
             await live(pair, judge, draw(place, f"{seed}/{number}") if given is None else given, tally)
         number = -1
-        await pair.perform(Happening(Kind.PASS, 1500))
+        await pair.perform(Happening(Kind.PASS, _CHECKPOINTED_MS))
         judge.files(len(numbers))
         for partition in pair.ways[0].context.registry.partitions.values():
             batches, segments = check_log(pair.ways[0], partition)
@@ -158,7 +159,7 @@ async def _live_all(seed: int | str, numbers: Sequence[int], tally: Tally, given
         tally.runs.update(pair.ways[0].runs)
     except BaseException as failure:
         failure.add_note(f"site {seed}, history {number}")
-        failure.history = number  # type: ignore[attr-defined]
+        failure.history, failure.histories = number, len(numbers)  # type: ignore[attr-defined]
         raise
     finally:
         await pair.close()

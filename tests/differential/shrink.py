@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.differential.history import Burst, Cut, Step, draw, site
-from tests.differential.run import Difference, run_site
+from tests.differential.run import PER_SITE, Difference, run_site
 
 TRIALS_MAX = 150
 
@@ -62,7 +62,9 @@ def told(seed: int | str, failure: BaseException, trials: int = TRIALS_MAX) -> s
     """How to repeat it, and the least that shows it."""
     number = getattr(failure, "history", -1)
     words = [f"{type(failure).__name__}: {failure}", f"python -m tests.differential --site {seed}"]
-    if number >= 0:
+    if number < 0:  # at the end of all of them
+        words[1] += f" --histories {getattr(failure, 'histories', PER_SITE)}"
+    else:
         steps = draw(site(Random(f"site/{seed}")), f"{seed}/{number}")
         kind = kind_of(failure)
         if _differs(seed, steps, kind):

@@ -59,6 +59,11 @@ def test_nothing_is_appended_behind_a_request_refused_by_a_worker_with_acks_0() 
     assert run_site("79421b8f.1", (37,)).histories == 1
 
 
+def test_a_checkpoint_in_the_middle_of_a_step_is_no_difference() -> None:
+    """It recorded the high watermark of one way before an acknowledgement, of the other after it."""
+    assert run_site("9f4d19a7.2", range(40)).histories == 40
+
+
 @pytest.mark.parametrize("topics", [("at-once", "flushed"), ("flushed", "at-once")])
 async def test_a_run_is_acknowledged_once_all_of_its_partitions_are(topics: tuple[str, str]) -> None:
     """One topic counts the page cache, the other waits for a sync that does not end: neither way answers before it."""
