@@ -23,7 +23,7 @@ demo-cluster: $(READY)  ## three brokers, about a minute: one loses its disk und
 	$(BIN)/python -m thermocline.demo.cluster
 
 test-fast: $(READY)  ## unit tests without processes, Spark and what takes longer: a minute and a half
-	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=fast -m "not peer and not slow and not long and not not_fast" tests/unit
+	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile=fast -m "not peer and not slow and not long and not not_fast" tests/unit
 
 test: $(READY)  ## what needs only Python and takes seconds: ten minutes on two cores
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow and not long" tests

@@ -214,7 +214,7 @@ class Http(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def thermocline_broker() -> Iterator[FakeBroker]:
     server = http.server.HTTPServer(("127.0.0.1", 0), Http)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     broker = FakeBroker(f"127.0.0.1:{server.server_port}")
     Http.seals.clear()
     Http.refuse = False
