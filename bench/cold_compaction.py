@@ -1,7 +1,8 @@
-"""What a pass over the bucket costs: requests, bytes written, memory. One broker, one partition, a directory bucket.
+"""What a pass over the bucket costs: requests, bytes written, memory. One broker, one partition.
 
     bench/cold_compaction.py                    1 GiB in objects of 128 MiB, 10 % of the keys distinct
     bench/cold_compaction.py --mebibytes 256    a look
+    bench/cold_compaction.py --s3               on S3 (versitygw), which is billed by the request; else a directory
 
 First all of the bucket is dirty; then half as much is added, of half the keys, and a second pass cleans. For each:
 requests to the store by operation ÷ GiB of log that the bucket held, bytes written ÷ bytes of the new objects that
@@ -16,6 +17,8 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +28,7 @@ from confluent_kafka import Producer
 from bench.compaction_scale import say, watched
 from bench.rows.compact import set_ratio
 from bench.sides import Side, create, metrics, thermocline
+from tests.support.store.s3_servers import versitygw_server
 
 SEGMENT_BYTES: Final = 128 << 20
 VALUE_BYTES: Final = 1000
@@ -102,10 +106,22 @@ def measure(side: Side, bucket: Path, topic: str, what: str) -> None:
     set_ratio(side, topic, "1.0")
 
 
+@contextmanager
+def bucket_of(directory: Path, *, is_s3: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    """URL of a bucket whose files are below `directory`, and the environment of a broker that uses it."""
+    if not is_s3:
+        yield f"file://{directory}", {}
+        return
+    directory.mkdir()
+    with versitygw_server(str(directory)) as server:
+        yield server.bucket_url("bench"), server.environment()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mebibytes", type=int, default=1024)
     parser.add_argument("--segment-mebibytes", type=int, default=SEGMENT_BYTES >> 20)
+    parser.add_argument("--s3", action="store_true")
     options = parser.parse_args()
     nbytes, segment = options.mebibytes << 20, options.segment_mebibytes << 20
     keys = nbytes // (VALUE_BYTES + 24) // 10
@@ -113,7 +129,10 @@ def main() -> None:
         bucket = Path(root) / "bucket"
         settings: dict[str, object] = {"log.cleaner.dedupe.buffer.size": MAP_BYTES, "log.cleaner.backoff.ms": 3_600_000}
         settings["thermocline.cold.compaction.bytes.per.hour"] = 1 << 50  # no throttle
-        with thermocline(Path(root), "broker", f"file://{bucket}", settings=settings) as side:
+        with (
+            bucket_of(bucket, is_s3=options.s3) as (url, environment),
+            thermocline(Path(root), "broker", url, environment, settings) as side,
+        ):
             configs = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1.0", "segment_bytes": segment}
             topic = create(side, "table", 1, **configs, remote_storage_enable="true", local_retention_bytes=segment)
             fill(side, topic, nbytes + segment // 2, range(keys))

@@ -11,6 +11,7 @@ footer.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, TypeVarTuple
@@ -26,7 +27,7 @@ from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced
 from seams.crash_points import reach
 from tiering.cleaning.aborted import find_aborted
-from tiering.cleaning.cold_plan import GROUP_MAX, ColdDirt, ColdForecast, dirt_of, forecast, groups
+from tiering.cleaning.cold_plan import GROUP_MAX, ColdDirt, ColdForecast, Room, dirt_of, forecast, joins
 from tiering.cleaning.cold_rewrite import cleaned_body, is_unchanged
 from tiering.cleaning.pass_objects import PassObjects, PolicyChanged
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
@@ -230,55 +231,68 @@ class ColdCleaner:
         """Rewrite the objects below the map's end. Returns False if the root has no room for more replaced objects; the
         next pass then begins again."""
         partition = self._partition
-        below = [entry for entry in work.entries if entry.base_offset < work.map_end]
-        borders = await self._borders()
-        for planned in groups(below, partition.log.config.segment_bytes, borders):
+        below = deque(entry for entry in work.entries if entry.base_offset < work.map_end)
+        room = Room(partition.log.config.segment_bytes, work.dirt.first_dirty, await self._borders())
+        while True:
             # Retention may have deleted objects since the pass was planned, and the manifest refuses to replace them.
-            group = tuple(entry for entry in planned if entry.end_offset > partition.log_start_offset)
-            if not group:
-                continue
+            while below and below[0].end_offset <= partition.log_start_offset:
+                below.popleft()
+            if not below:
+                await self._commit(shared, work, is_last=True)
+                return True
             manifest = partition.manifest
             assert manifest is not None
-            if room_for_replaced(manifest) < len(work.old) + len(group):
+            most = room_for_replaced(manifest) - len(work.old)
+            if most < 1:
                 await self._commit(shared, work, is_last=False)
                 return False
-            body = await self._clean(shared, work, objects, group)
+            group, body = await self._clean(shared, work, objects, below, most, room)
             base = group[0].base_offset
-            is_next = not work.old or (work.old[-1].end_offset == base and base not in borders)
+            is_next = not work.old or (work.old[-1].end_offset == base and base not in room.borders)
             if body is None or not is_next or len(work.new) >= COMMIT_OBJECTS:
                 await self._commit(shared, work, is_last=False)
             if body is not None:
                 await self._upload(shared, work, body)
                 work.old += group
                 work.new.append(body.entry)
-        await self._commit(shared, work, is_last=True)
-        return True
 
     async def _borders(self) -> frozenset[int]:
-        """End offsets of pages. No group of objects crosses them, so that an edit rewrites only one page."""
+        """End offsets of pages. No new object crosses them, so that an edit rewrites only one page."""
         manifest = self._partition.manifest
         assert manifest is not None
         ends = {page.end_offset async for page in self._partition.manifests.leaves()}
         return frozenset(ends)
 
     async def _clean(
-        self, shared: ColdCleaning, work: _Pass, objects: PassObjects, group: Sequence[RemoteSegment]
-    ) -> Body | None:
-        """The group's cleaned object, in the scratch files; None if no record of its only object was removed."""
+        self,
+        shared: ColdCleaning,
+        work: _Pass,
+        objects: PassObjects,
+        below: deque[RemoteSegment],
+        most: int,
+        room: Room,
+    ) -> tuple[Sequence[RemoteSegment], Body | None]:
+        """Take the first objects of `below`, at most `most`, and clean them. Returns them and their new object, which
+        is in the scratch files; None if no record of the only object was removed."""
         partition, engine, outputs = self._partition, shared.engine, work.files.outputs
+        group: list[RemoteSegment] = []
         footers: list[SegmentFooter] = []
-        interval = partition.log.config.index_interval_bytes
-        for number, entry in enumerate(group):
+        base_offset, interval = below[0].base_offset, partition.log.config.index_interval_bytes
+        kept_bytes = 0
+        while below and len(group) < most and (not group or joins(group, kept_bytes, below[0], room)):
+            entry = below.popleft()
             file, footer = await objects.whole(entry, is_read_again=False)
+            if not group:
+                await shared.step(engine.begin_segment, base_offset, interval, *outputs)
+            group.append(entry)
             footers.append(footer)
-            if number == 0:
-                await shared.step(engine.begin_segment, entry.base_offset, interval, *outputs)
             position = 0
             while position < entry.log_bytes:
                 self._check(work)
                 step = min(STEP_BYTES, entry.log_bytes - position)
                 position += await self._engine_step(entry, shared, engine.clean, file, position, step)
             await objects.done(entry)
+            kept_bytes = await shared.step(outputs[0].size)
         cleaned = await shared.step(engine.finish_segment)
         work.read_bytes += sum(entry.log_bytes for entry in group)
         work.kept_bytes += cleaned.size
@@ -287,14 +301,14 @@ class ColdCleaner:
                 f"{partition.name}: the pass cleaned up to {cleaned.end_offset}, not up to {group[-1].end_offset}"
             )
         if len(group) == 1 and await shared.step(is_unchanged, outputs[0], cleaned.size, footers[0]):
-            return None
+            return group, None
         uuid = partition.world.rng.uuid()
-        key = SegmentKey(partition.topic_id, partition.partition, group[0].base_offset, partition.epoch, uuid)
+        key = SegmentKey(partition.topic_id, partition.partition, base_offset, partition.epoch, uuid)
         body = await shared.step(
             cleaned_body, key, work.config.topic, outputs[0], cleaned.size, cleaned.end_offset, footers, work.map_end
         )
         reach("cold.written")
-        return body
+        return group, body
 
     async def _upload(self, shared: ColdCleaning, work: _Pass, body: Body) -> None:
         partition, upload = self._partition, body.upload

@@ -1,4 +1,4 @@
-"""Plans compaction in the bucket: when a pass is due, which objects are merged, and the cost. Pure.
+"""Plans compaction in the bucket: when a pass is due, which objects are joined, and the cost. Pure.
 
 As in Kafka's cleaner, a pass is due when the dirty bytes are more than `min.cleanable.dirty.ratio` of all bytes in the
 bucket, or a record waits for longer than `max.compaction.lag.ms`. A pass thus rewrites at most a fixed multiple of the
@@ -62,33 +62,34 @@ def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, confi
     return ColdDirt(clean_end, end, clean, dirty, is_due)
 
 
-def groups(
-    entries: Sequence[RemoteSegment], segment_bytes: int, borders: frozenset[int] = frozenset()
-) -> list[tuple[RemoteSegment, ...]]:
-    """Runs of consecutive objects that each become one: within `segment_bytes` together, 2^31 offsets, `GROUP_MAX`
-    objects, and the bounds of an entry and a footer. A larger object stays alone. No run crosses one of `borders`
-    (offsets)."""
-    runs: list[list[RemoteSegment]] = []
-    size = 0
-    for entry in entries:
-        last = runs[-1] if runs else None
-        fits = (
-            last is not None
-            and len(last) < GROUP_MAX
-            and last[-1].end_offset == entry.base_offset
-            and entry.base_offset not in borders
-            and size + entry.log_bytes <= segment_bytes
-            and entry.end_offset - last[0].base_offset <= INT32_MAX
-            and sum(len(e.epochs) + len(e.gaps) for e in (*last, entry)) <= RANGES_MAX
-            and sum(e.decided for e in (*last, entry)) <= DECIDED_MAX
-        )
-        if last is not None and fits:
-            last.append(entry)
-            size += entry.log_bytes
-        else:
-            runs.append([entry])
-            size = entry.log_bytes
-    return [tuple(run) for run in runs]
+class Room(msgspec.Struct, frozen=True):
+    """Bounds of a new object. `segment_bytes`: its intended size. `first_dirty`: objects above it are rewritten anyway.
+    `borders`: offsets that no new object crosses."""
+
+    segment_bytes: int
+    first_dirty: int
+    borders: frozenset[int] = frozenset()
+
+
+def joins(group: Sequence[RemoteSegment], kept_bytes: int, entry: RemoteSegment, room: Room) -> bool:
+    """Whether `entry` becomes one object with `group`, of which `kept_bytes` are left after cleaning.
+
+    All bytes of `entry` might stay. A clean object joins if the new object is then no larger than `segment_bytes`,
+    because it may need no rewrite at all. A dirty object joins until the new object is half full, and at most twice as
+    large. Kafka plans groups by the sizes before cleaning: there, eight segments of which little stays become eight
+    small ones."""
+    most = room.segment_bytes
+    if entry.base_offset >= room.first_dirty and 2 * kept_bytes <= most:
+        most = min(2 * most, INT32_MAX)
+    return (
+        len(group) < GROUP_MAX
+        and group[-1].end_offset == entry.base_offset
+        and entry.base_offset not in room.borders
+        and kept_bytes + entry.log_bytes <= most
+        and entry.end_offset - group[0].base_offset <= INT32_MAX
+        and sum(len(e.epochs) + len(e.gaps) for e in (*group, entry)) <= RANGES_MAX
+        and sum(e.decided for e in (*group, entry)) <= DECIDED_MAX
+    )
 
 
 class ColdForecast(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ def forecast(manifest: Manifest, config: LogConfig, stale_share: float | None = 
     stale = min(int(dirty * share) + int(min(total - dirty, dirty * (1 - share)) * share), total)
     kept, average = total - stale, max(total // manifest.live.segments, 1)
     reads = (dirty + total) // min(READ_BYTES_MAX, average) + 1
-    requests = reads + kept // max(average, 1) + 2
+    requests = reads + 2 * -(-kept // config.segment_bytes) + 2  # a PUT and a HEAD of each new object
     return ColdForecast(stale, requests, dirty + total + kept, dirty / total > config.min_cleanable_dirty_ratio)
 
 

@@ -92,6 +92,37 @@ async def test_objects_lose_what_newer_ones_supersede_and_become_one() -> None:
     await life.stop()
 
 
+async def test_full_objects_of_which_little_stays_become_one() -> None:
+    """Each was as large as a segment, so by its size before cleaning no two would have joined."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    newest = await put_until_copied(life, keys=5, rounds=12)
+    before = (await house.manifest()).tail
+    assert len(before) >= 8 and all(2 * each.log_bytes > COMPACT.segment_bytes for each in before[:-1])
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    manifest = await house.manifest()
+    assert len(manifest.tail) == 1 and table(cold_bytes(house, manifest)) == newest
+    assert await findings(house) == [] and not house.failures
+    await life.stop()
+
+
+async def test_objects_of_which_all_stays_do_not_join() -> None:
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    newest = await put_until_copied(life, keys=60, rounds=1)
+    before = (await house.manifest()).tail
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await passed(life)
+    manifest = await house.manifest()
+    assert manifest.tail == before and len(before) >= 8 and table(cold_bytes(house, manifest)) == newest
+    await life.stop()
+
+
 async def test_the_first_replacement_raises_the_manifests_format() -> None:
     """A program from before would drop the list of replaced objects: it refuses the root."""
     house = House()
@@ -198,6 +229,8 @@ async def test_what_was_deleted_does_not_stay_in_replaced_objects() -> None:
     life = await house.start(limits=FAST)
     opened = await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
     await put_until_copied(life, keys=40, rounds=2)
+    life.put((b"key-35", VALUE))  # so that an object far above the first is replaced too
+    await opened.tier.seal_and_copy()
     await passed(life)
     before = await house.manifest()
     named = before.tail[0]

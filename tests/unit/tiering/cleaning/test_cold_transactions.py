@@ -15,7 +15,6 @@ from coldstore.segments.segment_object import DecidedTransaction, SegmentFooter,
 from logformat.record_batch import Codec, read_header, walk
 from logformat.records import Record, encode_batch, iter_records
 from logformat.transaction_marker import TransactionMarker, marker_of
-from tests.support.tier.cold_values import remote_segment
 from tests.support.tier.tier_kit import House, Life, cold_bytes
 from tests.unit.tiering.cleaning.test_cold_cleaner import (
     COMPACT,
@@ -31,7 +30,7 @@ from thermocline.pipeline.arrow_store import open_arrow_store
 from thermocline.pipeline.scan import scan
 from tiering.cleaning import aborted as aborted_room
 from tiering.cleaning.aborted import find_aborted
-from tiering.cleaning.cold_plan import DECIDED_MAX, ColdDirt, groups
+from tiering.cleaning.cold_plan import ColdDirt
 from tiering.cleaning.cold_rewrite import decided_of
 
 TIER_ON = replace(COMPACT_TIER, configs={"remote.storage.enable": "true"})
@@ -202,11 +201,6 @@ async def test_a_pass_ends_before_it_knows_too_many_transactions(monkeypatch: py
     monkeypatch.setattr(aborted_room, "ABORTED_MAX", 0)
     assert (await find_aborted(entries, dirt, footer_of)).end == entries[1].base_offset, "the first is always taken"
     await life.stop()
-
-
-def test_objects_become_one_as_far_as_a_footer_names_transactions() -> None:
-    small = [remote_segment(at, at + 10, epoch=1, decided=DECIDED_MAX // 2) for at in range(0, 40, 10)]
-    assert [len(run) for run in groups(small, 1 << 30)] == [2, 2]
 
 
 def test_a_footer_names_a_transaction_once_whatever_its_sources_say() -> None:
