@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from io import BytesIO
 from typing import Any, TypeVar
 
 import aiohttp
@@ -364,10 +365,10 @@ def _granted(answer: dict[str, Any], key: str, start: int, length: int | None) -
 
 
 async def _body(answer: dict[str, Any], key: str, size: int) -> bytes:
-    parts = []
+    body = BytesIO()  # gives its buffer away without a copy, so that a large range is in memory once
     async with answer["Body"] as stream:
         async for chunk in stream.iter_chunks(_BODY_CHUNK):
-            parts.append(chunk)
-    if (got := sum(map(len, parts))) != size:
+            body.write(chunk)
+    if (got := body.tell()) != size:
         raise StoreUnavailable(f"GET {key}: only {got} of {size} bytes arrived")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return body.getvalue()
