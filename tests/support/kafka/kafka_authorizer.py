@@ -7,17 +7,13 @@ controllers and whoever sets ACLs log in as User:admin, a super user, on listene
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.kafka.kafka_tools import SCRIPT
+from tests.support.kafka.kafka_peer import kafka_with
 from tests.support.processes.ports import free_port_run
 
-_START_TIMEOUT_S = 180.0
 _JAAS = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="admin" '
     'user_admin="admin";'
@@ -60,17 +56,5 @@ offsets.topic.num.partitions=2
 transaction.state.log.num.partitions=2
 auto.create.topics.enable=false
 """
-    environment = {
-        **os.environ,
-        "KAFKA_PEER_RUN": str(run),
-        "KAFKA_PEER_HEAP": "-Xms256m -Xmx512m",
-        "KAFKA_PEER_SETTINGS": settings,
-    }
-    try:
-        words = [str(SCRIPT), "start", str(port), "1"]
-        subprocess.run(words, stdout=subprocess.DEVNULL, timeout=_START_TIMEOUT_S, env=environment, check=True)
+    with kafka_with(run, port, settings):
         yield GuardedKafka(f"{here}:{port}", f"{here}:{port + 2}")
-    finally:
-        for found in run.glob("pid-*"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(found.read_text()), signal.SIGKILL)

@@ -30,12 +30,21 @@ def kafka_peer(run: Path) -> Iterator[str]:
 def kafka_peers(run: Path, count: int) -> Iterator[tuple[str, list[int]]]:
     """As `kafka_peer`, of `count` nodes, each a controller too; their addresses, and their process ids by node."""
     port = free_port_run(2 * count)
+    with kafka_with(run, port, count=count):
+        pids = [int((run / f"pid-{node}").read_text()) for node in range(1, count + 1)]
+        yield ",".join(f"127.0.0.1:{port + 2 * node}" for node in range(count)), pids
+
+
+@contextlib.contextmanager
+def kafka_with(run: Path, port: int, settings: str = "", count: int = 1) -> Iterator[None]:
+    """Fresh brokers from `port` on, two ports each. `settings`: lines that their server.properties has besides."""
     environment = {**os.environ, "KAFKA_PEER_RUN": str(run), "KAFKA_PEER_HEAP": "-Xms256m -Xmx512m"}
+    if settings:
+        environment["KAFKA_PEER_SETTINGS"] = settings
     words = [str(SCRIPT), "start", str(port), str(count)]
     try:
         subprocess.run(words, stdout=subprocess.DEVNULL, timeout=_START_TIMEOUT_S, env=environment, check=True)
-        pids = [int((run / f"pid-{node}").read_text()) for node in range(1, count + 1)]
-        yield ",".join(f"127.0.0.1:{port + 2 * node}" for node in range(count)), pids
+        yield
     finally:
         for found in run.glob("pid-*"):
             with contextlib.suppress(ProcessLookupError):  # a test killed it, or it did not start
