@@ -61,6 +61,12 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_client_quotas.py",
     ),
     Difference(
+        "Above `max.connection.creation.rate` connections wait, the broker's and a listener's. The connections of one "
+        "second come in at once, the rest evenly. Kafka lets those of `quota.window.num` seconds in at once, and then "
+        "one a second.",
+        "tests/integration/kafka/test_listener_limits_beside.py",
+    ),
+    Difference(
         "`max.connections.per.ip.overrides` takes addresses, not host names.",
         "tests/unit/broker/quotas/test_connection_rates.py",
     ),
