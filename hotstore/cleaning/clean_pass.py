@@ -9,7 +9,6 @@ records the offset below which the log is clean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
@@ -41,25 +40,29 @@ class PassOver(Exception):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The log's state when a pass was planned: its era, and whether the topic is tiered."""
+    """The log's state when a pass was planned: its era, whether the topic is tiered, and whether the bucket may hold
+    records of the log, because a topic may be tiered no more."""
 
     era: int
     tiered: bool
+    has_cold_records: bool
 
     @classmethod
     def of(cls, log: LogCore) -> Planned:
-        return cls(log.era, log.config.tiered)
+        return cls(log.era, log.config.tiered, log.config.tiered or log.owner.is_in_bucket())
 
     def check(self, log: LogCore) -> None:
         """Raise PassOver if the pass must not continue. A truncation may have removed a key's newest record. A topic
         that is not compacted any more keeps every record. A topic that became tiered keeps records that are not in the
-        bucket yet."""
+        bucket yet, and tombstones of records that were copied, even if it is tiered no more."""
         if log.era != self.era:
             raise PassOver("the log was truncated, or its start moved")
         if not log.config.compacts:
             raise PassOver("cleanup.policy no longer has compact")
         if log.config.tiered and not self.tiered:
             raise PassOver("remote.storage.enable was switched on")
+        if log.owner.is_in_bucket() and not self.has_cold_records:
+            raise PassOver("remote.storage.enable was switched on and off")
 
 
 class Throttle(Protocol):
@@ -87,7 +90,11 @@ async def clean(
     OSError. Segments that are swapped in already stay."""
     lease.check()
     log = lease.log
-    still = partial(planned.check, log)
+
+    def still() -> None:
+        lease.check()
+        planned.check(log)
+
     await _call(lease, remove_cleaned, log.directory)  # files of a pass that ended with its role
     segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
     end = await _map_keys(lease, engine, segments, part, throttle)

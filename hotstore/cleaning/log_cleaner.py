@@ -164,7 +164,6 @@ class LogCleaner:
         config, workers, local = self._config(), self._world.workers, opened.log
         planned = Planned.of(local)
         producers = local.producers.at(local.log_end_offset)
-        has_cold_records = local.config.tiered or local.owner.is_in_bucket()  # a topic may be tiered no more
         rules = CleanRules(
             now_ms=self._world.clock.wall_ms(),
             delete_retention_ms=local.config.delete_retention_ms,
@@ -173,7 +172,7 @@ class LogCleaner:
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-            tombstones_end=0 if has_cold_records else INT64_MAX,
+            tombstones_end=0 if planned.has_cold_records else INT64_MAX,
         )
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)

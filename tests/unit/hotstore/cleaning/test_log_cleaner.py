@@ -671,6 +671,34 @@ async def test_a_pass_ends_when_the_topic_is_no_longer_what_it_was_planned_for(c
     assert len(table(lease)) < len(before)
 
 
+async def test_a_pass_ends_when_the_topic_was_tiered_meanwhile() -> None:
+    """It is tiered no more, with the configs that the pass was planned for. But the bucket holds what a tombstone
+    deletes, and the pass would remove the tombstone."""
+    scene = Scene()
+    lease = await scene.lent(config=replace(CONFIG, delete_retention_ms=1))
+    owner: Any = lease.log.owner
+    rest: list[tuple[bytes, bytes | None]] = [(b"x%d" % n, b"y" * 50) for n in range(20)]
+    await scene.put(lease, [(b"k", b"v"), *rest, (b"k", None), *rest])
+    assert await scene.clean()
+    await asyncio.sleep(10)
+    await scene.put(lease, rest)
+    tombstone = next(row for row in table(lease) if row[1:] == (b"k", None))
+
+    def switch() -> None:
+        lease.log.reconfigure(replace(lease.log.config, tiered=True))
+        owner.in_bucket = True
+        lease.log.reconfigure(replace(lease.log.config, tiered=False))
+
+    engine: Any = Before(scene.engine, 1, switch)
+    assert await scene.cleaner.clean_dirtiest(engine)
+    assert tombstone in table(lease) and not without_cleaning(lease)
+    for _ in range(2):
+        assert await scene.clean()
+        await asyncio.sleep(10)
+        await scene.put(lease, rest)
+    assert tombstone in table(lease)
+
+
 @pytest.mark.parametrize("cut", [True, False])
 async def test_a_pass_planned_before_a_cut_or_a_beginning_elsewhere_is_over(cut: bool) -> None:
     """A key's newest record may have gone with the cut; of the log that began elsewhere nothing is clean."""
