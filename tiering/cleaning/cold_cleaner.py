@@ -49,10 +49,11 @@ COMMIT_OBJECTS: Final = 8
 
 @dataclass(slots=True)
 class _Pass:
-    """`end`: the pass reads up to this offset. `map_end`: the map knows all keys of the bucket in [first dirty,
-    map_end)."""
+    """`era`: see `Verified`; in a later era the objects were withdrawn. `end`: the pass reads up to this offset.
+    `map_end`: the map knows all keys of the bucket in [first dirty, map_end)."""
 
     config: TierConfig
+    era: int
     entries: Sequence[RemoteSegment]
     dirt: ColdDirt
     files: ScratchFiles
@@ -112,8 +113,8 @@ class ColdCleaner:
             self.forget()
             return None  # woken by the claim, copies and config changes
         manifest = partition.manifest
-        if manifest is None or not partition.is_complete():
-            return CHECK_S
+        if manifest is None or not partition.is_complete() or not partition.manifests.settled:
+            return CHECK_S  # a commit of unknown outcome may withdraw the objects
         place = (partition.topic_id, partition.partition)
         try:
             is_done = await self._clean_if_due(shared, manifest)
@@ -139,7 +140,7 @@ class ColdCleaner:
     async def _clean_if_due(self, shared: ColdCleaning, manifest: Manifest) -> bool:
         """Run a pass if one is due. Returns whether none was due or the pass was completed."""
         partition = self._partition
-        start = partition.log_start_offset
+        start, era = partition.log_start_offset, partition.verified.era
         entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
         now_ms = partition.world.clock.wall_ms()
         dirt = dirt_of(entries, manifest.clean_end_offset, now_ms, partition.log.config)
@@ -147,7 +148,7 @@ class ColdCleaner:
             return True
         files = await shared.open_files()
         try:
-            work = _Pass(partition.config, entries, dirt, files)
+            work = _Pass(partition.config, era, entries, dirt, files)
             await self._pass(shared, work, now_ms)
         finally:
             await shared.remove_files(files)
@@ -194,6 +195,8 @@ class ColdCleaner:
         partition.check_not_fenced()
         if partition.config != work.config or not self.is_wanted:
             raise PolicyChanged("the topic's configs were changed")
+        if partition.verified.era != work.era:  # the configs may be the same again
+            raise PolicyChanged("tiering was switched off, and the objects were withdrawn")
 
     async def _map(self, shared: ColdCleaning, work: _Pass, objects: PassObjects) -> None:
         """Fill the map from the dirty objects."""
@@ -324,12 +327,16 @@ class ColdCleaner:
         """Commit the objects rewritten since the last commit. The last commit records the offset below which the bucket
         is clean."""
         partition = self._partition
+
+        def finish(manifest: Manifest) -> Manifest:
+            self._check(work)  # an earlier commit, for which this one waited, may have withdrawn the objects
+            return set_clean_end(manifest, work.map_end)
+
         self._check(work)
         old, new = tuple(work.old), tuple(work.new)
         work.old, work.new = [], []
         if old:
-            also = (lambda m: set_clean_end(m, work.map_end)) if is_last else None
-            await partition.replace(old, new, also, due_by=work.config)
+            await partition.replace(old, new, finish if is_last else None, due_by=work.config)
             reach("cold.committed")
             partition.verified.forget_objects([entry.uuid for entry in old])
             work.unnamed.clear()
@@ -339,4 +346,4 @@ class ColdCleaner:
             shared.counters.freed_bytes += max(freed, 0)
             await self._copier.verify_committed(new)  # the logs on the disks are cleaned below the verified end
         elif is_last:
-            await partition.commit(lambda m: set_clean_end(m, work.map_end), releases=True, due_by=work.config)
+            await partition.commit(finish, releases=True, due_by=work.config)

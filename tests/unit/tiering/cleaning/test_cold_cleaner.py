@@ -166,6 +166,49 @@ async def test_a_pass_goes_on_when_retention_deletes_an_object_before_it_is_rewr
     await life.stop()
 
 
+async def test_a_pass_ends_when_its_objects_were_withdrawn_though_the_configs_are_the_same_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tiering was switched off and on within one pause of a pass: the log was copied again, with all its records. The
+    pass noted the new objects as clean. Their older records stayed for ever, and a tombstone above them was removed."""
+    monkeypatch.setattr(scratch, "KEPT_MAX", 0)
+    house = House()
+    life = await house.start(limits=replace(FAST, gc_grace_ms=600_000))
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=COMPACT_TIER)
+    await put_until_copied(life, keys=5, rounds=1)
+    gone = life.put((b"key-1", None))
+    for number in range(40):
+        life.put((b"other-%d" % number, VALUE))
+    await opened.tier.seal_and_copy()
+    shared = life.service.cleaning
+    assert shared is not None
+    shared.bytes_per_hour = 1_000_000  # a pause of some seconds after each object
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    end, state = opened.tier.remote_end_offset, opened.tier.partition_state
+    await settle(lambda: bool(state.manifest and state.manifest.replaced), within_s=500)
+    off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    opened.tier.reconfigure(replace(COMPACT_TIER, enabled=False, configs=off))
+    await settle(lambda: state.manifest is not None and not state.manifest.live.segments, within_s=2)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await settle(lambda: opened.tier.remote_end_offset == end, within_s=2)
+    assert shared.counters.passes == 0, "the pass goes on"
+    await asyncio.sleep(500)
+    shared.bytes_per_hour = 1 << 40
+    await passed(life)
+    found = table(cold_bytes(house, await house.manifest()))
+    assert found[b"key-1"] == (gone, None)
+    opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_ms=0))
+    await settle(lambda: opened.log.local_log_start_offset > gone)
+    for _ in range(3):
+        await asyncio.sleep(61)
+        await put_until_copied(life, keys=1, rounds=60)
+        await passed(life)
+    assert b"key-1" not in table(cold_bytes(house, await house.manifest())), "a deleted key came back"
+    assert await findings(house) == []
+    await life.stop()
+
+
 async def test_an_archive_is_never_touched() -> None:
     house = House()
     life = await house.start(limits=FAST)
