@@ -195,6 +195,7 @@ class PartitionJobs:
             is_told = (manifest.topic, manifest.configs) == (config.topic, dict(config.configs))
             if not is_told and not partition.is_to_be_switched_off:
                 await partition.commit(lambda m: m.set_topic(config.topic, dict(config.configs)))
+                self.copy()  # a withdrawal of unknown outcome may have been stored before
         except Fenced:
             return None  # recorded and reported
         except (Retryable, AccessRefused) as unanswered:

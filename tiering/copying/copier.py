@@ -162,6 +162,8 @@ class Copier:
         Raises ObjectMissing or Corrupt (which also block the partition), Retryable, Fenced."""
         partition = self._partition
         era = partition.verified.era
+        if not partition.manifests.settled:
+            raise Retryable(f"{partition.name}: a commit that may still arrive may withdraw {entry.uuid}")
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 if read_back:

@@ -27,6 +27,8 @@ from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailabl
 from hotstore.log.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
+from seams.loop.workers import Lane
+from tiering.copying.segment_body import check_local
 from tiering.partition_state import Block, TieredPartition
 from tiering.tier_config import TierConfig
 
@@ -60,12 +62,14 @@ class ColdExpirer:
         self._graces: deque[tuple[float, int]] = deque()  # (end of grace, log start): then delete objects below
         self._unnamed: deque[tuple[float, list[str]]] = deque()
         self._replaced_due_s: float | None = None
+        self._sound_end = 0  # the local log is checked up to it, since tiering was switched off
+        self._check_due_s: float | None = None
 
     @property
     def due_s(self) -> list[float]:
-        """The time on the monotonic clock when the next graces end."""
+        """The times on the monotonic clock when the next graces end, or a check goes on."""
         due_s = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
-        return due_s if self._replaced_due_s is None else [*due_s, self._replaced_due_s]
+        return due_s + [each for each in (self._replaced_due_s, self._check_due_s) if each is not None]
 
     async def expire(self) -> Retryable | AccessRefused | None:
         """Expire the cold side; returns the error if the store refuses. Local expiry continues, because a store outage
@@ -159,16 +163,18 @@ class ColdExpirer:
         """After tiering was switched off: remove local ranges from the manifest, then delete their objects after the
         grace.
 
-        This is done only if no other replica is assigned, because other disks may hold less. Objects below the log
-        start are deleted first, by the cursor. gc deletes objects left after a kill."""
+        This is done only if no other replica is assigned, because other disks may hold less, and if the local log is
+        not damaged. Objects below the log start are deleted first, by the cursor. gc deletes objects left after a kill.
+        """
         partition = self._partition
         manifest, local = partition.manifest, partition.log
         assert manifest is not None
-        start = manifest.log_start_offset
+        start, self._check_due_s = manifest.log_start_offset, None
         is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
         if partition.config.enabled or partition.config.internal or not manifest.live.segments:
+            self._sound_end = 0
             return
-        if not is_held or not partition.is_alone:
+        if not is_held or not partition.is_alone or not await self._is_sound(manifest.remote_end_offset):
             return
         live = [segment async for segment in partition.manifests.segments()]
         if live[0].end_offset <= start:
@@ -193,6 +199,29 @@ class ColdExpirer:
         self._unnamed.extend((due_s, keys[at : at + DELETE_BATCH]) for at in range(0, len(keys), DELETE_BATCH))
         self._counters.deleted_objects += len(live)
         self._counters.deleted_cold_bytes += sum(segment.log_bytes for segment in live)
+
+    async def _is_sound(self, end: int) -> bool:
+        """Check the local log below `end`, one segment in each run, so that local retention goes on. Returns whether
+        all batches are sound. The bucket has the only sound copy of a damaged batch (G11)."""
+        partition, local = self._partition, self._partition.log
+        left = (each for each in local.segments_between(self._sound_end, end) if each.end_offset > self._sound_end)
+        segment = next(left, None)
+        if segment is None:
+            return True
+        base_offset, end_offset = segment.base_offset, segment.end_offset
+        ranges = local.batch_ranges(base_offset, end_offset)
+        wait_ms = 0
+        try:
+            await partition.lease.call(check_local, ranges, base_offset, end_offset, local.epochs, lane=Lane.COPY)
+        except (Corrupt, OSError) as damaged:
+            partition.blocks[Block.DAMAGED] = f"the objects stay, though the topic is no longer tiered: {damaged}"
+            log.error("%s is no longer tiered, but its objects stay: %s", partition.name, damaged)
+            wait_ms = partition.limits.retention_check_interval_ms
+        else:
+            self._sound_end = end_offset
+            partition.blocks.pop(Block.DAMAGED, None)
+        self._check_due_s = partition.world.clock.monotonic_s() + wait_ms / 1000
+        return False
 
     async def _delete_replaced(self) -> None:
         """Delete objects that compaction replaced, after the grace by the root's times, which survive a change of

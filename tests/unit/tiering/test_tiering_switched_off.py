@@ -15,7 +15,7 @@ from logformat.errors import Retryable
 from logformat.values import TopicPartition
 from seams import crash_points
 from seams.rng import SeededRng
-from tests.support.store.faulty_store import Fault, FaultyStore
+from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore
 from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
 
 HALF_LOCAL = replace(TIER, local_retention_bytes=4000)
@@ -215,6 +215,32 @@ async def test_a_replica_that_did_not_hear_that_the_log_starts_where_its_files_d
     await life.kill()
 
 
+@pytest.mark.parametrize("at", [7, 100], ids=["its offset", "its records"])
+async def test_the_only_sound_copy_of_a_damaged_batch_stays_in_the_bucket(at: int) -> None:
+    """The disk returns a wrong bit, and the bucket serves the offset (G11). When tiering is switched off, the objects
+    were deleted, and with them the record."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    segment = opened.log.sealed_segments()[1]
+    assert opened.log.local_log_start_offset == 0
+    path = f"{opened.log.path}/{segment.base_offset:020d}.log"
+    house.disk.flip_bit(path, at, 0)
+    before = house.objects()
+    switch_off(opened)
+    await asyncio.sleep(10 * GRACE_S)
+    assert house.objects() == before and (await house.manifest()).live.segments
+    assert opened.tier.status().blocked_by == "damaged"
+    house.disk.flip_bit(path, at, 0)
+    await settle(lambda: house.objects() == [])
+    assert opened.tier.status().blocked_by is None
+    await nothing_cold(house)
+    assert sorted(await read_everything(house, opened)) == list(range(60))
+    await life.kill()
+
+
 @pytest.mark.parametrize(
     "point", ["expire.start_moved", "expire.object_deleted", "expire.withdrawn", "expire.unnamed_deleted"]
 )
@@ -287,6 +313,35 @@ async def test_a_store_that_is_away_meanwhile_changes_nothing_until_it_is_back()
     store.calm()
     await settle(lambda: house.objects() == [])
     assert (await nothing_cold(house)).log_start_offset == local_start
+    await life.kill()
+
+
+async def test_no_local_segment_goes_while_a_withdrawal_may_still_arrive() -> None:
+    """The commit that withdraws the objects gets no answer, and the topic is tiered again. The objects that the root
+    still named were verified and their local segments deleted. Then the withdrawal arrived, and no tier was read."""
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1), FaultPlan(late_s=(60.0, 60.0)))
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    state = opened.tier.partition_state
+    state.is_alone = False
+    switch_off(opened)
+    await settle(lambda: state.manifest is not None and not state.is_to_be_switched_off)
+    store.script(Operation.PUT_ROOT, Fault.LATE)
+    store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+    state.is_alone = True
+    opened.tier.reconfigure(OFF)
+    await settle(lambda: not state.manifests.settled)
+    opened.log.reconfigure(replace(LOG, tiered=True))
+    opened.tier.reconfigure(HALF_LOCAL)
+    await store.settle()
+    assert store.landed_late == 1 and (await house.manifest()).live.segments == 0
+    store.calm()
+    await asyncio.sleep(30)
+    assert sorted(await read_everything(house, opened)) == list(range(60))
+    assert opened.log.local_log_start_offset > 0, "the objects of another copy are verified"
     await life.kill()
 
 
