@@ -3,9 +3,9 @@
 The dirty objects fill the map of keys; if it becomes full, the pass covers only the offsets before that point. Then the
 objects below are read from the oldest on, rewritten without superseded records, and replaced in the manifest. Ascending
 order makes tombstones safe: when a tombstone is removed, all objects below it were already cleaned. A pass ends when
-its role or epoch ends, or the configuration changes. Committed replacements stay; uncommitted objects are garbage. The
-empty last batches of producers are removed, because a recovery from the bucket reads producers from the last object's
-footer.
+its role or epoch ends, the configuration changes, or its objects are withdrawn. Committed replacements stay;
+uncommitted objects are garbage. The empty last batches of producers are removed, because a recovery from the bucket
+reads producers from the last object's footer.
 """
 
 from __future__ import annotations
