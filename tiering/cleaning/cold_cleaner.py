@@ -113,8 +113,8 @@ class ColdCleaner:
             self.forget()
             return None  # woken by the claim, copies and config changes
         manifest = partition.manifest
-        if manifest is None or not partition.is_complete() or not partition.manifests.settled:
-            return CHECK_S  # a commit of unknown outcome may withdraw the objects
+        if manifest is None or not partition.is_complete() or (partition.withdraws and not partition.manifests.settled):
+            return CHECK_S
         place = (partition.topic_id, partition.partition)
         try:
             is_done = await self._clean_if_due(shared, manifest)

@@ -162,8 +162,8 @@ class Copier:
         Raises ObjectMissing or Corrupt (which also block the partition), Retryable, Fenced."""
         partition = self._partition
         era = partition.verified.era
-        if not partition.manifests.settled:
-            raise Retryable(f"{partition.name}: a commit that may still arrive may withdraw {entry.uuid}")
+        if partition.withdraws and not partition.manifests.settled:
+            raise Retryable(f"{partition.name}: a commit that may still arrive withdraws {entry.uuid}")
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 if read_back:
@@ -172,6 +172,8 @@ class Copier:
             partition.check_not_fenced()  # an object that a newer leader expired is not damaged
             if named is None or named.uuid != entry.uuid:
                 self._check_not_replaced(entry)
+                if partition.verified.era != era:
+                    raise Retryable(f"{partition.name}: {entry.uuid} was withdrawn while it was verified")
                 raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
             key = str(entry.key(partition.topic_id, partition.partition))
             if partition.limits.verify_by_head:

@@ -198,27 +198,28 @@ class ProvenBody:
         yield footer
 
 
-def check_local(ranges: Sequence[ByteRange], start_offset: int, end_offset: int, lineage: LeaderEpochs) -> None:
-    """Check each batch of a local range, as before its copy. Raises Corrupt with the offset of the first damaged batch;
-    OSError."""
+def check_local(
+    ranges: Sequence[ByteRange], start_offset: int, end_offset: int, lineage: LeaderEpochs
+) -> Iterator[bool]:
+    """Check each batch of a local range, as before its copy: a step for each piece, which yields True. Raises Corrupt
+    with the offset of the first damaged batch; OSError."""
     source = SegmentSource("", list(ranges), start_offset, end_offset, lineage, ProducerState(end_offset, ()))
-    checked_end = _read(source).next_offset
-    if checked_end != end_offset:
-        raise Corrupt(f"{ranges[-1].file.path}: its batches end at offset {checked_end}, not at {end_offset}")
-
-
-def _read(source: SegmentSource) -> SegmentScanner:
     scanner = source.scanner()
     for piece in source.pieces():
         scanner.feed(piece)
-    return scanner
+        yield True
+    if scanner.next_offset != end_offset:
+        raise Corrupt(f"{ranges[-1].file.path}: its batches end at offset {scanner.next_offset}, not at {end_offset}")
 
 
 def checked_body(key: SegmentKey, source: SegmentSource) -> Body:
     """First pass: check the range's bytes and make the footer and manifest entry.
 
     Raises Corrupt with the offset of the first damaged batch; OSError."""
-    scan = _read(source).finish(source.end_offset)
+    scanner = source.scanner()
+    for piece in source.pieces():
+        scanner.feed(piece)
+    scan = scanner.finish(source.end_offset)
     footer = source.footer(key, scan)
     entry = entry_of(key, scan, footer, len(source.transactions))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -64,12 +64,15 @@ class ColdExpirer:
         self._replaced_due_s: float | None = None
         self._sound_end = 0  # the local log is checked up to it, since tiering was switched off
         self._check_due_s: float | None = None
+        self._damage: str | None = None  # found by the check, as in the partition's blocks
+        self._rest_until_s = float("-inf")  # after damage
 
     @property
     def due_s(self) -> list[float]:
         """The times on the monotonic clock when the next graces end, or a check goes on."""
         due_s = [grace[0] for grace in (*list(self._graces)[:1], *list(self._unnamed)[:1])]
-        return due_s + [each for each in (self._replaced_due_s, self._check_due_s) if each is not None]
+        due_s += [each for each in (self._replaced_due_s, self._check_due_s) if each is not None]
+        return [max(each, self._rest_until_s) for each in due_s]
 
     async def expire(self) -> Retryable | AccessRefused | None:
         """Expire the cold side; returns the error if the store refuses. Local expiry continues, because a store outage
@@ -82,7 +85,9 @@ class ColdExpirer:
         except (Retryable, AccessRefused) as refused:
             return refused
         except (Corrupt, ObjectMissing) as damaged:
-            log.error("%s: objects that compaction replaced are not deleted: %s", self._partition.name, damaged)
+            log.error("%s: objects are not deleted: %s", self._partition.name, damaged)
+            rest_s = self._partition.limits.retention_check_interval_ms / 1000
+            self._rest_until_s = self._partition.world.clock.monotonic_s() + rest_s
         return None
 
     # ── the log start ────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,11 +175,15 @@ class ColdExpirer:
         manifest, local = partition.manifest, partition.log
         assert manifest is not None
         start, self._check_due_s = manifest.log_start_offset, None
-        is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
         if partition.config.enabled or partition.config.internal or not manifest.live.segments:
-            self._sound_end = 0
+            partition.withdraws &= not partition.manifests.settled
+            self._begin_check()
             return
-        if not is_held or not partition.is_alone or not await self._is_sound(manifest.remote_end_offset):
+        is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
+        if not is_held or not partition.is_alone:
+            self._begin_check()
+            return
+        if not await self._is_sound(manifest.remote_end_offset):
             return
         live = [segment async for segment in partition.manifests.segments()]
         if live[0].end_offset <= start:
@@ -186,12 +195,14 @@ class ColdExpirer:
             return newest.withdraw(live)
 
         partition.verified.forget_all()  # a new replica must not begin above objects that may be deleted
+        partition.withdraws = True
         try:
             await partition.commit(withdrawn, releases=True)
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
         finally:
             partition.verified.forget_all()
+            partition.withdraws &= not partition.manifests.settled
         reach("expire.withdrawn")
         log.info("%s is no longer tiered: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]
@@ -207,21 +218,43 @@ class ColdExpirer:
         left = (each for each in local.segments_between(self._sound_end, end) if each.end_offset > self._sound_end)
         segment = next(left, None)
         if segment is None:
-            return True
+            if self._damage is None:
+                return True
+            self._begin_check()  # retention or DeleteRecords passed the damaged segment
+            self._check_due_s = partition.world.clock.monotonic_s()
+            return False
         base_offset, end_offset = segment.base_offset, segment.end_offset
-        ranges = local.batch_ranges(base_offset, end_offset)
+        steps = check_local(local.batch_ranges(base_offset, end_offset), base_offset, end_offset, local.epochs)
         wait_ms = 0
         try:
-            await partition.lease.call(check_local, ranges, base_offset, end_offset, local.epochs, lane=Lane.COPY)
+            partition.lease.check()
+            while await partition.lease.call(_step, steps, lane=Lane.COPY):
+                partition.lease.check()
         except (Corrupt, OSError) as damaged:
-            partition.blocks[Block.DAMAGED] = f"the objects stay, though the topic is no longer tiered: {damaged}"
+            self._forget_damage()
+            self._damage = f"the objects stay, though the topic is no longer tiered: {damaged}"
+            partition.blocks.setdefault(Block.DAMAGED, self._damage)
             log.error("%s is no longer tiered, but its objects stay: %s", partition.name, damaged)
             wait_ms = partition.limits.retention_check_interval_ms
         else:
-            self._sound_end = end_offset
-            partition.blocks.pop(Block.DAMAGED, None)
+            if self._damage is None:
+                self._sound_end = end_offset
+            else:
+                self._begin_check()  # a segment below may be damaged by now
         self._check_due_s = partition.world.clock.monotonic_s() + wait_ms / 1000
         return False
+
+    def _begin_check(self) -> None:
+        """The next check of the local log begins at its start."""
+        self._sound_end = 0
+        self._forget_damage()
+
+    def _forget_damage(self) -> None:
+        """Another damage that blocks the partition stays."""
+        blocks = self._partition.blocks
+        if self._damage is not None and blocks.get(Block.DAMAGED) == self._damage:
+            del blocks[Block.DAMAGED]
+        self._damage = None
 
     async def _delete_replaced(self) -> None:
         """Delete objects that compaction replaced, after the grace by the root's times, which survive a change of
@@ -336,3 +369,8 @@ def bytes_only_local(sealed: Sequence[SegmentInfo], active: SegmentInfo, remote_
     """Bytes of local segments that are not in the bucket. A segment that contains the remote end counts as cold, which
     can delay a deletion but never cause one."""
     return sum(segment.bytes for segment in (*sealed, active) if segment.base_offset >= remote_end_offset)
+
+
+def _step(steps: Iterator[bool]) -> bool:
+    """*Blocking*: whether a step was left."""
+    return next(steps, False)

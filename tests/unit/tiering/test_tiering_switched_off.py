@@ -241,6 +241,22 @@ async def test_the_only_sound_copy_of_a_damaged_batch_stays_in_the_bucket(at: in
     await life.kill()
 
 
+async def test_damage_of_the_local_log_is_forgotten_when_the_topic_is_tiered_again() -> None:
+    """Its objects are not withdrawn then. The partition was called damaged until the role ended."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    house.disk.flip_bit(f"{opened.log.path}/{opened.log.sealed_segments()[1].base_offset:020d}.log", 100, 0)
+    switch_off(opened)
+    await settle(lambda: opened.tier.status().blocked_by == "damaged")
+    opened.log.reconfigure(replace(LOG, tiered=True))
+    opened.tier.reconfigure(TIER)
+    await settle(lambda: opened.tier.status().blocked_by is None)
+    await life.kill()
+
+
 @pytest.mark.parametrize(
     "point", ["expire.start_moved", "expire.object_deleted", "expire.withdrawn", "expire.unnamed_deleted"]
 )
@@ -342,6 +358,28 @@ async def test_no_local_segment_goes_while_a_withdrawal_may_still_arrive() -> No
     await asyncio.sleep(30)
     assert sorted(await read_everything(house, opened)) == list(range(60))
     assert opened.log.local_log_start_offset > 0, "the objects of another copy are verified"
+    await life.kill()
+
+
+async def test_objects_are_verified_beside_a_commit_that_withdraws_none() -> None:
+    """A DeleteRecords without an answer: nobody repeats it, so the root may stay unsettled until the next append."""
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1), FaultPlan(late_s=(60.0, 60.0)))
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    state = opened.tier.partition_state
+    store.script(Operation.PUT_ROOT, Fault.LATE)
+    store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+    with pytest.raises(Retryable):
+        await opened.tier.delete_records(5)
+    assert not state.manifests.settled
+    store.calm()
+    entry = (await house.manifest()).tail[-1]
+    state.verified.forget_all()
+    await opened.tier.expirer._copier.verify(entry)
+    assert entry in state.verified
     await life.kill()
 
 
