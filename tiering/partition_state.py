@@ -52,6 +52,7 @@ class Block(Enum):
     RESERVATION = "reservation"
     CLAIM = "claim"
     STORE = "store"
+    CLEANING = "cleaning"
     TRANSACTION = "transaction"  # never in `blocks`; derived from the log
 
 
@@ -103,6 +104,8 @@ class TieredPartition:
         Kafka."""
         self.clean_end: Callable[[], int] = lambda: lease.clean_end
         """Offset below which the local log of every replica is clean, or has no records."""
+        self.cleanest_end: Callable[[], int | None] = lambda: 0
+        """Greatest clean end of another replica; None while it is not known."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
@@ -153,6 +156,19 @@ class TieredPartition:
         """Whether the bucket may hold records of this log, whatever the configs say."""
         manifest = self.manifests.manifest
         return manifest is None or not self.claimed or manifest.live.segments > 0
+
+    @property
+    def must_clean_to(self) -> int | None:
+        """Offset below which the local log has to be clean before the first copy; 0 if the copy may begin, None while a
+        replica has not reported.
+
+        A log that was compacted before it was tiered may lack tombstones below a replica's clean end. If the bucket got
+        records that those tombstones delete, and that replica copied the rest, the bucket would show the records for
+        ever. A log that is clean that far does not have them."""
+        if self.is_in_bucket or not self.log.config.compacts:
+            return 0
+        cleanest = self.cleanest_end()
+        return 0 if cleanest is not None and cleanest <= self.lease.clean_end else cleanest
 
     @property
     def log_start_offset(self) -> int:

@@ -199,6 +199,14 @@ class Leader:
         reports, others = self._reports, self.in_sync.row.replicas - {self.node_id}
         return min((own, *(reports[node_id].clean_end if node_id in reports else 0 for node_id in others)))
 
+    def cleanest_end(self) -> int | None:
+        """Greatest clean end that another replica reported; None while a member of the in-sync set has not reported. A
+        replica that is down and out of the set does not count."""
+        if not self._reports.keys() >= set(self._others):
+            return None
+        replicas = self.in_sync.row.replicas
+        return max((report.clean_end for node_id, report in self._reports.items() if node_id in replicas), default=0)
+
     @property
     def is_shared(self) -> bool:
         """Whether another replica may join, is in the set, or was proposed."""

@@ -117,12 +117,14 @@ class LogCleaner:
         return True
 
     async def _roll_overdue(self) -> None:
-        """Seal active segments with records that are older than `max.compaction.lag.ms`."""
+        """Seal active segments with records that have to be cleaned (`must_roll`)."""
         now_ms = self._world.clock.wall_ms()
         for opened, lease in self._candidates():
             # The role may have ended while the previous log was flushed.
-            is_usable = not (lease.is_over or opened.is_torn or opened.log.failure)
-            if not (is_usable and must_roll(opened.log.active_info(), now_ms, opened.log.config)):
+            if lease.is_over or opened.is_torn or opened.log.failure:
+                continue
+            local = opened.log
+            if not must_roll(local.active_info(), now_ms, local.config, local.owner.must_clean_to()):
                 continue
             try:
                 lease.roll()
@@ -158,7 +160,8 @@ class LogCleaner:
         segments = [segment.info for segment in local.sealed_runs()]
         committed_end = min(local.owner.cleanable_end(), local.flushed_end_offset)
         cleaned_offset = self._host.cleaned_offset(opened)
-        return cleanable(segments, cleaned_offset, committed_end, local.local_log_start_offset, now_ms, local.config)
+        log_start, due_end = local.local_log_start_offset, local.owner.must_clean_to()
+        return cleanable(segments, cleaned_offset, committed_end, log_start, now_ms, local.config, due_end)
 
     async def _clean(self, engine: CleanerEngine, opened: OpenLog, lease: Lease, part: Cleanable) -> None:
         config, workers, local = self._config(), self._world.workers, opened.log

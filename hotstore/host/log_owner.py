@@ -37,6 +37,11 @@ class LogOwner(Protocol):
         in the bucket, except those for whose key the bucket has a newer record."""
         ...
 
+    def must_clean_to(self) -> int:
+        """Offset below which the log has to be cleaned soon, whatever share of it is new: its first copy to the bucket
+        waits for that. 0: there is no such offset."""
+        ...
+
     def is_in_bucket(self) -> bool:
         """Whether the bucket may hold records of the log, also of a topic that is no longer tiered. Compaction then
         removes no tombstone, because the record that it deletes may be there."""
@@ -60,6 +65,9 @@ class _Unowned:
         pass
 
     def cleanable_end(self) -> int:
+        return 0
+
+    def must_clean_to(self) -> int:
         return 0
 
     def is_in_bucket(self) -> bool:

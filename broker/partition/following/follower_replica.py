@@ -363,6 +363,9 @@ class FollowerReplica:
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
+    def must_clean_to(self) -> int:
+        return 0
+
     def is_in_bucket(self) -> bool:
         """Whether the bucket may have records of this log, by the leader's last report; True before the first
         report."""

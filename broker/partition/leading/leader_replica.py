@@ -162,6 +162,7 @@ class LeaderReplica(Watchable):
         state.visible_end = lambda: self.last_stable_offset
         state.committed_end = lambda: self.high_watermark
         state.clean_end = lambda: self.leader.clean_end(lease.clean_end)
+        state.cleanest_end = self.leader.cleanest_end
         state.on_remote_end = self._held
         state.on_verified = self.waiters.appended  # only replicas need this, because they may delete local segments
         self.leader.held(tier.remote_end_offset)
@@ -446,11 +447,16 @@ class LeaderReplica(Watchable):
         self.waiters.wake()
 
     def cleanable_end(self) -> int:
-        """The last stable offset; of a tiered log at most the verified end of the bucket."""
+        """The last stable offset; of a tiered log at most the verified end of the bucket, unless this log has to be
+        cleaned before the bucket gets its first records."""
         stable = self.log.last_stable_offset(self.high_watermark)
-        if not self.log.config.tiered:
+        if not self.log.config.tiered or self.must_clean_to():
             return stable
         return min(stable, self.tier.partition_state.sure_end_offset)
+
+    def must_clean_to(self) -> int:
+        state = self.tier.partition_state
+        return (state.must_clean_to or 0) if state.config.copies else 0
 
     def is_in_bucket(self) -> bool:
         return self.tier.partition_state.is_in_bucket

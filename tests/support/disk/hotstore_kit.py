@@ -159,6 +159,7 @@ class RecordingOwner:
         self.told_failed: list[LogFailed] = []
         self.starts_moved = 0
         self.cleanable = 0
+        self.clean_to = 0
         self.in_bucket = False
 
     def flushed(self, stable_end: int) -> None:
@@ -175,6 +176,9 @@ class RecordingOwner:
 
     def cleanable_end(self) -> int:
         return self.cleanable
+
+    def must_clean_to(self) -> int:
+        return self.clean_to
 
     def is_in_bucket(self) -> bool:
         return self.in_bucket

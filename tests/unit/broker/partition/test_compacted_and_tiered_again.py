@@ -26,8 +26,8 @@ COMPACT = KEEPING | {
 }
 
 
-def switch(pair: Pair, *, on: bool) -> None:
-    configs = COMPACT | {"remote_storage_enable": "true" if on else "false"}
+def switch(pair: Pair, *, on: bool, **more: str) -> None:
+    configs = COMPACT | {"remote_storage_enable": "true" if on else "false"} | more
     pair.note(ConfigsSet({name.replace("_", "."): value for name, value in configs.items()}, TOPIC_ID))
     pair.publish()
 

@@ -224,3 +224,15 @@ def test_who_lacks_what_the_log_held_a_while_ago_is_late_since_then() -> None:
     led.applied(replace(ROW, partition_epoch=2, sessions={0: 10, 1: 11}))
     led.sample(3_000, 30)
     assert led.late_since_ms == {1: 2_500}, "2 has no session"
+
+
+def test_the_cleanest_end_is_known_once_the_in_sync_set_has_reported() -> None:
+    """A compacted log is copied to the bucket for the first time only if it is clean that far."""
+    led = leader(replace(ROW, in_sync=frozenset((0, 1))), own_end=9)
+    assert led.cleanest_end() is None
+    led.reported(1, Report(5, 11, 0, 4), 5)
+    assert led.cleanest_end() == 4, "2 is out of the set, and has not reported"
+    led.reported(2, Report(3, 12, 0, 7), 5)
+    assert led.cleanest_end() == 7
+    led.applied(replace(ROW, in_sync=frozenset((0, 1)), replicas=frozenset((0, 1))))
+    assert led.cleanest_end() == 4, "2 is no replica any more"

@@ -1,0 +1,84 @@
+"""A compacted, replicated log is tiered later: the bucket gets no record whose tombstone a replica has removed before.
+
+One replica's cleaner is later than `delete.retention.ms`, and it leads (ADR 32).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from logformat.record_batch import walk
+from logformat.records import iter_records
+from tests.support.brokers.shared_bucket import Pair, both, until
+from tests.unit.broker.partition.following.test_catching_up import leading
+from tests.unit.broker.partition.test_compacted_and_tiered_again import COMPACT, copied, filled, in_bucket, put, switch
+
+NOT_TIERED = COMPACT | {"remote_storage_enable": "false"}
+
+
+def keys_of(pair: Pair, node_id: int) -> set[bytes | None]:
+    """The keys in the node's local log."""
+    data = pair.bytes_of(node_id)
+    return {
+        record.key
+        for position, header in walk(data)
+        if not header.is_control
+        for record in iter_records(data[position : position + header.size])
+    }
+
+
+def hold_cleaner(pair: Pair, *, held: bool) -> None:
+    """Let 1's cleaner pass over the log while it is `held`, as if a slot cleaned it for hours."""
+    cleaner, opened = pair.lives[1].broker.components.cleaner, leading(pair).opened
+    assert cleaner is not None
+    if held:
+        cleaner._cleaning.add(opened)
+    else:
+        cleaner._cleaning.discard(opened)
+
+
+async def one_lags(ratio: str = "0.0") -> Pair:
+    """1 leads and has the record and its tombstone; 2 cleaned both away. The topic is not tiered."""
+    pair = await both(**NOT_TIERED | {"min_cleanable_dirty_ratio": ratio})
+    hold_cleaner(pair, held=True)
+    await put(pair, b"deleted", b"value")
+    for _ in range(6):
+        await filled(pair, "a")
+    await put(pair, b"deleted", None)
+    for _ in range(6):
+        await filled(pair, "b")
+        await asyncio.sleep(60)
+    assert b"deleted" in keys_of(pair, 1) and b"deleted" not in keys_of(pair, 2)
+    return pair
+
+
+async def test_a_deleted_key_stays_away_if_a_late_replica_dies_as_it_begins_to_copy() -> None:
+    """Regression: 1 copied the record and died, 2 copied the rest, without the tombstone. The bucket showed the deleted
+    record for ever."""
+    pair = await one_lags()
+    switch(pair, on=True)
+    state = leading(pair).tier.partition_state
+    await until(lambda: state.remote_end_offset > 0 or state.blocked_by == "cleaning", "it copies, or says why not")
+    why = state.blocked_why
+    pair.elect(2, (1, 2))
+    pair.publish()
+    await until(lambda: pair.leads(2), "2 leads")
+    await copied(pair, by=2)
+    found = await in_bucket(pair)
+    assert b"deleted" not in found and b"a-0" in found and b"b-0" in found
+    assert "clean below offset 0, a replica's below" in why
+    await pair.stop()
+
+
+async def test_a_late_leader_cleans_at_any_share_and_then_copies() -> None:
+    """Little of its log is new, so no pass would be due by `min.cleanable.dirty.ratio`."""
+    pair = await one_lags()
+    switch(pair, on=True, min_cleanable_dirty_ratio="1.0")
+    state = leading(pair).tier.partition_state
+    await until(lambda: state.blocked_by == "cleaning", "it waits")
+    hold_cleaner(pair, held=False)
+    await copied(pair)
+    assert state.blocked_by is None
+    found = await in_bucket(pair)
+    assert [value for _, value in found.get(b"deleted", [])] in ([], [None])
+    await pair.stop()
