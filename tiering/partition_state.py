@@ -118,7 +118,7 @@ class TieredPartition:
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()
-        self.withdraws = False  # a commit that withdraws all objects may still arrive
+        self.withdraws = False  # a commit that withdraws all objects was sent, and was not settled when it ended
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive
@@ -156,6 +156,12 @@ class TieredPartition:
         """Whether the bucket may hold records of this log, whatever the configs say."""
         manifest = self.manifests.manifest
         return manifest is None or not self.claimed or manifest.live.segments > 0
+
+    @property
+    def may_be_withdrawn(self) -> bool:
+        """Whether a commit that withdraws all objects may still arrive: no object counts as verified, and none is
+        compacted."""
+        return self.withdraws and not self.manifests.settled
 
     @property
     def must_clean_to(self) -> int | None:

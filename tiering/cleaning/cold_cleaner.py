@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, TypeVarTuple
 
+from msgspec.structs import replace
+
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.manifest.replacement import room_for_replaced, set_clean_end
@@ -113,7 +115,7 @@ class ColdCleaner:
             self.forget()
             return None  # woken by the claim, copies and config changes
         manifest = partition.manifest
-        if manifest is None or not partition.is_complete() or (partition.withdraws and not partition.manifests.settled):
+        if manifest is None or not partition.is_complete() or partition.may_be_withdrawn:
             return CHECK_S
         place = (partition.topic_id, partition.partition)
         try:
@@ -249,7 +251,8 @@ class ColdCleaner:
             if most < 1:
                 await self._commit(shared, work, is_last=False)
                 return False
-            group, body = await self._clean(shared, work, objects, below, most, room)
+            room = replace(room, objects_max=min(most, GROUP_MAX))
+            group, body = await self._clean(shared, work, objects, below, room)
             base = group[0].base_offset
             is_next = not work.old or (work.old[-1].end_offset == base and base not in room.borders)
             if body is None or not is_next or len(work.new) >= COMMIT_OBJECTS:
@@ -267,22 +270,16 @@ class ColdCleaner:
         return frozenset(ends)
 
     async def _clean(
-        self,
-        shared: ColdCleaning,
-        work: _Pass,
-        objects: PassObjects,
-        below: deque[RemoteSegment],
-        most: int,
-        room: Room,
+        self, shared: ColdCleaning, work: _Pass, objects: PassObjects, below: deque[RemoteSegment], room: Room
     ) -> tuple[Sequence[RemoteSegment], Body | None]:
-        """Take the first objects of `below`, at most `most`, and clean them. Returns them and their new object, which
-        is in the scratch files; None if no record of the only object was removed."""
+        """Take the first objects of `below` that have `room` in one, and clean them. Returns them and their new object,
+        which is in the scratch files; None if no record of the only object was removed."""
         partition, engine, outputs = self._partition, shared.engine, work.files.outputs
         group: list[RemoteSegment] = []
         footers: list[SegmentFooter] = []
         base_offset, interval = below[0].base_offset, partition.log.config.index_interval_bytes
         kept_bytes = 0
-        while below and len(group) < most and (not group or joins(group, kept_bytes, below[0], room)):
+        while below and (not group or joins(group, kept_bytes, below[0], room)):
             entry = below.popleft()
             file, footer = await objects.whole(entry, is_read_again=False)
             if not group:

@@ -64,11 +64,12 @@ def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, confi
 
 class Room(msgspec.Struct, frozen=True):
     """Bounds of a new object. `segment_bytes`: its intended size. `first_dirty`: objects above it are rewritten anyway.
-    `borders`: offsets that no new object crosses."""
+    `borders`: offsets that no new object crosses. `objects_max`: it replaces at most as many objects."""
 
     segment_bytes: int
     first_dirty: int
     borders: frozenset[int] = frozenset()
+    objects_max: int = GROUP_MAX
 
 
 def joins(group: Sequence[RemoteSegment], kept_bytes: int, entry: RemoteSegment, room: Room) -> bool:
@@ -82,7 +83,7 @@ def joins(group: Sequence[RemoteSegment], kept_bytes: int, entry: RemoteSegment,
     if entry.base_offset >= room.first_dirty and 2 * kept_bytes <= most:
         most = min(2 * most, INT32_MAX)
     return (
-        len(group) < GROUP_MAX
+        len(group) < room.objects_max
         and group[-1].end_offset == entry.base_offset
         and entry.base_offset not in room.borders
         and kept_bytes + entry.log_bytes <= most

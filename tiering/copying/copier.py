@@ -162,7 +162,7 @@ class Copier:
         Raises ObjectMissing or Corrupt (which also block the partition), Retryable, Fenced."""
         partition = self._partition
         era = partition.verified.era
-        if partition.withdraws and not partition.manifests.settled:
+        if partition.may_be_withdrawn:
             raise Retryable(f"{partition.name}: a commit that may still arrive withdraws {entry.uuid}")
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
