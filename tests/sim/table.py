@@ -47,6 +47,7 @@ class TableShape:
     is_retained: bool  # by size, as long as its policy is compact,delete
     lag_max_ms: int
     dirty_ratio: float
+    tiered_at_s: float | None  # tiering is switched on at this time
 
     @property
     def rules(self) -> TableRules:
@@ -63,9 +64,12 @@ class TableShape:
             "retention.ms": "-1",
             "retention.bytes": "6000" if self.is_retained else "-1",
             "remote.storage.enable": "true" if self.is_tiered else "false",
-            **({"local.retention.bytes": "4000"} if self.is_tiered else {}),
+            **(TIERED if self.is_tiered else {}),
         }
 
+
+TIERED = {"local.retention.bytes": "4000"}
+"""Configs of a tiered table, beside `remote.storage.enable`."""
 
 SETTINGS = (
     "log.cleaner.backoff.ms=300",
@@ -78,6 +82,7 @@ SETTINGS = (
 def table_of(name: str) -> TableShape:
     """Of the run of this name, drawn apart."""
     rng = SeededRng(f"{name}/table")
+    later = SeededRng(f"{name}/table/tiered later")
     return TableShape(
         keys=(4, 12, 30)[rng.randrange(3)],
         pace_s=(0.06, 0.15, 0.4)[rng.randrange(3)],
@@ -89,6 +94,7 @@ def table_of(name: str) -> TableShape:
         is_retained=rng.randrange(5) == 0,
         lag_max_ms=(1500, 2**63 - 1)[rng.randrange(2)],
         dirty_ratio=(0.0, 0.1, 0.5)[rng.randrange(3)],
+        tiered_at_s=later.uniform(2.0, 30.0) if later.randrange(3) == 0 else None,
     )
 
 
@@ -286,7 +292,7 @@ class TableReader:
 
 
 class TableAdmin:
-    """Switches its policy, deletes records of it."""
+    """Switches its policy, deletes records of it, and has it tiered later."""
 
     def __init__(self, stage: Stage, shape: TableShape) -> None:
         self._stage, self._shape = stage, shape
@@ -296,12 +302,18 @@ class TableAdmin:
 
     async def run(self) -> None:
         """Until told to stop; its policy is its own again then."""
+        tiered_at_s = None if self._shape.is_tiered else self._shape.tiered_at_s
         while not self._stage.stopping.is_set():
             await asyncio.sleep(self._rng.uniform(1.0, 6.0))
             if self._stage.stopping.is_set():
                 return
             try:
-                if self._shape.is_switched and self._rng.randrange(2):
+                if tiered_at_s is not None and self._stage.now() > tiered_at_s:
+                    for config, value in (*TIERED.items(), ("remote.storage.enable", "true")):
+                        await self._client.set_config(TABLE, config, value)
+                    tiered_at_s = None
+                    cleaning.hits["cleaning, tiered later"] += 1
+                elif self._shape.is_switched and self._rng.randrange(2):
                     policy = ("delete", "compact", "compact,delete")[self._rng.randrange(3)]
                     await self._client.set_config(TABLE, "cleanup.policy", policy)
                     self.switched += 1
