@@ -209,3 +209,29 @@ async def test_who_stops_asking_while_the_log_rests_does_not_hold_back_delete_re
     partition.applied(replace(row, partition_epoch=row.partition_epoch + 1, in_sync=frozenset({own})))
     assert waiting.done()
     await life.stop()
+
+
+async def test_cluster_d01_an_answer_to_a_proposal_does_not_run_ahead_of_the_image() -> None:
+    """D1: the proposal was taken. The set is the one of the image until the image has the new one, and both count."""
+    life = await Place().start()
+    await life.context.controller.create_topic("log", 1, {})
+    partition = life.partition("log")
+    row = partition.leader.in_sync.row
+    partition.applied(replace(row, partition_epoch=row.partition_epoch + 1, sessions={**row.sessions, 2: SESSION}))
+    partition.reported(2, Report(partition.log.log_end_offset, SESSION), partition.leader_epoch)
+    applied, answered = partition.leader.in_sync.row, asyncio.Event()
+
+    async def propose(proposals: list[PartitionProposal]) -> tuple[ErrorCode, ...]:
+        if answered.is_set():
+            await asyncio.sleep(3600)
+        answered.set()
+        return (ErrorCode.NONE,) * len(proposals)
+
+    keeping = asyncio.ensure_future(IsrProposals(life.context.registry, propose, LAG_MS, Beats()).keep())
+    async with asyncio.timeout(60.0):
+        await answered.wait()
+    await asyncio.sleep(5.0)
+    assert not keeping.done() and partition.leader.in_sync.row == applied
+    assert partition.leader.in_sync.union == {partition.leader.node_id, 2} and not partition.leader.in_sync.is_settled
+    keeping.cancel()
+    await life.stop()
