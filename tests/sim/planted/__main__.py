@@ -105,9 +105,8 @@ def _limit() -> None:
 def _plant(bug: PlantedBug) -> Caught | None:
     """In a copy of the tree. Raises DoesNotApply, BrokenRun, subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory(prefix="planted-") as tree:
-        for folder in SOURCE:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(os.path.join(ROOT, folder), os.path.join(tree, folder), ignore=ignored)
+        for folder in SOURCE:  # with compiled files: they are valid as long as their source is not patched
+            shutil.copytree(os.path.join(ROOT, folder), os.path.join(tree, folder))
         shutil.copy(os.path.join(ROOT, "pyproject.toml"), tree)
         bug.apply(tree)
         return catch(bug, tree)
