@@ -127,7 +127,12 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
             TRANSACTIONS_TOPIC,
             limits.topic_partitions,
             limits.topic_replication_factor,
-            {"segment.bytes": _segment_bytes(limits.topic_segment_bytes)},
+            {
+                "segment.bytes": _segment_bytes(limits.topic_segment_bytes),
+                # As in Kafka, whatever the cluster's default is: a leader that lacks a commit aborts the rest of a
+                # transaction that is committed in other partitions.
+                "unclean.leader.election.enable": "false",
+            },
         )
 
     def _created_with(self) -> dict[str, str]:

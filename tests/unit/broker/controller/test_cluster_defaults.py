@@ -75,3 +75,20 @@ async def test_who_may_lead_without_all_is_the_cluster_s_too() -> None:
     topic = image.topic_named("log")
     assert topic is not None and is_unclean_election_allowed(topic, image)
     await life.stop()
+
+
+async def test_no_coordinator_of_transactions_begins_without_their_decisions() -> None:
+    """Regression: with `unclean.leader.election.enable=true` for the cluster, a replica that lacked an answered commit
+    could coordinate it, and aborted what other partitions had committed. Kafka makes `__transaction_state` without."""
+    life = await Place("unclean.leader.election.enable=true").start()
+    async with asyncio.timeout(60):
+        while "unclean.leader.election.enable" not in life.context.metadata.image.cluster_configs:
+            await asyncio.sleep(0.1)
+    assert life.context.transactions is not None
+    await life.context.transactions.find("tx")
+    await life.context.groups.find("group")
+    image = life.context.metadata.image
+    decisions, offsets = image.topic_named("__transaction_state"), image.topic_named("__consumer_offsets")
+    assert decisions is not None and not is_unclean_election_allowed(decisions, image)
+    assert offsets is not None and is_unclean_election_allowed(offsets, image), "as in Kafka: commits are read again"
+    await life.stop()
