@@ -118,7 +118,6 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
         self, controller: ControllerRequests, registry: Registry, metadata: MetadataCache, config: BrokerConfig
     ) -> None:
         limits = config.transactions
-        self._min_in_sync = min(limits.topic_min_in_sync, limits.topic_replication_factor)
         super().__init__(
             controller,
             registry,
@@ -127,13 +126,16 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
             TRANSACTIONS_TOPIC,
             limits.topic_partitions,
             limits.topic_replication_factor,
-            {"segment.bytes": _segment_bytes(limits.topic_segment_bytes)},
+            {
+                "segment.bytes": _segment_bytes(limits.topic_segment_bytes),
+                # As in Kafka, whatever the cluster's default is: a leader that lacks a commit aborts the rest of a
+                # transaction that is committed in other partitions.
+                "unclean.leader.election.enable": "false",
+                # A partition with fewer replicas than this needs all of them (`effective_min`). So the minimum counts
+                # from the time on when partitions that were created on fewer brokers get more replicas.
+                "min.insync.replicas": str(min(limits.topic_min_in_sync, limits.topic_replication_factor)),
+            },
         )
-
-    def _created_with(self) -> dict[str, str]:
-        # The topic has at most as many replicas as there are brokers, so a higher minimum could never be reached.
-        brokers = sum(node.active for node in self._metadata.image.nodes.values())
-        return {**super()._created_with(), "min.insync.replicas": str(max(1, min(self._min_in_sync, brokers)))}
 
 
 def _segment_bytes(wanted: int) -> str:

@@ -144,7 +144,7 @@ class TransactionCoordinator:
         await self.log.close()
 
     def _make_shard(self, shard: Shard) -> TransactionShard:
-        return TransactionShard(shard, self, self._topic_id_of)
+        return TransactionShard(shard, self, self._topic_id_of, self._clock)
 
     def unloaded(self, shard: TransactionShard) -> None:
         """The shard's role ended. The next leader sends the markers."""
@@ -464,7 +464,8 @@ class TransactionCoordinator:
                 now_ms = self._clock.wall_ms()
                 if transaction is None or entry.is_pending or not shard.is_ready:
                     continue
-                if machine.is_timed_out(transaction, now_ms):
+                age_ms = int((self._clock.monotonic_s() - entry.ongoing_s) * 1000)
+                if machine.is_timed_out(transaction, now_ms, age_ms):
                     log.info("transaction of %r timed out after %d ms", entry.transactional_id, transaction.timeout_ms)
                     entry.began_s = self._clock.monotonic_s()
                     self._write(shard, entry, machine.fence(transaction, now_ms, self._give_id), lambda _: None)

@@ -58,10 +58,12 @@ class Decision(Enum):
 class TransactionOutcomes(Protocol):
     """Asks all coordinators about a transaction that is open in a partition and has no marker."""
 
-    async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
-        """The outcome of the transaction that this producer has open in the partition. An ongoing transaction is
-        aborted and fenced before this returns ABORTED. None if some coordinator partition gave no answer. The caller
-        then asks again later, and the last stable offset does not move."""
+    async def decide(
+        self, partition: TransactionalPartition, producer_id: int, producer_epoch: int, *, aborts: bool
+    ) -> Decision | None:
+        """The outcome of the transaction that this producer has open in the partition. With `aborts` an ongoing
+        transaction is aborted and fenced before this returns ABORTED. None if some coordinator partition gave no
+        answer. The caller then asks again later, and the last stable offset does not move."""
         ...
 
     async def abort_ongoing(self, partition: TransactionalPartition) -> bool:

@@ -102,7 +102,7 @@ class OpenEnded:
         return [(of_id, epoch) for of_id, epoch in restored.items() if of_id not in opened]
 
     async def _try(self, partition: LeaderReplica) -> None:
-        why: object = "a coordinator does not answer"
+        why: object = "a coordinator does not answer, or did not end it yet"
         try:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
                 is_done = await self._end(partition)
@@ -145,7 +145,10 @@ class OpenEnded:
             decision = _DECISIONS.get(in_bucket.get((producer_id, first_offset)))
             producer_epoch = producers.epoch_of(producer_id)
             if decision is None:
-                decision = await self._outcomes.decide(of, producer_id, producer_epoch)
+                # An overdue transaction may be young: this broker's clock was set forward, or its coordinator allows
+                # longer time-outs. So an ongoing one without a gap is left to the time-out of its coordinator.
+                aborts = producer_id in partition.undecided
+                decision = await self._outcomes.decide(of, producer_id, producer_epoch, aborts=aborts)
             if _is_over(partition, epoch):
                 return True
             if transactions.first_offsets.get(producer_id) != first_offset or producers.epoch_of(producer_id) != (
@@ -167,7 +170,7 @@ class OpenEnded:
         found = self._closed_in_log(partition)
         is_done = len(found) <= _ROUND_MAX
         for producer_id, producer_epoch in found[:_ROUND_MAX]:
-            decision = await self._outcomes.decide(of, producer_id, producer_epoch)
+            decision = await self._outcomes.decide(of, producer_id, producer_epoch, aborts=True)
             if _is_over(partition, epoch):
                 return True
             if (producer_id, producer_epoch) not in self._closed_in_log(partition):

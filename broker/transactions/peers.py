@@ -183,12 +183,16 @@ class CoordinatorOutcomes:
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
 
-    async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
+    async def decide(
+        self, partition: TransactionalPartition, producer_id: int, producer_epoch: int, *, aborts: bool
+    ) -> Decision | None:
         rows = await self._list(partition, [producer_id], [])
         if rows is None:
             return None
         decisions = {decision_of(row, producer_id, producer_epoch): row for row in rows}
         if (ongoing := decisions.get(Decision.ONGOING)) is not None:
+            if not aborts:
+                return Decision.ONGOING
             return Decision.ABORTED if await self._abort(ongoing) else None
         return next((known for known in decisions if known is not Decision.UNKNOWN), Decision.UNKNOWN)
 

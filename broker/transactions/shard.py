@@ -20,6 +20,7 @@ from broker.internal_topics.led_shard import Shard
 from broker.transactions.records import parse, transaction_record
 from broker.transactions.transaction import Transaction, TransactionState
 from logformat.transaction_marker import TransactionMarker
+from seams.clock import Clock
 
 if TYPE_CHECKING:
     from broker.transactions.coordinator import TransactionCoordinator
@@ -29,9 +30,19 @@ _PARTITIONS_PER_STEP: Final = 1_000
 
 class Entry:
     """One id. `transaction`: the transaction in its newest durable record; None before the first record. `is_marked`:
-    that record says that the id needs a new producer id. `is_pending`: a change is being written to the log."""
+    that record says that the id needs a new producer id. `is_pending`: a change is being written to the log.
+    `ongoing_s`: monotonic time since which the ongoing transaction is known here."""
 
-    __slots__ = ("_waiting", "began_s", "is_marked", "is_pending", "losses", "transaction", "transactional_id")
+    __slots__ = (
+        "_waiting",
+        "began_s",
+        "is_marked",
+        "is_pending",
+        "losses",
+        "ongoing_s",
+        "transaction",
+        "transactional_id",
+    )
 
     def __init__(self, transactional_id: str, transaction: Transaction | None = None) -> None:
         self.transactional_id = transactional_id
@@ -40,6 +51,7 @@ class Entry:
         self.is_pending = False
         self.losses = 0
         self.began_s = 0.0  # monotonic time at which the end began, for the metrics
+        self.ongoing_s = 0.0
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
@@ -72,13 +84,16 @@ class Entry:
 class TransactionShard:
     """A `ReplayedState` of one partition."""
 
-    def __init__(self, shard: Shard, owner: TransactionCoordinator, topic_id_of: Callable[[str], UUID]) -> None:
+    def __init__(
+        self, shard: Shard, owner: TransactionCoordinator, topic_id_of: Callable[[str], UUID], clock: Clock
+    ) -> None:
         self.partition = shard.index
         self.entries: dict[str, Entry] = {}
         self.ongoing: dict[str, Entry] = {}
         self._shard = shard
         self._owner = owner
         self._topic_id_of = topic_id_of
+        self._clock = clock
         self._losses = 0
         self.open_partitions = 0
         self.is_unloaded = False
@@ -176,6 +191,8 @@ class TransactionShard:
         now = entry.transaction
         self.open_partitions += len(now.partitions if now else ()) - len(before.partitions if before else ())
         if now is not None and now.state is TransactionState.ONGOING:
+            if before is None or before.state is not TransactionState.ONGOING:
+                entry.ongoing_s = self._clock.monotonic_s()
             self.ongoing[entry.transactional_id] = entry
         else:
             self.ongoing.pop(entry.transactional_id, None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from broker.config.topic.topic_config import resolve_topic
-from broker.metadata.data_configs import is_unclean_election_allowed, min_in_sync_set
+from broker.error_codes import ErrorCode
+from broker.metadata.data_configs import effective_min, is_unclean_election_allowed, min_in_sync_set
 from tests.support.brokers.broker_kit import Life, Place
 from tests.support.fast_loop import HOUR_S, run_fast
 
@@ -74,4 +76,37 @@ async def test_who_may_lead_without_all_is_the_cluster_s_too() -> None:
     image = life.context.metadata.image
     topic = image.topic_named("log")
     assert topic is not None and is_unclean_election_allowed(topic, image)
+    await life.stop()
+
+
+async def test_no_coordinator_of_transactions_begins_without_their_decisions() -> None:
+    """Regression: with `unclean.leader.election.enable=true` for the cluster, a replica that lacked an answered commit
+    could coordinate it, and aborted what other partitions had committed. Kafka makes `__transaction_state` without."""
+    life = await Place("unclean.leader.election.enable=true").start()
+    async with asyncio.timeout(60):
+        while "unclean.leader.election.enable" not in life.context.metadata.image.cluster_configs:
+            await asyncio.sleep(0.1)
+    assert life.context.transactions is not None
+    await life.context.transactions.find("tx")
+    await life.context.groups.find("group")
+    image = life.context.metadata.image
+    decisions, offsets = image.topic_named("__transaction_state"), image.topic_named("__consumer_offsets")
+    assert decisions is not None and not is_unclean_election_allowed(decisions, image)
+    assert offsets is not None and is_unclean_election_allowed(offsets, image), "as in Kafka: commits are read again"
+    await life.stop()
+
+
+async def test_decisions_of_transactions_need_two_replicas_as_soon_as_there_are_three() -> None:
+    """Regression: `__transaction_state` of a cluster that began as one broker had a minimum of 1 for ever, also with
+    three replicas, and an answered commit was lost with one machine."""
+    life = await Place().start()
+    assert life.context.transactions is not None
+    await life.context.transactions.find("tx")
+    assert (await life.context.transactions.init_producer_id("tx", 1_000, None)).error is ErrorCode.NONE
+    image = life.context.metadata.image
+    topic = image.topic_named("__transaction_state")
+    assert topic is not None
+    (row,) = {*topic.rows}
+    assert effective_min(topic, row, image) == 1
+    assert effective_min(topic, replace(row, replicas=(1, 2, 3)), image) == 2
     await life.stop()

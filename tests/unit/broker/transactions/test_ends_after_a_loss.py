@@ -60,8 +60,10 @@ async def test_a_loss_forgets_no_commit_that_a_partition_may_ask_for() -> None:
     assert pair.state(AT_1) == "CompleteCommit"
     for leader_epoch in (2, 3):  # also after another load, of a log that has what was written after the loss
         await _lose_the_end(pair, 0, leader_epoch)
-        assert await pair.outcomes.decide(at, pid, epoch) is Decision.COMMITTED
-        assert await pair.outcomes.decide(at, pid, epoch + 1) is Decision.UNKNOWN, "the next one is not this one"
+        assert await pair.outcomes.decide(at, pid, epoch, aborts=True) is Decision.COMMITTED
+        assert await pair.outcomes.decide(at, pid, epoch + 1, aborts=True) is Decision.UNKNOWN, (
+            "the next one is not this one"
+        )
         mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
         assert (await pair.of(AT_1).end(AT_1, pid, epoch, TV_2, is_commit=True)).error is mapping
         assert await pair.of(AT_1).add_partitions(AT_1, pid, epoch + 1, [at], TV_2) is mapping

@@ -31,11 +31,19 @@ class FakeOutcomes:
     of: dict[int, Decision | None] = field(default_factory=dict)
     can_abort: bool = True
     asked: list[tuple[int, int]] = field(default_factory=list)
+    aborted: list[int] = field(default_factory=list)
+    """The producers whose ongoing transaction was aborted."""
 
-    async def decide(self, partition: TransactionalPartition, producer_id: int, producer_epoch: int) -> Decision | None:
+    async def decide(
+        self, partition: TransactionalPartition, producer_id: int, producer_epoch: int, *, aborts: bool
+    ) -> Decision | None:
         self.asked.append((producer_id, producer_epoch))
         await asyncio.sleep(0.01)
-        return self.of.get(producer_id, Decision.UNKNOWN)
+        found = self.of.get(producer_id, Decision.UNKNOWN)
+        if found is not Decision.ONGOING or not aborts:
+            return found
+        self.aborted.append(producer_id)
+        return Decision.ABORTED
 
     async def abort_ongoing(self, partition: TransactionalPartition) -> bool:
         return self.can_abort
@@ -279,6 +287,27 @@ async def test_a_transaction_that_nobody_knows_is_aborted_when_it_is_overdue() -
     assert seen.aborted == [(7, 0)] and seen.last_stable_offset == 1, "producer 8's is young"
 
 
+async def test_a_clock_that_is_set_forward_ends_no_transaction_that_goes_on() -> None:
+    """Regression: the clock of the partition's leader was set forward by 20 minutes. Every transaction that was open
+    there counted as overdue, and was aborted at its coordinator, which fenced its producer."""
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await produce_in(life, "log", 7, 0, b"a")
+    await produce_in(life, "log", 8, 0, b"b")
+    outcomes = FakeOutcomes({7: Decision.ONGOING})
+    ended = keeper(life, outcomes)
+    transactions = life.partition("log").log.producers.transactions
+    for producer_id in (7, 8):
+        transactions._begun_ms[producer_id] -= TIMEOUT_MS + 70_000  # as if the clock had been set forward
+    await ended.round()
+    assert sorted(outcomes.asked) == [(7, 0), (8, 0)] and not outcomes.aborted
+    assert list(transactions.first_offsets) == [7], "only what no coordinator knows is aborted (TX35)"
+    assert (await produce_in(life, "log", 7, 1, b"more")).error_code == ErrorCode.NONE
+    await end(life, "log", 7, commit=True)
+    assert (await read_committed(life, "log")).aborted == [(8, 1)]
+
+
 async def test_seed_95041_a_clock_that_is_set_back_delays_the_abort_once() -> None:
     """A transaction that began by a clock 50 minutes fast waited 50 minutes more for its end."""
     life = await Place().start()
@@ -309,7 +338,9 @@ async def test_an_answer_after_the_role_changes_nothing() -> None:
 
     @dataclass
     class Slow(FakeOutcomes):
-        async def decide(self, partition_: Any, producer_id: int, producer_epoch: int) -> Decision | None:
+        async def decide(
+            self, partition_: Any, producer_id: int, producer_epoch: int, *, aborts: bool
+        ) -> Decision | None:
             partition.leading = False
             return Decision.ABORTED
 
@@ -328,7 +359,9 @@ async def test_a_marker_that_came_meanwhile_stands() -> None:
 
     @dataclass
     class Slow(FakeOutcomes):
-        async def decide(self, partition_: Any, producer_id: int, producer_epoch: int) -> Decision | None:
+        async def decide(
+            self, partition_: Any, producer_id: int, producer_epoch: int, *, aborts: bool
+        ) -> Decision | None:
             await end(life, "log", 7, commit=True)
             await produce_in(life, "log", 7, 1, b"next")
             return Decision.ABORTED

@@ -222,6 +222,28 @@ async def test_a_transaction_beyond_its_time_out_is_aborted_and_its_producer_fen
     await w.close()
 
 
+async def test_a_clock_that_is_set_back_does_not_delay_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a transaction that began by a clock 50 minutes fast was open for 50 minutes more, and nothing but its
+    coordinator ends it (TX35). The time since which the coordinator knows it counts, too, at the next one from its
+    load on."""
+    w = TransactionWorld()
+    await w.led()
+    fast_ms, wall_ms = 3_000_000, w.clock.wall_ms
+    monkeypatch.setattr(w.clock, "wall_ms", lambda: wall_ms() + fast_ms)
+    await w.begin("tx", w.partition(0), timeout_ms=5_000)
+    await w.begin("found", w.partition(0), timeout_ms=15_000)
+    fast_ms = 0
+    await w.settle(4)
+    assert w.state("tx") == "Ongoing"
+    await w.settle(11)
+    assert w.state("tx") == "CompleteAbort" and w.state("found") == "Ongoing"
+    w.resign()
+    await w.led(2)
+    await w.settle(26)
+    assert w.state("found") == "CompleteAbort"
+    await w.close()
+
+
 async def test_nothing_is_answered_before_the_whole_partition_is_loaded() -> None:
     w = TransactionWorld()
     w.memory.writes_first = True

@@ -109,7 +109,9 @@ async def test_an_ongoing_transaction_is_aborted_and_its_producer_fenced(of: str
     pair = await ready()
     at = pair.world.partition(0)
     pid, epoch = await pair.begin(of, at, version)
-    assert await pair.outcomes.decide(at, pid, epoch) is Decision.ABORTED
+    assert await pair.outcomes.decide(at, pid, epoch, aborts=False) is Decision.ONGOING
+    assert pair.state(of) == "Ongoing"
+    assert await pair.outcomes.decide(at, pid, epoch, aborts=True) is Decision.ABORTED
     await pair.world.settle()
     assert pair.state(of) == "CompleteAbort"
     late = await pair.of(of).end(of, pid, epoch, TV_0, is_commit=True)
@@ -126,12 +128,12 @@ async def test_a_decision_is_told_before_and_after_its_markers(of: str, is_commi
     pair.world.held = asyncio.Event()
     assert (await pair.of(of).end(of, pid, epoch, TV_2, is_commit=is_commit)).error is NONE
     expected = Decision.COMMITTED if is_commit else Decision.ABORTED
-    assert await pair.outcomes.decide(at, pid, epoch) is expected
+    assert await pair.outcomes.decide(at, pid, epoch, aborts=True) is expected
     pair.world.held.set()
     await pair.world.settle()
-    assert await pair.outcomes.decide(at, pid, epoch) is expected
-    assert await pair.outcomes.decide(at, pid, epoch - 1) is Decision.UNKNOWN
-    assert await pair.outcomes.decide(at, pid + 77, 0) is Decision.UNKNOWN
+    assert await pair.outcomes.decide(at, pid, epoch, aborts=True) is expected
+    assert await pair.outcomes.decide(at, pid, epoch - 1, aborts=True) is Decision.UNKNOWN
+    assert await pair.outcomes.decide(at, pid + 77, 0, aborts=True) is Decision.UNKNOWN
     await pair.close()
 
 
@@ -140,17 +142,17 @@ async def test_without_the_answer_of_every_coordinator_nothing_is_decided() -> N
     pair = await ready()
     at = pair.world.partition(0)
     pair.lost.add(2)
-    assert await pair.outcomes.decide(at, 1, 0) is None
+    assert await pair.outcomes.decide(at, 1, 0, aborts=True) is None
     assert not await pair.outcomes.abort_ongoing(at)
     pair.lost.clear()
     pair.gone.add(2)
-    assert await pair.outcomes.decide(at, 1, 0) is None
+    assert await pair.outcomes.decide(at, 1, 0, aborts=True) is None
     pair.gone.clear()
-    assert await pair.outcomes.decide(at, 1, 0) is Decision.UNKNOWN
+    assert await pair.outcomes.decide(at, 1, 0, aborts=True) is Decision.UNKNOWN
     pair.by_node[2].log.resign(1)  # the image still says that it leads
-    assert await pair.outcomes.decide(at, 1, 0) is None
+    assert await pair.outcomes.decide(at, 1, 0, aborts=True) is None
     del pair.led[1]
-    assert await pair.outcomes.decide(at, 1, 0) is None
+    assert await pair.outcomes.decide(at, 1, 0, aborts=True) is None
     await pair.close()
 
 
@@ -205,7 +207,7 @@ async def test_an_abort_ends_no_later_transaction(of: str, next_one: str) -> Non
             return rows
 
         pair.outcomes._list = listed  # type: ignore[method-assign,assignment]
-    assert await pair.outcomes.decide(at, pid, epoch) is None
+    assert await pair.outcomes.decide(at, pid, epoch, aborts=True) is None
     pair.when_arrived = None
     await pair.world.settle()
     assert moved.is_set()
@@ -236,7 +238,7 @@ async def test_a_shard_that_loads_while_ids_are_listed_is_not_in_the_list(monkey
     assert error is NONE and AT_2 not in {one.transaction.transactional_id for one in found}
     assert partitions == [0]
     pair.led[1] = 1
-    assert await pair.outcomes.decide(at, pid, epoch) is Decision.COMMITTED
+    assert await pair.outcomes.decide(at, pid, epoch, aborts=True) is Decision.COMMITTED
     await pair.close()
 
 
@@ -257,8 +259,8 @@ async def test_a_decision_that_used_up_the_epochs_is_told(of: str, is_commit: bo
     assert reply.error is NONE and reply.producer_id != pid and reply.producer_epoch == 0
     await pair.world.settle()
     expected = Decision.COMMITTED if is_commit else Decision.ABORTED
-    assert await pair.outcomes.decide(at, pid, EPOCH_MAX - 1) is expected
-    assert await pair.outcomes.decide(at, pid, EPOCH_MAX - 2) is Decision.UNKNOWN
+    assert await pair.outcomes.decide(at, pid, EPOCH_MAX - 1, aborts=True) is expected
+    assert await pair.outcomes.decide(at, pid, EPOCH_MAX - 2, aborts=True) is Decision.UNKNOWN
     await pair.close()
 
 

@@ -334,8 +334,9 @@ def test_after_a_loss_the_old_producer_id_is_unknown() -> None:
 
 def test_time() -> None:
     ongoing = held(State.ONGOING)
-    assert not machine.is_timed_out(ongoing, 61_000) and machine.is_timed_out(ongoing, 61_001)
-    assert not machine.is_timed_out(held(State.PREPARE_COMMIT), 10**9)
+    assert not machine.is_timed_out(ongoing, 61_000, 0) and machine.is_timed_out(ongoing, 61_001, 0)
+    assert not machine.is_timed_out(ongoing, 0, 60_000) and machine.is_timed_out(ongoing, 0, 60_001)
+    assert not machine.is_timed_out(held(State.PREPARE_COMMIT), 10**9, 10**9)
     for state in TV2_TABLE:
         assert machine.is_expired(held(state), 1_000 + 500, 500) == state.is_idle
         assert not machine.is_expired(held(state), 1_000 + 499, 500)
