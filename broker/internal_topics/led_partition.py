@@ -110,7 +110,7 @@ class LedPartition:
             offset = snapshot[0]
             yield Replayed(offset, snapshot[1], is_snapshot=True)
         end = log.log_end_offset
-        for found in self._local.batch_ranges(offset, end) if offset < end else ():
+        for found in await self._local.batch_ranges(offset, end) if offset < end else ():
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 yield Replayed(offset, batches)
         # Records above the high watermark may still be truncated, and a visible commit must not disappear.
@@ -122,7 +122,7 @@ class LedPartition:
         start = log.log_start_offset
         if log.local_log_start_offset > start or start == 0:
             return log.local_log_start_offset == 0
-        for found in self._local.batch_ranges(start, start + 1):
+        for found in await self._local.batch_ranges(start, start + 1):
             async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
                 return is_begin_of_rewrite(batches)
         return False

@@ -16,27 +16,27 @@ from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
 from hotstore.log.locator import ByteRange, LogSlice
+from hotstore.log.segment import IndexNeeded
 from hotstore.log.timestamps import TimestampedOffset
 from seams.loop.workers import Lane
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_PREPARED_MAX: Final = 64
 _ROLES: Final = count()
 
 
 class LocalReads:
     """Reads for the role that holds `lease`. `damaged` is called with damage that a read found."""
 
-    __slots__ = ("_damaged", "_lease", "_log", "_name", "_prepared")
+    __slots__ = ("_damaged", "_lease", "_log", "_name", "_unreadable")
 
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
         self._name = f"{lease.log.path} (role {next(_ROLES)})"  # unique: a role does not share work with the next role
         self._damaged = damaged
-        self._prepared: set[int] = set()
+        self._unreadable: dict[int, DamagedLog] = {}  # by base offset: the reason why an index could not be rebuilt
 
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
@@ -44,16 +44,16 @@ class LocalReads:
         """Local bytes below `end_offset` from the batch that holds `offset`, ready to be sent; None: there are no such
         bytes yet. A future: an index, a check or the bytes need the disk first; read again when the future is done.
         `end_offset` is the high watermark, except for replicas. Raises LeaseOver (the log may be closed), the errors of
-        `PartitionLog.read`, Retryable, and the OSError of a worker for an earlier call."""
+        `PartitionLog.read_loaded`, Retryable, and the OSError of a worker for an earlier call."""
         self._lease.check()
         log = self._log
-        if not log.is_cheap(offset) and offset not in self._prepared:
-            return residency.once(f"index of {self._name} at", offset, partial(self._call, self._load_index, offset))
         try:
-            found = log.read(offset, bytes_max, end_offset, min_one=min_one)
+            found = log.read_loaded(offset, bytes_max, end_offset, min_one=min_one)
             if found is None or found.length == 0:
                 return found
             found = log.sound(found)
+        except IndexNeeded as needed:
+            return self._load(residency, needed)
         except DamagedLog as damaged:
             self._damaged(damaged)
             raise
@@ -71,10 +71,10 @@ class LocalReads:
         log = self._log
         return [(of.producer_id, of.first_offset) for of in log.aborted_between(offset, log.end_of(found, end_offset))]
 
-    def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
-        """See `PartitionLog.batch_ranges`. The files stay readable after the role. Raises LeaseOver."""
-        self._lease.check()
-        return self._log.batch_ranges(start_offset, end_offset)
+    async def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
+        """See `PartitionLog.batch_ranges`. The files stay readable after the role. Raises LeaseOver, DamagedLog,
+        OSError."""
+        return await self._call(self._log.batch_ranges, start_offset, end_offset)
 
     async def max_timestamp(self) -> TimestampedOffset | None:
         """The first local record with the greatest timestamp. Raises LeaseOver, DamagedLog, OSError."""
@@ -89,12 +89,16 @@ class LocalReads:
         self._lease.check()
         return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
-    def _load_index(self, offset: int) -> None:
-        """Load the index of `offset`. Blocking. After a failure the next read at `offset` runs on the loop, gets the
-        same error and reports it to its client."""
+    def _load(self, residency: Residency, needed: IndexNeeded) -> asyncio.Future[None]:
+        """Load or rebuild an index in a worker, once for all readers of the segment. Raises its damage."""
+        damage = self._unreadable.pop(needed.base_offset, None)
+        if damage is not None:
+            self._damaged(damage)
+            raise damage
+        return residency.once(f"index of {self._name} at", needed.base_offset, partial(self._load_index, needed))
+
+    async def _load_index(self, needed: IndexNeeded) -> None:
         try:
-            self._log.prepare_read(offset)
-        finally:
-            if len(self._prepared) >= _PREPARED_MAX:
-                self._prepared.clear()
-            self._prepared.add(offset)
+            await self._call(needed.load)
+        except DamagedLog as damage:  # the next read reports it to its client
+            self._unreadable[needed.base_offset] = damage

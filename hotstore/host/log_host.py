@@ -285,6 +285,9 @@ class LogHost:
             async with self._checkpointing:
                 if not job.is_done:
                     await self._run(job.run)
+            if begin.offset < opened.log.log_end_offset:
+                async with self._checkpointing:
+                    await self._run(self._data_dir.checkpoints.lower_recovery_point, opened.place, begin.offset)
             if forget_start:
                 async with self._checkpointing:
                     await self._run(self._data_dir.checkpoints.forget_log_start, opened.place)

@@ -14,7 +14,16 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from hotstore.errors import DamagedLog
-from logformat.record_batch import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC, MAGIC_AT, BatchHeader, read_header
+from logformat.record_batch import (
+    HEADER_SIZE,
+    INT32_MAX,
+    LENGTH_MIN,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    BatchHeader,
+    read_header,
+)
 from seams.files.disk import File
 
 FIND_WINDOW_BYTES: Final = 4096
@@ -34,12 +43,18 @@ class BatchPlace(NamedTuple):
 
 
 def find_batch(
-    file: File, position: int, end: int, offset: int, window_bytes: int = FIND_WINDOW_BYTES
+    file: File,
+    position: int,
+    end: int,
+    offset: int,
+    window_bytes: int = FIND_WINDOW_BYTES,
+    reach_bytes: int = INT32_MAX,
 ) -> BatchPlace | None:
-    """The first batch from `position` on whose last offset is ≥ `offset`; None if there is none. A batch begins at
-    `position`. Raises DamagedLog."""
+    """The first batch from `position` on whose last offset is ≥ `offset`; None if there is none, or if it begins more
+    than `reach_bytes` and a window away. A batch begins at `position`. Raises DamagedLog."""
     unpack = _PLACE.unpack_from
-    while position < end:
+    last_position = min(position + reach_bytes, end - 1)
+    while position <= last_position:
         window = file.read_at(position, min(window_bytes, end - position))
         at = 0
         last_start = len(window) - HEADER_SIZE

@@ -101,7 +101,8 @@ class LogSwap(LogCore):
         self._sealed_bytes += cleaned.size - sum(segment.size for segment in run.segments)
 
     def name_swapped(self, run: SegmentRun) -> None:
-        """*Blocking*: make the swap durable, and remove the files of the replaced segments. Raises OSError."""
+        """*Blocking*: make the swap durable, and remove the files of the replaced segments. After a power cut a start
+        may have to finish it. Raises OSError."""
         write_cleaned_transactions(self.directory, run.base_offset, aborted_of(run))
         commit_swap(self.directory, run.base_offset)
         finish_swap(self.directory, run.base_offset, [segment.base_offset for segment in run.segments])

@@ -25,7 +25,7 @@ from hotstore.log.log_core import LogState
 from hotstore.log.log_cut import LogCut
 from hotstore.log.log_swap import LogSwap
 from hotstore.log.producer_state import Producers
-from hotstore.log.segment import IndexCache, Segment, SegmentIndexes, SegmentInfo, create_segment
+from hotstore.log.segment import IndexCache, IndexNeeded, Segment, SegmentIndexes, SegmentInfo, create_segment
 from hotstore.log.timestamps import TimestampedOffset, find_timestamp, greatest_timestamp
 from hotstore.recovery.log_creation import Begin, make_directory
 from hotstore.recovery.recovery import Recovered, RecoveryReport, recover
@@ -114,12 +114,20 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
     # --- read ---------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
+        """*Blocking*: as `read_loaded`, but an index is loaded or rebuilt first if it is needed."""
+        while True:
+            try:
+                return self.read_loaded(offset, max_bytes, limit_offset, min_one=min_one)
+            except IndexNeeded as needed:
+                needed.load()
+
+    def read_loaded(self, offset: int, max_bytes: int, limit_offset: int, *, min_one: bool) -> LogSlice | None:
         """Complete batches of one segment, from the batch that holds `offset`, below `limit_offset` (the high
         watermark).
 
         None if there is no record yet. The result has at most `max_bytes`. With `min_one` it has at least one batch;
-        otherwise its length may be 0. Raises OffsetOutOfRange, LogFailed, and DamagedLog if the headers cannot be read.
-        Unless `is_cheap(offset)`, this may read an index or headers from disk."""
+        otherwise its length may be 0. Raises OffsetOutOfRange, LogFailed, DamagedLog if the headers cannot be read, and
+        IndexNeeded. It may read headers from disk, but no index."""
         end = self.log_end_offset
         if limit_offset > end:
             limit_offset = end
@@ -203,21 +211,9 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         if segment.file is found.file:
             segment.check(found.position, found.length, self._locator.cache)
 
-    def is_cheap(self, offset: int) -> bool:
-        """Whether `read` at `offset` finds its index in memory (C25). If False, the caller calls `prepare_read` in a
-        worker first."""
-        return self._locator.is_cheap(offset)
-
-    def prepare_read(self, offset: int) -> None:
-        """*Blocking*, beside the loop: load the indexes for a `read` at `offset`. Raises DamagedLog."""
-        for segment in reversed(self._locator.segments.copy()):
-            if segment.base_offset <= offset:
-                segment.indexes(self._locator.cache)
-                return
-
     def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
-        """Ranges of the complete batches with offsets in [start, end), one range for each file. The copier uses
-        them."""
+        """*Blocking*, unless start and end are those of segments: the complete batches with offsets in [start, end),
+        one range for each file. Raises DamagedLog."""
         return self._locator.ranges(start_offset, end_offset)
 
     def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:

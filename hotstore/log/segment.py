@@ -3,17 +3,21 @@
 Offsets [base_offset, end_offset) are in the file's first `size` bytes, in complete batches. Indexes are in `indexer`
 until the index files are written. After that an `IndexCache` loads them. An index may be wrong: each entry is compared
 with its batch, and a wrong index is rebuilt from the log (fault D7).
+
+A rebuild reads the headers of the whole segment, so only workers load and rebuild. On the loop, `LoadedIndexes` raises
+IndexNeeded instead. A rebuilt index is kept in the cache. It never replaces the `indexer` of an active segment, because
+the loop may append to that during the rebuild.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from hotstore.errors import DamagedLog
 from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX, offset_file
 from hotstore.log.batch_walk import RESTORE_HINT, BatchPlace, find_batch, walk_headers
-from logformat.errors import Corrupt
+from logformat.errors import Corrupt, Retryable
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.indexes.time_index import TimeIndex, TimestampOffset
@@ -22,11 +26,39 @@ from logformat.record_batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from seams.files.disk import ClosedFile, Directory, File, read_in
 
 INDEX_CACHE_BYTES: Final = 64 << 20
+REACH_BYTES: Final = 1 << 20
+"""How far beyond `interval_bytes` the next entry may be: an older Kafka adds at most one entry for each append. 17 000
+of the smallest batches, 10 ms."""
 
 
 class SegmentIndexes(NamedTuple):
     offsets: OffsetIndex
     times: TimeIndex
+    rebuilt_bytes: int = 0
+    """Size of the segment when they were rebuilt from it; 0: they were not rebuilt, and may be wrong."""
+
+
+class IndexSource(Protocol):
+    """Indexes of segments without an `indexer`, and rebuilt indexes of any segment."""
+
+    def get(self, segment: Segment) -> SegmentIndexes: ...
+    def rebuilt(self, segment: Segment) -> SegmentIndexes: ...
+
+
+class IndexNeeded(Retryable):
+    """An index is not in memory, or the one in memory is wrong. A worker calls `load`, then the read is repeated."""
+
+    def __init__(self, segment: Segment, cache: IndexCache, *, is_wrong: bool) -> None:
+        super().__init__(f"{segment.file.path}: its index is {'wrong' if is_wrong else 'not loaded'}; read again")
+        self.base_offset = segment.base_offset
+        self._segment, self._cache, self._is_wrong = segment, cache, is_wrong
+
+    def load(self) -> None:
+        """Load or rebuild the index. Blocking. Raises DamagedLog, OSError."""
+        if self._is_wrong:
+            self._cache.rebuilt(self._segment)
+        else:
+            self._cache.get(self._segment)
 
 
 class SegmentInfo(NamedTuple):
@@ -124,29 +156,22 @@ class Segment:
         self._max_timestamp = self.max_timestamp if max_timestamp is None else max_timestamp
         self.indexer = None
 
-    def locate(self, offset: int, cache: IndexCache) -> BatchPlace:
-        """The batch that holds `offset` (base_offset ≤ offset < end_offset). Raises DamagedLog."""
-        found = self._find(self.indexes(cache).offsets, offset)
-        if found is None:
-            found = self._find(self.rebuild_indexes(cache).offsets, offset)
-        if found is None:
-            raise DamagedLog(
-                self.file.path, self.size, offset, "no batch holds this offset", "run `thermocline log dump` on it"
-            )
+    def locate(self, offset: int, source: IndexSource) -> BatchPlace:
+        """The batch that holds `offset` (base_offset ≤ offset < end_offset). Blocking, unless the source is
+        `LoadedIndexes`. Raises DamagedLog, IndexNeeded."""
+        indexes = self.indexes(source)
+        while (found := self._find(indexes, offset)) is None:
+            if indexes.rebuilt_bytes:
+                what, hint = "no batch holds this offset", "run `thermocline log dump` on it"
+                raise DamagedLog(self.file.path, self.size, offset, what, hint)
+            indexes = source.rebuilt(self)
         return found
 
-    def rebuild_indexes(self, cache: IndexCache) -> SegmentIndexes:
-        """Rebuild a wrong index from the log. Blocking. Raises DamagedLog."""
-        if self.indexer is None:
-            return cache.rebuild(self)
-        self.indexer = build_indexer(self, seal=False)
-        return SegmentIndexes(self.indexer.offset_index, self.indexer.time_index)
-
-    def indexes(self, cache: IndexCache) -> SegmentIndexes:
+    def indexes(self, source: IndexSource) -> SegmentIndexes:
         indexer = self.indexer  # read once, because the loop may set it to None meanwhile
         if indexer is not None:
             return SegmentIndexes(indexer.offset_index, indexer.time_index)
-        return cache.get(self)
+        return source.get(self)
 
     def is_checked(self, position: int, length: int) -> bool:
         """Whether the base offsets of the batches in this range need no check any more."""
@@ -195,8 +220,10 @@ class Segment:
                 return _Checked(entry.position, entry.position, first.base_offset)
         return _Checked(0, 0, self.base_offset)
 
-    def _find(self, index: OffsetIndex, offset: int) -> BatchPlace | None:
+    def _find(self, indexes: SegmentIndexes, offset: int) -> BatchPlace | None:
         """The batch that holds `offset`. None if the index is wrong, or there is no such batch."""
+        index = indexes.offsets
+        reach = self.size if indexes.rebuilt_bytes else self.interval_bytes + REACH_BYTES
         try:
             entry = index.lookup(offset)
         except IndexError:
@@ -208,7 +235,7 @@ class Segment:
             if found is None or (entry.position > 0 and found.end_offset != entry.offset + 1):
                 return None
             if found.end_offset <= offset:
-                found = find_batch(self.file, found.position + found.size, self.size, offset)
+                found = find_batch(self.file, found.position + found.size, self.size, offset, reach_bytes=reach)
         except DamagedLog:
             if entry.position == 0:
                 raise  # no index entry was used: the log itself is damaged
@@ -219,7 +246,8 @@ class Segment:
 
 
 class IndexCache:
-    """LRU cache of the indexes of sealed segments, for one data directory. It is bounded in bytes.
+    """LRU cache of the indexes of sealed segments, and of rebuilt indexes, for one data directory. It is bounded in
+    bytes.
 
     Workers and the loop use it at the same time. Each step is one operation of a dict, so a race only causes a second
     load."""
@@ -228,26 +256,40 @@ class IndexCache:
         self._bytes_max = bytes_max
         self._loaded: dict[Segment, SegmentIndexes] = {}
 
-    def __contains__(self, segment: Segment) -> bool:
-        return segment in self._loaded
+    def loaded(self, segment: Segment) -> SegmentIndexes | None:
+        """The indexes of the whole segment, if they are in memory."""
+        found = self._loaded.pop(segment, None)
+        if found is None or found.rebuilt_bytes not in (0, segment.size):  # rebuilt while the segment was active
+            return None
+        self._loaded[segment] = found
+        return found
+
+    def loaded_rebuilt(self, segment: Segment) -> SegmentIndexes | None:
+        """The rebuilt indexes, if they are in memory. Those of an active segment lack the entries of appends since the
+        rebuild. The `indexer` has these, and they are correct."""
+        found = self._loaded.get(segment)
+        return found if found is not None and found.rebuilt_bytes else None
 
     def get(self, segment: Segment) -> SegmentIndexes:
         """The indexes of a segment. If they are not cached, this blocks: it reads both files, or rebuilds missing or
         broken indexes."""
-        found = self._loaded.pop(segment, None)
+        found = self.loaded(segment)
         if found is not None:
-            self._loaded[segment] = found
             return found
         try:
             return self._keep(segment, load_indexes(segment))
         except (Corrupt, FileNotFoundError):
-            return self.rebuild(segment)
+            return self.rebuilt(segment)
 
-    def rebuild(self, segment: Segment) -> SegmentIndexes:
-        """Rebuild the indexes from the log. Blocking. Raises DamagedLog if the log's headers cannot be read."""
-        self.drop(segment)
-        indexer = build_indexer(segment)
-        return self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index))
+    def rebuilt(self, segment: Segment) -> SegmentIndexes:
+        """The indexes, rebuilt from the log's headers. If they are not cached, this blocks. Raises DamagedLog if the
+        headers cannot be read."""
+        found = self.loaded_rebuilt(segment)
+        if found is None:
+            size = segment.size  # read before the rebuild, because the loop may append meanwhile
+            indexer = build_indexer(segment)
+            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, size))
+        return found
 
     def drop(self, segment: Segment) -> None:
         self._loaded.pop(segment, None)
@@ -264,6 +306,29 @@ class IndexCache:
         return indexes
 
 
+class LoadedIndexes:
+    """The indexes of a cache that are in memory, for the loop. It never reads a file."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(self, cache: IndexCache) -> None:
+        self._cache = cache
+
+    def get(self, segment: Segment) -> SegmentIndexes:
+        """The indexes of a segment. Raises IndexNeeded."""
+        found = self._cache.loaded(segment)
+        if found is None:
+            raise IndexNeeded(segment, self._cache, is_wrong=False)
+        return found
+
+    def rebuilt(self, segment: Segment) -> SegmentIndexes:
+        """The rebuilt indexes of a segment. Raises IndexNeeded."""
+        found = self._cache.loaded_rebuilt(segment)
+        if found is None:
+            raise IndexNeeded(segment, self._cache, is_wrong=True)
+        return found
+
+
 def load_indexes(segment: Segment) -> SegmentIndexes:
     """Read the indexes from their two files. Raises Corrupt if they cannot be correct, FileNotFoundError."""
     offsets = OffsetIndex(segment.base_offset, read_in(segment.directory, segment.name_of(OFFSET_INDEX)))
@@ -274,8 +339,8 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
     return SegmentIndexes(offsets, times)
 
 
-def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
-    """Both indexes from the batch headers, as appends (and the seal) would make them. Raises DamagedLog if offsets go
+def build_indexer(segment: Segment) -> SegmentIndexer:
+    """Both indexes from the batch headers, as appends and the seal would make them. Raises DamagedLog if offsets go
     back."""
     indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
     end_offset = segment.base_offset
@@ -285,8 +350,7 @@ def build_indexer(segment: Segment, *, seal: bool = True) -> SegmentIndexer:
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         indexer.add_run((header,), header.base_offset, position)
         end_offset = header.next_offset
-    if seal:
-        indexer.seal()
+    indexer.seal()
     return indexer
 
 

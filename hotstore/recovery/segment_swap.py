@@ -4,10 +4,16 @@ A cleaned segment covers exactly the offsets of the run that it replaces, withou
 first segment. It is written as `.log.cleaned`, with its transaction index beside it. Once its name is durably
 `.log.swap`, it belongs to the log, and a start after a crash finishes the swap. A start removes a cleaned segment that
 still has the name `.log.cleaned`. Each step may be repeated. All functions block.
+
+A swap syncs the directory twice: before anything that it replaces is removed, and before the name `.log.swap` goes. Its
+last renames are not synced. They become durable with the next sync of the directory, for example that of the next
+swap. Until then a start may finish the swap again. Before that sync no later segment may be removed, and no other swap
+of these offsets begins: `truncate` and `remove_cleaned` sync the directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -16,6 +22,7 @@ from hotstore.file_names import (
     CLEANED,
     LOG,
     OFFSET_INDEX,
+    OFFSET_SUFFIXES,
     SEGMENT_SUFFIXES,
     SWAP,
     TIME_INDEX,
@@ -25,7 +32,6 @@ from hotstore.file_names import (
     parse_offset_file,
     swap_base,
 )
-from hotstore.local_files import drop_segment_files, remove_files
 from hotstore.log.segment import Segment
 from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.indexes.transaction_index import AbortedIndex, encode_aborted
@@ -43,8 +49,12 @@ def cleaned_file(base_offset: int, suffix: str) -> str:
 
 
 def remove_cleaned(directory: Directory) -> None:
-    """Remove unfinished cleaned segments. Raises OSError."""
-    remove_files(directory, [name for name in directory.list() if name.endswith(CLEANED) and is_leftover(name)])
+    """Remove unfinished cleaned segments, and make the names of earlier swaps durable. A pass begins with this. Raises
+    OSError."""
+    for name in directory.list():
+        if name.endswith(CLEANED) and is_leftover(name):
+            directory.unlink(name)
+    directory.sync()
 
 
 def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: AbortedIndex | None) -> None:
@@ -63,8 +73,10 @@ def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: 
 
 def commit_swap(directory: Directory, base_offset: int) -> None:
     """Durably make the cleaned segment part of the log. Its content is already synced. Raises OSError."""
-    directory.sync()  # without this sync, a power cut could lose both names of the file
     crash_points.reach("clean.written")
+    if directory.stat(cleaned_file(base_offset, TRANSACTION_INDEX)) is not None:
+        directory.sync()  # a start that finds `.log.swap` must find this index too: nothing can rebuild it
+    # A power cut may lose both names of the log file before the sync. The replaced segments are all there then.
     log = offset_file(base_offset, LOG)
     directory.rename(log + CLEANED, log + SWAP)
     directory.sync()
@@ -73,24 +85,27 @@ def commit_swap(directory: Directory, base_offset: int) -> None:
 
 def finish_swap(directory: Directory, base_offset: int, replaced: Sequence[int]) -> None:
     """Remove the `replaced` segments, and give the cleaned segment the name of the first, which has the same base
-    offset. Durable when it returns. Raises OSError."""
+    offset. This name is durable with the next sync of the directory. Raises OSError."""
     assert replaced[0] == base_offset, (base_offset, replaced)
-    drop_segment_files(directory, replaced[1:])
-    # The indexes of the old segment do not fit the new one. A rename replaces the old log in one step.
+    # `.log.swap` is durable and covers all offsets of the run, so the order of these removals does not matter: a start
+    # repeats them. The indexes of the old segment do not fit the new one.
     stale = [offset_file(base_offset, suffix) for suffix in (OFFSET_INDEX, TIME_INDEX)]
-    remove_files(directory, stale)
+    stale += [offset_file(merged, suffix) for merged in replaced[1:] for suffix in OFFSET_SUFFIXES]
+    for name in stale:
+        with contextlib.suppress(FileNotFoundError):
+            directory.unlink(name)
     # The transaction index gets its name before the log does, because from then on the producer file at the log's end
     # proves that this index exists. A repeated step finds the new index in place.
     if directory.stat(cleaned_file(base_offset, TRANSACTION_INDEX)) is not None:
         directory.rename(cleaned_file(base_offset, TRANSACTION_INDEX), offset_file(base_offset, TRANSACTION_INDEX))
-        directory.sync()
+    directory.sync()
+    # A rename replaces the old log in one step.
     crash_points.reach("clean.replaced")
     log = offset_file(base_offset, LOG)
     directory.rename(log + SWAP, log)
     for suffix in (OFFSET_INDEX, TIME_INDEX):
         if directory.stat(cleaned_file(base_offset, suffix)) is not None:
             directory.rename(cleaned_file(base_offset, suffix), offset_file(base_offset, suffix))
-    directory.sync()
 
 
 def finish_swaps(directory: Directory, names: Iterable[str], interval_bytes: int) -> bool:

@@ -91,6 +91,7 @@ def truncate(directory: Directory, segments: Sequence[Segment], keep: int) -> No
     opens after a crash between any two steps. A producer file at the new end stays, because in a compacted log the
     batches below do not have all of its content. Durable when it returns. Raises OSError.
     """
+    directory.sync()  # the last renames of a swap: while `.log.swap` is there, the segment after it must be there
     last = segments[keep - 1]
     remove_proofs_above(directory, last.end_offset)
     dropped = [segment.base_offset for segment in reversed(segments[keep:])]

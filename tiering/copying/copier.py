@@ -121,11 +121,10 @@ class Copier:
         partition = self._partition
         partition.lease.check()
         local = partition.log
-        ranges = local.batch_ranges(wanted.start_offset, wanted.end_offset)
         lineage = local.epochs.truncate_from_end(wanted.end_offset)
         aborted = local.aborted_between(wanted.start_offset, wanted.end_offset)
         return await partition.lease.call(
-            source_of, local, partition.config.topic, ranges, wanted, lineage, aborted, lane=Lane.COPY
+            source_of, local, partition.config.topic, wanted, lineage, aborted, lane=Lane.COPY
         )
 
     async def upload(self, key: SegmentKey, upload: Upload) -> None:

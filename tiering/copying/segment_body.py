@@ -26,7 +26,7 @@ from coldstore.segments.segment_scanner import Scan, SegmentScanner, interval_of
 from hotstore.log.locator import ByteRange
 from hotstore.log.partition_log import PartitionLog
 from logformat.compaction.filler import FILLER_BYTES_MAX, filler_from
-from logformat.errors import Corrupt
+from logformat.errors import Corrupt, Retryable
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
 from logformat.indexes.transaction_index import AbortedTransaction
@@ -107,13 +107,15 @@ class SegmentSource(msgspec.Struct, frozen=True):
 def source_of(
     local: PartitionLog,
     topic: str,
-    ranges: Sequence[ByteRange],
     wanted: CopyRange,
     lineage: LeaderEpochs,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> SegmentSource:
-    """Read the other input of the footer. `aborted`: transactions that overlap the range; all transactions that began
-    in it are decided (TX5). Raises Corrupt, OSError."""
+    """Find the bytes of the range, and read the other input of the footer. `aborted`: transactions that overlap the
+    range; all transactions that began in it are decided (TX5). Raises Corrupt, OSError, Retryable."""
+    ranges: Sequence[ByteRange] = local.batch_ranges(wanted.start_offset, wanted.end_offset)
+    if not local.segments_between(wanted.start_offset, wanted.start_offset + 1):
+        raise Retryable(f"{local.path}: the segment of offset {wanted.start_offset} was deleted before the copy began")
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
         # Recovery writes a snapshot for every roll point, so the file was removed. Copying the records matters more
@@ -129,7 +131,8 @@ def source_of(
     head, ranges = _from_offset(ranges, wanted.start_offset)
     indexes = None
     if len(ranges) == 1 and not head:  # always true of a range that `next_copy` chose
-        indexes = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
+        found = local.batch_indexes(ranges[0], interval_of(ranges[0].length) // 4)
+        indexes = None if found is None else (found.offsets, found.times)
     return SegmentSource(
         topic, list(ranges), wanted.start_offset, wanted.end_offset, lineage, producers, transactions, indexes, head
     )

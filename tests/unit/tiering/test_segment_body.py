@@ -18,7 +18,8 @@ from coldstore.segments.segment_object import SegmentFooter, entry_from_footer
 from coldstore.segments.segment_sections import FooterOutgrown
 from coldstore.stores.directory import DirectoryStore
 from hotstore.log.locator import ByteRange
-from logformat.errors import Corrupt
+from hotstore.log.log_config import LogConfig
+from logformat.errors import Corrupt, Retryable
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
@@ -26,11 +27,13 @@ from seams.files.disk import Buffer, File, replace_file
 from seams.rng import SeededRng
 from tests.support.collector import without_collector
 from tests.support.disk.crash_disk import CrashDisk
+from tests.support.disk.hotstore_kit import append, batch, flush, new_log, seal
 from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.cold_objects import T0, batches
 from tests.support.tier.cold_values import TOPIC_ID
 from tests.support.workers import LoopWorkers
-from tiering.copying.segment_body import PIECE_BYTES, ProvenBody, SegmentSource, checked_body
+from tiering.copying.copy_plan import CopyRange
+from tiering.copying.segment_body import PIECE_BYTES, ProvenBody, SegmentSource, checked_body, source_of
 
 KEY = SegmentKey(TOPIC_ID, 0, 0, 1, UUID(int=7, version=4))
 LINEAGE = LeaderEpochs((EpochStart(1, 0),))
@@ -268,3 +271,21 @@ def test_a_footers_room_is_enough_where_its_indexes_are_packed() -> None:
     footer = SegmentFooter.parse(data[len(local.data) :], len(data))
     assert len(footer.offset_index) > 256 and entry_from_footer(footer, KEY) == body.entry
     assert len(data) - len(local.data) < len(local.data) / 500
+
+
+def test_a_range_that_begins_below_the_log_start_is_copied_until_its_segment_is_deleted() -> None:
+    """DeleteRecords may end within a segment. The copier then copies the whole segment (seeds 5004 and 9027)."""
+    _, log = new_log(CrashDisk(), LogConfig(tiered=True, segment_bytes=600))
+    while len(log.sealed_segments()) < 2:
+        append(log, batch(2, size=60))
+    flush(log)
+    seal(log)
+    first = log.sealed_segments()[0]
+    wanted = CopyRange(0, first.end_offset, first.bytes)
+    log.advance_log_start(1)
+    source = source_of(log, "orders", wanted, log.epochs)
+    assert sum(found.length for found in source.ranges) == first.bytes
+    log.advance_log_start(first.end_offset)
+    log.delete_local_before(first.end_offset)
+    with pytest.raises(Retryable, match="was deleted"):
+        source_of(log, "orders", wanted, log.epochs)

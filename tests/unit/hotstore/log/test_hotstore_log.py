@@ -22,7 +22,7 @@ from hotstore.file_names import parse_partition_dir
 from hotstore.flush.durability import write_index_files
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import LogState, PartitionLog
-from hotstore.log.segment import IndexCache
+from hotstore.log.segment import IndexCache, IndexNeeded
 from logformat.gap import gap_batches
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
@@ -439,16 +439,17 @@ def test_a_deleted_segment_is_still_read_by_who_holds_it() -> None:
 
 
 def test_old_indexes_are_loaded_on_demand() -> None:
-    """Sealed segments keep no index in memory; `prepare_read` and one read bring it."""
+    """Sealed segments keep no index in memory. A read on the loop asks a worker for it."""
     log = fresh()
     for _ in range(8):
         append(log, batch(size=400))
     flush(log)
     seal(log)
-    assert not log.is_cheap(0) and log.is_cheap(log.log_end_offset - 1)
-    log.prepare_read(1)
-    assert log.read(1, 100, 8, min_one=True) is not None
-    assert log.is_cheap(1)
+    assert log.read_loaded(log.log_end_offset - 1, 100, 8, min_one=True) is not None
+    with pytest.raises(IndexNeeded) as needed:
+        log.read_loaded(1, 100, 8, min_one=True)
+    needed.value.load()
+    assert log.read_loaded(1, 100, 8, min_one=True) is not None
 
 
 def test_the_index_cache_is_bounded_and_forgets_the_oldest() -> None:
@@ -463,7 +464,7 @@ def test_the_index_cache_is_bounded_and_forgets_the_oldest() -> None:
     for segment in segments:
         cache.get(segment)
         cache.get(segments[0])
-    kept = [segment for segment in segments if segment in cache]
+    kept = [segment for segment in segments if cache.loaded(segment) is not None]
     assert segments[0] in kept and segments[-1] in kept and 2 <= len(kept) <= 3
 
 

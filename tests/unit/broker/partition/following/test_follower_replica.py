@@ -381,6 +381,39 @@ async def test_a_log_start_within_a_batch_is_begun_with_the_whole_batch(copy: Co
         copy.given(batch_at(505))  # only where nothing is yet
 
 
+@pytest.mark.parametrize("is_tiered", [False, True])
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+def test_a_power_cut_while_a_copy_begins_with_a_whole_batch_is_no_damage(
+    is_tiered: bool, is_checkpointed: bool, keep: float
+) -> None:
+    """The log starts within the batch, so it ended below its start, and below its recovery point. A start said that it
+    is damaged, and made a new copy."""
+
+    async def begun(copy: Copy, /) -> None:
+        verified_end = 500 if is_tiered else -1
+        out = FetchResponsePartition(
+            error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=502, verified_end=verified_end
+        )
+        assert copy.it.refused(copy.asked(), out)
+        await asyncio.sleep(0.1)
+        copy.it.log.advance_log_start(502)
+        if is_checkpointed:
+            await copy.it.lease.checkpoint()
+        disks = []
+        copy.disk.on_effect = lambda kind, path: disks.append(copy.disk.crash(SeededRng(len(disks)), keep))
+        copy.given(batch_at(500, count=5), high_watermark=505, log_start_offset=502)
+        await asyncio.sleep(0.1)
+        copy.disk.on_effect = None
+        disks += [copy.disk.crash(SeededRng(number), keep) for number in range(20)]
+        assert len(disks) > 30
+        for disk in disks:
+            log = recover_log(DataDir.open(disk, DATA), ORDERS, LogConfig(tiered=is_tiered), 0)
+            assert log.log_end_offset in (502, 505) and log.log_start_offset in (0, 502)  # 0: not noted yet
+
+    copying(begun, tiered=is_tiered)
+
+
 @by(copying)
 async def test_a_copy_that_begins_with_a_whole_batch_hears_what_came_with_it(copy: Copy, /) -> None:
     """Its leader says high watermark and log start once: where nothing was written any more, as below the minimum, it
