@@ -111,6 +111,8 @@ class ControllerRequests:
                 factor = replication_factor
                 await self.create_topic(name, partitions, configs, replication_factor=factor, internal=internal)
                 return
+            if not internal:
+                topics.refuse_internal(name)  # the controller cannot tell: to it, this is the broker's own request
             await self._remote.create_topic(name, partitions, configs, replication_factor)
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
