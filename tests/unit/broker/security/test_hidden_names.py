@@ -81,6 +81,18 @@ async def test_an_invalid_second_row_does_not_spare_a_deletion_its_acl() -> None
     await life.stop()
 
 
+async def test_a_client_on_the_brokers_listener_makes_no_internal_topic() -> None:
+    """There, too, a client may create topics, and is no broker without ClusterAction."""
+    life, _ = await guarded(acl(Operation.CREATE, CLUSTER_NAME, ResourceType.CLUSTER))
+    peer = Peer(1, "10.0.0.1:1", life.context.config.brokers_listener, principal="User:alice")
+    name = "__consumer_offsets"
+    wanted = [wire.CreateTopicsRequestTopic(name=name, num_partitions=1, replication_factor=1)]
+    answer = await life.call(ApiKey.CREATE_TOPICS, wire.CreateTopicsRequest(topics=wanted, timeout_ms=5000), 5, peer)
+    assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert life.context.metadata.topic_named(name) is None
+    await life.stop()
+
+
 async def test_a_group_shows_the_offsets_of_visible_topics_only() -> None:
     """Of all topics, by name and by id."""
     life, ids = await guarded(
