@@ -35,7 +35,9 @@ SETTINGS = (
     "auto.create.topics.enable=true",
 )
 HIDDEN_TOPICS = ("hidden-one", "hidden-two")
-HIDDEN = (*HIDDEN_TOPICS, "hidden-group", "hidden-txn", "hidden-user", "hidden-value", "hidden-client")
+VALUE = "hidden-value"
+NAMES = (*HIDDEN_TOPICS, "hidden-group", "hidden-txn", "hidden-user")
+HIDDEN = (*NAMES, VALUE)
 MINE = "mine"
 ROUNDS = int(os.environ.get("THERMOCLINE_CHANCE_ROUNDS", "6"))
 _OF_LOGINS: Final = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
@@ -90,7 +92,7 @@ class Requests:
             case "uuid":
                 return rng.choice((*self._ids, UUID(int=0), UUID(int=0), UUID(int=7)))
             case "string":
-                return rng.choice((*HIDDEN, *HIDDEN_TOPICS, *HIDDEN_TOPICS, MINE, "", "1", "new", "user"))
+                return rng.choice((*NAMES, *HIDDEN_TOPICS, *HIDDEN_TOPICS, MINE, "", "1", "new", "user"))
             case "bytes":
                 return rng.choice((b"", b"x", b"\0" * 16))
             case "records":
@@ -147,7 +149,7 @@ async def prepared(*acls: Acl) -> tuple[Life, dict[str, UUID]]:
     root = peer("root")
     ids = {topic: await life.create(topic) for topic in (*HIDDEN_TOPICS, MINE)}
     for topic in HIDDEN_TOPICS:
-        await life.call(ApiKey.PRODUCE, produce_request(topic, batch_of(b"hidden-value"), acks=1), 9, root)
+        await life.call(ApiKey.PRODUCE, produce_request(topic, batch_of(VALUE.encode()), acks=1), 9, root)
     for key, kind in (("hidden-group", 0), (MINE, 0), ("hidden-txn", 1)):
         found = await life.call(ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key=key, key_type=kind), 1, root)
         assert found.error_code == 0
@@ -191,10 +193,10 @@ READER: Final = tuple(
 
 @pytest.mark.parametrize("rights", [NOBODY, OWNER, READER], ids=["nobody", "owner", "reader"])
 async def test_random_requests_change_and_show_nothing(rights: tuple[Acl, ...]) -> None:
-    """The reader's responses may have the topics, their ids and their records."""
+    """The reader's responses may have the topics, their ids and their records. An owner's group may have stored any
+    name, so its responses are searched for ids and records only."""
     life, ids = await prepared(*rights)
-    shown = (*HIDDEN_TOPICS, "hidden-value") if rights is READER else ()
-    hidden_names = [name for name in HIDDEN if name not in shown]
+    hidden_names = {NOBODY: HIDDEN, OWNER: (VALUE,), READER: ()}[rights]
     hidden_ids = [] if rights is READER else [ids[topic] for topic in HIDDEN_TOPICS]
     seed = os.environ.get("THERMOCLINE_CHANCE_SEED", "")
     requests = Requests(random.Random(f"{seed}{len(rights)}"), list(ids.values()))
@@ -204,6 +206,7 @@ async def test_random_requests_change_and_show_nothing(rights: tuple[Acl, ...]) 
             continue
         for version in range(APIS[api].version_min, APIS[api].version_max + 1):
             for _ in range(ROUNDS):
+                await asyncio.sleep(0.001)  # virtual time: the simulation refuses endless work at one instant
                 request = requests.request(api, version)
                 try:
                     asked = joined(encode_request(api, version, request))
