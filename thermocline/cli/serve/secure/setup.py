@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -88,13 +89,21 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
 
 
 def _make_private(data_dir: Path, config: BrokerConfig) -> None:
-    """New directories of records and SCRAM keys are accessible only to their owner."""
+    """New directories of records and SCRAM keys are accessible only to their owner. An existing directory keeps its
+    mode, because others may be meant to read it; a warning says that they can."""
     bucket = parse_bucket_url(config.bucket_url)
-    for place in (data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])):
+    places = [data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])]
+    for place in dict.fromkeys(places):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 place.mkdir(mode=0o700)
+            if place.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                print(
+                    f"warning: other users of this machine may open {place}, which holds records or users' keys: "
+                    f"chmod 700 {place}",
+                    file=sys.stderr,
+                )
         except OSError as failed:
             raise CommandFailed(f"{place}: {failed.strerror}", Exit.FAILED) from failed
 
