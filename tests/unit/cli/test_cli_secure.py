@@ -230,6 +230,17 @@ def test_a_start_names_existing_directories_that_others_may_open(
     assert "warning" not in capsys.readouterr().err
 
 
+def test_a_join_file_that_others_may_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds the CA's key, which makes brokers."""
+    config_of(tmp_path / "first")
+    join = tmp_path / "first" / JOIN
+    for number, mode in enumerate((0o600, 0o644)):
+        join.chmod(mode)
+        capsys.readouterr()
+        config_of(tmp_path / f"other-{number}", join=join)
+        assert (f"warning: other users of this machine may open {join}" in capsys.readouterr().err) is (mode == 0o644)
+
+
 @pytest.mark.parametrize(
     ("listen", "brokers"),
     [("127.0.0.1:9092", "127.0.0.1:0"), ("0.0.0.0:9092", "0.0.0.0:10092"), ("10.0.0.7:65000", "10.0.0.7:0")],

@@ -67,6 +67,7 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
     """Create authority and first user if they are missing. Returns the first user's password, if known."""
     if join is not None and secured.is_new:
         secured.join(Path(join))
+        _warn_if_open(Path(join), "the key of the cluster's CA", "600")
     elif secured.is_new:
         _refuse_a_second_cluster(config)
         password, token = secrets.token_urlsafe(18), secrets.token_urlsafe(32)
@@ -98,14 +99,17 @@ def _make_private(data_dir: Path, config: BrokerConfig) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 place.mkdir(mode=0o700)
-            if place.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                print(
-                    f"warning: other users of this machine may open {place}, which holds records or users' keys: "
-                    f"chmod 700 {place}",
-                    file=sys.stderr,
-                )
+            _warn_if_open(place, "records or users' keys", "700")
         except OSError as failed:
             raise CommandFailed(f"{place}: {failed.strerror}", Exit.FAILED) from failed
+
+
+def _warn_if_open(place: Path, holds: str, mode: str) -> None:
+    if place.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        print(
+            f"warning: other users of this machine may open {place}, which holds {holds}: chmod {mode} {place}",
+            file=sys.stderr,
+        )
 
 
 def _known_password(secured: SecuredDirectory) -> str | None:
