@@ -103,14 +103,21 @@ class ControllerRequests:
         *,
         replication_factor: int = 1,
         internal: bool = False,
+        charge: Charge = free,
     ) -> None:
         """Create a topic if the name is free, and wait until it serves. It works on every broker, because brokers
         themselves request internal topics. An internal topic has at most as many replicas as there are brokers."""
         try:
             if self._remote is None or not self._remote.decides():
                 factor = replication_factor
-                await self.create_topic(name, partitions, configs, replication_factor=factor, internal=internal)
+                await self.create_topic(
+                    name, partitions, configs, replication_factor=factor, internal=internal, charge=charge
+                )
                 return
+            # To the controller this is the broker's own request. It knows neither the client nor the client's quota.
+            if not internal:
+                topics.refuse_internal(name)
+            charge(partitions)
             await self._remote.create_topic(name, partitions, configs, replication_factor)
         except ApiError as refused:
             if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:

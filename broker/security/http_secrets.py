@@ -42,7 +42,7 @@ class HttpSecrets:
             except (ValueError, binascii.Error):
                 return False
         elif scheme.lower() == "bearer":
-            secret = given.strip().encode()
+            secret = given.strip().encode(errors="surrogateescape")  # a header may have bytes that are not UTF-8
         else:
             return False
         digest, found = _digest(secret), False

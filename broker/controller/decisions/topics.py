@@ -44,11 +44,8 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
     """Create the topic. Refused in Kafka's order: name, configs, partitions. Raises ApiError, InvalidTopicName,
     InvalidConfig. `broker`: the defaults for the topic's configs."""
     check_topic_name(wanted.name)
-    if wanted.name in INTERNAL_TOPICS and not wanted.internal:
-        # A client would create an ordinary topic of that name: tiered and deletable, although groups write to it.
-        raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{wanted.name} is internal: the broker creates it when a group needs it"
-        )
+    if not wanted.internal:
+        refuse_internal(wanted.name)
     _check_free(image, wanted.name)
     configs = configs_at_creation(broker, wanted.configs, internal=wanted.internal)
     rows = new_rows(image, _replicas(image, wanted))
@@ -56,6 +53,15 @@ def create(image: ClusterImage, wanted: NewTopic, broker: BrokerConfig, image_by
     topic = Topic(wanted.topic_id, wanted.name, rows, configs, wanted.internal)
     created = TopicCreated(wanted.topic_id, wanted.name, rows, configs, wanted.internal)
     return Decision((created,), topic)
+
+
+def refuse_internal(name: str) -> None:
+    """Raise ApiError for the name of an internal topic. A client would create an ordinary topic of that name: tiered
+    and deletable, although groups write to it."""
+    if name in INTERNAL_TOPICS:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: the broker creates it when a group needs it"
+        )
 
 
 def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]:

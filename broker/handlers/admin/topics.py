@@ -83,7 +83,9 @@ async def _create(
             replication_factor=broker.default_replication_factor if factor == _DEFAULT else factor,
             assignments=[(each.partition_index, each.broker_ids) for each in wanted.assignments],
             # A client's ordinary topic of an internal name is refused; brokers create the internal topic.
-            internal=wanted.name in INTERNAL_TOPICS and call.peer.listener == broker.brokers_listener,
+            internal=wanted.name in INTERNAL_TOPICS
+            and call.peer.listener == broker.brokers_listener
+            and not call.access.is_enforced,
             validate_only=request.validate_only,
             charge=mutations.charge(),
         ),

@@ -15,12 +15,14 @@ from uuid import UUID
 
 from broker.config.topic.topic_config import InvalidTopicName, check_topic_name
 from broker.context import Call, Context
+from broker.controller.decisions.decision import Charge
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.handlers.metadata.cluster_view import ClusterView, PartitionView, controller_id, view_stamp
 from broker.handlers.request_limits import within
 from broker.handlers.responder import encoded_in_turns
 from broker.metadata.image import Topic
+from broker.quotas.client_quotas import QuotaKind
 from broker.security.authorizer.access import NOT_REQUESTED
 from broker.security.authorizer.kinds import Operation, ResourceType
 from broker.security.rules.cluster import cluster_operations
@@ -151,6 +153,7 @@ async def _answer(context: Context, request: MetadataRequest, call: Call, named:
         response.topics.append(found)
         if turns.over(1 + len(found.partitions)):
             await next_turn()
+    context.quotas.throttle(call.peer, QuotaKind.CONTROLLER_MUTATION, query.mutations.throttle_ms)
     return response
 
 
@@ -161,6 +164,7 @@ class _Query:
         self.context = context
         self.version = call.version
         self.access = call.access
+        self.mutations = context.quotas.mutations(call.peer, call.client_id, is_strict=True)
         self._with_operations = with_operations
         self._listener = call.peer.listener
         self._view = ClusterView(context, self._listener)
@@ -198,10 +202,10 @@ class _Query:
         )
 
 
-async def _create(context: Context, name: str) -> None:
+async def _create(context: Context, name: str, charge: Charge) -> None:
     config = context.config
     await context.controller.create_if_missing(
-        name, config.num_partitions, {}, replication_factor=config.default_replication_factor
+        name, config.num_partitions, {}, replication_factor=config.default_replication_factor, charge=charge
     )
 
 
@@ -234,13 +238,15 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
         missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return missing
     try:
-        await within(create_until_s, lambda: _create(context, name))
+        await within(create_until_s, lambda: _create(context, name, query.mutations.charge()))
         made = query.topic_named(name)
         if made is not None:
             return query.shown(made)
         missing.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the topic was deleted as soon as it was open
     except ApiError as refused:
-        missing.error_code = refused.code
+        # Clients of Metadata do not know the quota's error: they ask again.
+        is_over_quota = refused.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        missing.error_code = ErrorCode.LEADER_NOT_AVAILABLE if is_over_quota else refused.code
     except (ThermoclineError, TimeoutError):
         missing.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return missing

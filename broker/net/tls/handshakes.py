@@ -1,9 +1,11 @@
 """TLS handshakes of one server: limits their number, orders them by address, and runs their steps in workers.
 
 A step (a signature, 0.2 ms with P-256, 4 ms with RSA 4096) runs in `Lane.HANDSHAKE`, so the loop serves other
-connections meanwhile. A session that waits for its first step holds only its ClientHello. Sessions start round-robin by
-address, so many sessions of one address delay another address by one step each. Steps of started sessions come before
-new sessions.
+connections meanwhile. A session that waits for its first step holds only its ClientHello. The address with the fewest
+sessions starts the next one, in turns among equals, so many sessions of one address delay another address by one step
+each. Steps of started sessions come before new sessions. If all places are taken, a session of an address with few
+sessions takes the place of the oldest session of the address with the most. Otherwise four silent addresses could delay
+all other clients by the time of a handshake.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ class Handshaking(Protocol):
 
     def stepped(self, failure: BaseException | None) -> None:
         """Called on the loop when the step is done, even if the session has ended."""
+        ...
+
+    def give_way(self) -> None:
+        """End at once, even during a step: another address takes the place."""
         ...
 
 
@@ -72,17 +78,30 @@ class HandshakeTurns:
             return session
         if len(self._under_way) >= self._under_way_max:
             return None
-        for address, sessions in self._starting.items():
-            if self._of_address[address] < self._per_address_max:
-                del self._starting[address]
-                session = next(iter(sessions))
-                del sessions[session]
-                if sessions:
-                    self._starting[address] = sessions  # the address now waits behind the other addresses
-                self._under_way[session] = None
-                self._of_address[address] += 1
-                return session
-        return None
+        # The address with the fewest; of several, the one that waited longest.
+        address = min(self._starting, key=self._of_address.__getitem__, default="")
+        if address not in self._starting or self._of_address[address] >= self._per_address_max:
+            return None
+        sessions = self._starting.pop(address)
+        session = next(iter(sessions))
+        del sessions[session]
+        if sessions:
+            self._starting[address] = sessions  # the address now waits behind the other addresses
+        self._under_way[session] = None
+        self._of_address[address] += 1
+        return session
+
+    def crowded_out(self) -> Handshaking | None:
+        """Free a place for an address that waits, if all are taken and another address has at least two more. Returns
+        the session that loses its place."""
+        if len(self._under_way) < self._under_way_max or not (self._under_way and self._starting):
+            return None
+        ((crowd, most),) = self._of_address.most_common(1)
+        if all(self._of_address[address] + 2 > most for address in self._starting):
+            return None
+        oldest = next(session for session in self._under_way if session.address == crowd)
+        self.leave(oldest)
+        return oldest
 
     def leave(self, session: Handshaking) -> None:
         """The handshake is complete, or the session is over."""
@@ -109,6 +128,8 @@ class Handshakes:
 
     def ask(self, session: Handshaking) -> None:
         self.turns.ask(session)
+        if (crowded_out := self.turns.crowded_out()) is not None:
+            crowded_out.give_way()
         self._go_on()
 
     def leave(self, session: Handshaking) -> None:

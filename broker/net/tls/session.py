@@ -103,12 +103,18 @@ class ServerSession:
     def stepped(self, failure: BaseException | None) -> None:
         self._layer.stepped(failure)
 
+    def give_way(self) -> None:
+        self._end("its address holds too many places for handshakes")
+
     # -- of the wheel
 
     def check_deadlines(self, tick: int) -> int:
         """See `Timed`. A connection that is not admitted yet is not read, so its handshake time does not run."""
         if self._connection.state is State.WAITING:
             return tick + self._shared.ticks.handshake
-        self._connection.refused(CloseReason.TLS_DEADLINE, "the handshake was not completed in time")
-        self._layer.abort()
+        self._end("the handshake was not completed in time")
         return 0
+
+    def _end(self, detail: str) -> None:
+        self._connection.refused(CloseReason.TLS_DEADLINE, detail)
+        self._layer.abort()

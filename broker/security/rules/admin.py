@@ -100,14 +100,20 @@ async def delete_topics(
     exists, or which name belongs to an id. A duplicate name or id is not checked, because the handler refuses it."""
     if access.allows_cluster(Operation.DELETE, audited=False):
         return ALLOWED
-    by_name = Counter([*request.topic_names, *(topic.name for topic in request.topics if topic.name is not None)])
-    by_id = Counter(topic.topic_id for topic in request.topics if topic.name is None)
+    # The handler counts rows by the same pair. A row with name and id is no duplicate of a row with the name alone: the
+    # handler refuses the first and carries out the second.
+    named = Counter(
+        [
+            *((topic.name, topic.topic_id) for topic in request.topics),
+            *((name, wire.ZERO_UUID) for name in request.topic_names),
+        ]
+    )
     rows: list[wire.DeleteTopicsResponseTopic] = []
 
     def may(name: str | None, topic_id: UUID) -> bool:
         if (name is not None and topic_id != wire.ZERO_UUID) or (name is None and topic_id == wire.ZERO_UUID):
             return True  # the handler refuses it for every client
-        if (by_name[name] if name is not None else by_id[topic_id]) > 1:
+        if named[name, topic_id] > 1:
             return True
         known = topics.name_of(topic_id) if name is None else name
         if known is None:

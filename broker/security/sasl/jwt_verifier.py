@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,6 +22,7 @@ from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 TOKEN_CHARS_MAX: Final = 32 << 10
 _NAME_CHARS_MAX: Final = 1000
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON can escape it alone, and UTF-8 cannot encode it
 
 Keys = Mapping[str, jwt.PyJWK]
 """Keys by key id; a key without an id has the empty string."""
@@ -109,7 +111,7 @@ def verify_unsecured(token: str, rules: TokenRules, now_s: float) -> TokenVerdic
 
 def _verified(claims: Mapping[str, Any], rules: TokenRules) -> TokenVerdict:
     name, expires_s = claims.get(rules.sub_claim), claims.get("exp")
-    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MAX:
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MAX or _SURROGATE.search(name):
         return NotValid(f"the token has no user name in its claim {rules.sub_claim}")
     scope = claims.get(rules.scope_claim, "")
     if not isinstance(scope, str | list):

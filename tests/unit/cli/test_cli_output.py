@@ -20,7 +20,7 @@ from thermocline.cli.clients.statuses import PartitionTierStatus
 from thermocline.cli.main import main
 from thermocline.cli.records.produce import split_line
 from thermocline.cli.records.record_lines import renderer
-from thermocline.cli.terminal.output import ProgressLine, table
+from thermocline.cli.terminal.output import ProgressLine, json_line, table
 from thermocline.cli.tier.retention_text import retention_sentence
 from thermocline.cli.tier.status import Offsets, StatusRow, picture, rows
 
@@ -31,6 +31,18 @@ def test_a_table_is_as_wide_as_its_cells() -> None:
         "name        n\na          10\nlong name   7"
     )
     assert table(("name", "n"), []) == "name  n"
+
+
+def test_a_terminal_gets_no_control_character_of_a_name() -> None:
+    """A client may call its group `billing, then an escape sequence`; an operator lists the groups."""
+    name = "billing\x1b]0;title\x07\x1b[2J\r\nforged row\x9b31m\u202e é"
+    found = table(("group",), [(name,)])
+    assert found.splitlines() == [
+        "group",
+        "billing\\x1b]0;title\\x07\\x1b[2J\\r\\nforged row\\x9b31m\\u202e é",
+    ]
+    line = json_line({"group": name})
+    assert line.isprintable() and json.loads(line) == {"group": name} and "é" in line
 
 
 def test_progress_is_for_terminals_only() -> None:

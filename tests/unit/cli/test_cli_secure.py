@@ -214,6 +214,33 @@ def test_new_directories_of_records_and_users_are_private(tmp_path: Path) -> Non
     assert modes == {"data": 0o700, "bucket": 0o700, "other": 0o700, "shared": 0o755}
 
 
+def test_a_start_names_existing_directories_that_others_may_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records have the mode 0644; only a directory keeps other users of the machine away."""
+    for name, mode in (("data", 0o755), ("bucket", 0o710)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    config_of(tmp_path / "data")
+    warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert [line.rpartition(" ")[2] for line in warned] == [str(tmp_path / name) for name in ("data", "bucket")]
+    for name in ("data", "bucket"):
+        (tmp_path / name).chmod(0o700)
+    config_of(tmp_path / "data")
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_join_file_that_others_may_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds the CA's key, which makes brokers."""
+    config_of(tmp_path / "first")
+    join = tmp_path / "first" / JOIN
+    for number, mode in enumerate((0o600, 0o644)):
+        join.chmod(mode)
+        capsys.readouterr()
+        config_of(tmp_path / f"other-{number}", join=join)
+        assert (f"warning: other users of this machine may open {join}" in capsys.readouterr().err) is (mode == 0o644)
+
+
 @pytest.mark.parametrize(
     ("listen", "brokers"),
     [("127.0.0.1:9092", "127.0.0.1:0"), ("0.0.0.0:9092", "0.0.0.0:10092"), ("10.0.0.7:65000", "10.0.0.7:0")],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json
 from thermocline.cli.terminal.outcome import no_group
-from thermocline.cli.terminal.output import json_line, plain, table
+from thermocline.cli.terminal.output import json_line, plain, table, visible
 from thermocline.cli.terminal.watch import show
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def read(admin: AdminClient, group: str) -> GroupLag:
 def picture(found: GroupLag) -> str:
     members = f"{found.members} member{'s' * (found.members != 1)}"
     assigned = f", assigned by {found.assignor}" if found.assignor else ""
-    head = f"{found.group}: {found.state}, {members}{assigned}"
+    head = visible(f"{found.group}: {found.state}, {members}{assigned}")  # clients name the assignor
     if not found.rows:
         return f"{head}\nnothing committed, nothing read"
     header = ("topic", "partition", "committed", "log end", "lag", "client", "host")

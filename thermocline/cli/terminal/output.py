@@ -13,13 +13,25 @@ from typing import TextIO
 Cell = str | int | float | bool | None | Sequence[object]
 
 
+def visible(text: str) -> str:
+    """The text with control characters as escapes (`\\x1b`). Clients choose names of groups, transactions and clients,
+    and a terminal would obey an escape sequence in them."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def json_line(row: Mapping[str, Cell]) -> str:
-    """One JSON object, keys in the given order, non-ASCII text unescaped."""
-    return json.dumps(row, ensure_ascii=False, separators=(", ", ": "))
+    """One JSON object, keys in the given order, printable non-ASCII text unescaped."""
+    line = json.dumps(row, ensure_ascii=False, separators=(", ", ": "))
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> str:
-    """Columns as wide as their widest cell; those in `right` are right-aligned."""
+    """Columns as wide as their widest cell; those in `right` are right-aligned. Control characters are escaped."""
+    rows = [[*map(visible, row)] for row in rows]
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     lines = []
     for row in (header, *rows):

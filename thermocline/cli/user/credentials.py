@@ -3,6 +3,7 @@ queries."""
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in its docs, not re-exported for mypy
@@ -13,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
 )
 
 from broker.error_codes import ErrorCode
-from broker.security.sasl.scram import MECHANISM_OF
+from broker.security.sasl.scram import MECHANISM_OF, SALT_BYTES
 from broker.security_protocol import SCRAM_SHA_256, SCRAM_SHA_512
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -60,7 +61,10 @@ def _check(what: str, error_code: int, message: str | None) -> None:
 
 def upsert(bootstrap: str, user: str, mechanism: str, iterations: int, password: str) -> None:
     info = ScramCredentialInfo(_MECHANISMS[mechanism], iterations)
-    _alter(bootstrap, user, UserScramCredentialUpsertion(user, info, password.encode()), "adding")
+    # librdkafka's own salts have 64 bytes. Any client sees a user's salt, and another length than that of unknown
+    # users would reveal that the user exists.
+    salt = secrets.token_bytes(SALT_BYTES)
+    _alter(bootstrap, user, UserScramCredentialUpsertion(user, info, password.encode(), salt), "adding")
 
 
 def remove(bootstrap: str, user: str, mechanism: str) -> None:

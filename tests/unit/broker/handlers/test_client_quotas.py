@@ -296,6 +296,25 @@ async def test_mutations_are_refused_or_throttled_by_version() -> None:
     await life.stop()
 
 
+async def test_topics_made_by_metadata_count_as_mutations() -> None:
+    """Otherwise Metadata would be the way around the quota, 100 topics a request."""
+    life = await Place().start("num.partitions=20")
+    peer = await limit(life, controller_mutation_rate=1.0)
+
+    async def made(*names: str) -> dict[str, int]:
+        wanted = [wire.MetadataRequestTopic(name=name) for name in names]
+        request = wire.MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
+        found = await life.call(ApiKey.METADATA, request, peer=peer)
+        return {topic.name: topic.error_code for topic in found.topics}
+
+    assert await made("a") == {"a": 0}
+    assert await made("b", "c") == {"b": ErrorCode.LEADER_NOT_AVAILABLE, "c": ErrorCode.LEADER_NOT_AVAILABLE}
+    assert {topic.name for topic in life.context.metadata.image.topics.values()} == {"a"}
+    assert 8000 < muted[7][-1] <= 9000
+    assert await made("a") == {"a": 0} and len(muted[7]) == 1, "a topic that exists costs nothing"
+    await life.stop()
+
+
 async def test_brokers_are_free_and_so_are_clients_without_a_quota() -> None:
     life = await Place().start()
     await life.create("t")

@@ -147,6 +147,22 @@ async def test_topics_that_a_broker_makes_by_itself_are_made_by_the_controller(m
 
 
 @by(between)
+async def test_no_broker_makes_an_internal_topic_for_a_clients_metadata_request(made: Pair, /) -> None:
+    """The controller cannot tell it from the broker's own request. The topic would have the partitions and the
+    retention of an ordinary one, for ever."""
+    wanted = ("__transaction_state", "__consumer_offsets")
+    for life in (made.here, made.there):
+        request = m.MetadataRequest(
+            topics=[m.MetadataRequestTopic(name=name) for name in wanted], allow_auto_topic_creation=True
+        )
+        answer = await life.call(ApiKey.METADATA, request)
+        assert {topic.name: topic.error_code for topic in answer.topics} == dict.fromkeys(
+            wanted, ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
+        assert made.topics(made.there) == set()
+
+
+@by(between)
 async def test_what_was_written_can_be_read_here_when_it_is_answered(made: Pair, /) -> None:
     """The answer waits for the position that it was decided at; here that comes by the next poll of the bucket."""
     for name in "abcdefgh":

@@ -19,6 +19,7 @@ class Session:
     failure: Exception | None = None
     steps: int = 0
     told: int = 0
+    gave_way: bool = False
 
     def step(self) -> None:
         self.steps += 1
@@ -28,6 +29,9 @@ class Session:
     def stepped(self, failure: BaseException | None) -> None:
         assert failure is self.failure
         self.told += 1
+
+    def give_way(self) -> None:
+        self.gave_way = True
 
 
 def taken(turns: HandshakeTurns) -> list[Handshaking]:
@@ -66,6 +70,35 @@ def test_one_address_does_not_hold_every_place() -> None:
         turns.ask(Session("b"))
         turns.ask(Session("c"))
     assert Counter(session.address for session in taken(turns)) == {"b": 3, "c": 2}
+
+
+def test_silent_addresses_do_not_hold_every_place_together() -> None:
+    """Four of them fill all places, up to the end of their time, and again at once."""
+    turns = HandshakeTurns(under_way_max=8, per_address_max=2)
+    silent = [Session(f"10.0.0.{number % 4}") for number in range(12)]
+    for session in silent:
+        turns.ask(session)
+    assert len(taken(turns)) == 8 and turns.crowded_out() is None, "they are as many for each address"
+    late = Session("10.0.0.9")
+    turns.ask(late)
+    assert turns.crowded_out() is silent[0] and turns.crowded_out() is None
+    assert taken(turns) == [late], "the silent addresses have their share"
+    turns.ask(Session("10.0.0.9"))
+    assert turns.crowded_out() is None, "no address has two more"
+    turns.leave(silent[0])  # it is told when its connection is closed
+    assert turns.under_way == 8
+
+
+async def test_a_session_gives_way_to_another_address() -> None:
+    handshakes = Handshakes(None, lambda name, failure: None)
+    handshakes.turns = HandshakeTurns(under_way_max=2, per_address_max=2)
+    silent, late = [Session("a"), Session("a")], Session("b")
+    for session in (*silent, late):
+        handshakes.ask(session)
+        await settled()
+    assert [session.gave_way for session in (*silent, late)] == [True, False, False]
+    assert late.steps == late.told == 1
+    await handshakes.close()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ask", "next", "leave"]), st.integers(0, 9)), max_size=200))

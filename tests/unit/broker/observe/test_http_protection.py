@@ -66,6 +66,20 @@ def test_every_request_but_probes_needs_a_secret(tmp_path: Path, metrics_open: b
     with_http(tmp_path, scenario, metrics_open=metrics_open)
 
 
+def test_an_authorization_that_is_not_text_is_refused_like_any_other(tmp_path: Path) -> None:
+    """Each such request without a secret would write an exception to the log."""
+    asked = b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: %s\r\n\r\n"
+
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        for header in (b"Bearer \xff\xfe", b"Basic \xff\xfe", b"\xff\xfe", b"Bearer \xe2\x82\xac"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.address[1])
+            writer.write(asked % header)
+            assert (await reader.readline()).split()[1] == b"401", header
+            writer.close()
+
+    with_http(tmp_path, scenario, is_secured=False)
+
+
 def test_a_large_answer_and_many_requests_on_one_connection(tmp_path: Path) -> None:
     async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
         url = f"https://127.0.0.1:{server.address[1]}/status"

@@ -63,6 +63,36 @@ async def test_a_deletion_by_id_names_only_what_may_be_described(
     await life.stop()
 
 
+async def test_an_invalid_second_row_does_not_spare_a_deletion_its_acl() -> None:
+    """The handler refuses the row with name and id, so the other row is the only one for its topic."""
+    life, _ = await guarded(acl(Operation.DESCRIBE, "b"))
+    rows = [
+        wire.DeleteTopicsRequestTopic(name=name, topic_id=topic_id)
+        for name in ("a", "b")
+        for topic_id in (wire.ZERO_UUID, UUID(int=7))
+    ]
+    answer = await life.call(ApiKey.DELETE_TOPICS, wire.DeleteTopicsRequest(topics=rows, timeout_ms=5000), 6, alice())
+    assert {(row.name, row.topic_id): row.error_code for row in answer.responses} == {
+        (name, topic_id): DENIED if topic_id == wire.ZERO_UUID else ErrorCode.INVALID_REQUEST
+        for name in ("a", "b")
+        for topic_id in (wire.ZERO_UUID, UUID(int=7))
+    }
+    assert {topic.name for topic in life.context.metadata.image.topics.values()} >= {"a", "b"}
+    await life.stop()
+
+
+async def test_a_client_on_the_brokers_listener_makes_no_internal_topic() -> None:
+    """There, too, a client may create topics, and is no broker without ClusterAction."""
+    life, _ = await guarded(acl(Operation.CREATE, CLUSTER_NAME, ResourceType.CLUSTER))
+    peer = Peer(1, "10.0.0.1:1", life.context.config.brokers_listener, principal="User:alice")
+    name = "__consumer_offsets"
+    wanted = [wire.CreateTopicsRequestTopic(name=name, num_partitions=1, replication_factor=1)]
+    answer = await life.call(ApiKey.CREATE_TOPICS, wire.CreateTopicsRequest(topics=wanted, timeout_ms=5000), 5, peer)
+    assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert life.context.metadata.topic_named(name) is None
+    await life.stop()
+
+
 async def test_a_group_shows_the_offsets_of_visible_topics_only() -> None:
     """Of all topics, by name and by id."""
     life, ids = await guarded(

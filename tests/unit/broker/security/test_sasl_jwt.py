@@ -79,6 +79,12 @@ def test_audience_issuer_and_time_are_checked() -> None:
     assert all(isinstance(verdict, NotValid) for verdict in refused)
 
 
+def test_a_name_that_no_response_can_carry_is_refused() -> None:
+    """As a principal it would fail where it is encoded: in an envelope to the controller, in a description of ACLs."""
+    assert judged(signed(sub="\ud800")) == NotValid("the token has no user name in its claim sub")
+    assert judged(signed(sub="zoë 𝄞")) == Verified("zoë 𝄞", ENDS_S * 1000)
+
+
 def test_attacks_on_the_header_are_refused() -> None:
     """No signature, a public key as a shared secret, a key of another kind, a key that is not in the set, a key that
     the token brings along."""

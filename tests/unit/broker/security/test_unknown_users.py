@@ -6,6 +6,7 @@ import asyncio
 from hashlib import sha256
 
 import pytest
+from confluent_kafka.admin import UserScramCredentialUpsertion  # type: ignore[attr-defined]  # public in its docs
 
 from broker.config.network.sasl import PasswordLogin
 from broker.controller.decisions import credentials
@@ -17,6 +18,7 @@ from broker.security.sasl.scram_server import ScramServer
 from seams.rng import SeededRng
 from tests.support.brokers.broker_kit import Life, Place
 from tests.support.workers import InlineWorkers
+from thermocline.cli.user import credentials as user_credentials
 
 MECHANISM = "SCRAM-SHA-512"
 SETTINGS = (
@@ -51,6 +53,17 @@ async def test_salts_of_unknown_users_do_not_follow_from_what_users_are_told() -
     life = await here.start()
     assert salt(life) == first
     await life.stop()
+
+
+def test_a_user_of_user_add_has_a_salt_like_those_of_unknown_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Salts are told to everybody, so their length must not tell users from unknown names."""
+    sent: list[UserScramCredentialUpsertion] = []
+    monkeypatch.setattr(user_credentials, "_alter", lambda _bootstrap, _user, change, _what: sent.append(change))
+    for _ in range(2):
+        user_credentials.upsert("b:1", "alice", MECHANISM, scram.ITERATIONS_MIN, "password")
+    salts = {change.salt or b"" for change in sent}
+    stranger = ScramServer(MECHANISM, lambda *_: None, "nonce", b"secret")._decoy("ghost")
+    assert len(salts) == 2 and {len(each) for each in salts} == {len(stranger.salt)}
 
 
 async def test_a_cluster_whose_users_are_older_gets_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -66,6 +67,7 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
     """Create authority and first user if they are missing. Returns the first user's password, if known."""
     if join is not None and secured.is_new:
         secured.join(Path(join))
+        _warn_if_open(Path(join), "the key of the cluster's CA", "600")
     elif secured.is_new:
         _refuse_a_second_cluster(config)
         password, token = secrets.token_urlsafe(18), secrets.token_urlsafe(32)
@@ -88,15 +90,26 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
 
 
 def _make_private(data_dir: Path, config: BrokerConfig) -> None:
-    """New directories of records and SCRAM keys are accessible only to their owner."""
+    """New directories of records and SCRAM keys are accessible only to their owner. An existing directory keeps its
+    mode, because others may be meant to read it; a warning says that they can."""
     bucket = parse_bucket_url(config.bucket_url)
-    for place in (data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])):
+    places = [data_dir, Path(config.data_dir), *([Path(bucket.path)] if isinstance(bucket, DirectoryUrl) else [])]
+    for place in dict.fromkeys(places):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 place.mkdir(mode=0o700)
+            _warn_if_open(place, "records or users' keys", "700")
         except OSError as failed:
             raise CommandFailed(f"{place}: {failed.strerror}", Exit.FAILED) from failed
+
+
+def _warn_if_open(place: Path, holds: str, mode: str) -> None:
+    if place.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        print(
+            f"warning: other users of this machine may open {place}, which holds {holds}: chmod {mode} {place}",
+            file=sys.stderr,
+        )
 
 
 def _known_password(secured: SecuredDirectory) -> str | None:
