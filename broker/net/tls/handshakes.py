@@ -78,9 +78,8 @@ class HandshakeTurns:
             return session
         if len(self._under_way) >= self._under_way_max:
             return None
-        # The address with the fewest; of several, the one that waited longest.
-        address = min(self._starting, key=self._of_address.__getitem__, default="")
-        if address not in self._starting or self._of_address[address] >= self._per_address_max:
+        address = self._next_address()
+        if address is None or self._of_address[address] >= self._per_address_max:
             return None
         sessions = self._starting.pop(address)
         session = next(iter(sessions))
@@ -91,13 +90,20 @@ class HandshakeTurns:
         self._of_address[address] += 1
         return session
 
+    def _next_address(self) -> str | None:
+        """The waiting address with the fewest sessions; of several, the one that waited longest. All addresses before
+        the first one without a session have one, so this looks at no more addresses than there are places."""
+        address = next((address for address in self._starting if not self._of_address[address]), None)
+        return min(self._starting, key=self._of_address.__getitem__, default=None) if address is None else address
+
     def crowded_out(self) -> Handshaking | None:
         """Free a place for an address that waits, if all are taken and another address has at least two more. Returns
         the session that loses its place."""
         if len(self._under_way) < self._under_way_max or not (self._under_way and self._starting):
             return None
         ((crowd, most),) = self._of_address.most_common(1)
-        if all(self._of_address[address] + 2 > most for address in self._starting):
+        address = self._next_address()
+        if address is None or self._of_address[address] + 2 > most:
             return None
         oldest = next(session for session in self._under_way if session.address == crowd)
         self.leave(oldest)
