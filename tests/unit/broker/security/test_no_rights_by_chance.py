@@ -40,6 +40,17 @@ NAMES = (*HIDDEN_TOPICS, "hidden-group", "hidden-txn", "hidden-user")
 HIDDEN = (*NAMES, VALUE)
 MINE = "mine"
 ROUNDS = int(os.environ.get("THERMOCLINE_CHANCE_ROUNDS", "6"))
+ROUNDS_OF: Final = dict.fromkeys(
+    (
+        ApiKey.DELETE_TOPICS,
+        ApiKey.DELETE_RECORDS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ),
+    8 * ROUNDS,
+)
+"""Requests that change a topic, and whose rows contradict one another only now and then."""
 _OF_LOGINS: Final = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
@@ -205,7 +216,7 @@ async def test_random_requests_change_and_show_nothing(rights: tuple[Acl, ...]) 
         if api in _OF_LOGINS:
             continue
         for version in range(APIS[api].version_min, APIS[api].version_max + 1):
-            for _ in range(ROUNDS):
+            for _ in range(ROUNDS_OF.get(api, ROUNDS)):
                 await asyncio.sleep(0.001)  # virtual time: the simulation refuses endless work at one instant
                 request = requests.request(api, version)
                 try:
