@@ -611,6 +611,32 @@ async def test_a_view_of_another_leader_s_partition_reads_an_old_root_again() ->
         assert (after := await first()) == newer.log[: len(after)] != before
 
 
+async def test_a_view_of_another_leader_s_partition_goes_on_in_the_object_that_replaced_a_deleted_one() -> None:
+    """Its root is young, and names an object that the leader deleted: the missing object makes it read the root."""
+    async with world([[5] * 100, [5] * 100]) as w:
+        leader = ManifestStore(w.memory, TOPIC_ID, 0, SeededRng(1), FastClock())
+        await leader.create(1, "events", {}, 10_000)
+        await leader.claim(1, "events", {})
+        kept, old = w.log.objects
+        await leader.commit(lambda m: m.add(kept.entry).add(old.entry))
+        manifests = ManifestStore(w.memory, TOPIC_ID, 0, SeededRng(2), FastClock())
+        view = ColdView(TOPIC_ID, 0, manifests, w.reader, lambda: 1000, FixedClock())
+
+        async def at(offset: int) -> bytes:
+            for _ in range(100):
+                if isinstance(found := view.read(offset, 1000, min_one=True), ColdSlice):
+                    return content(found)
+                await found
+            raise AssertionError("no answer")
+
+        assert await at(0)
+        newer = segment_object(500, [5] * 100, n=77, value_bytes=30)
+        await w.memory.put_segment(str(newer.key), upload_of(newer.data))
+        await leader.replace([old.entry], [newer.entry], T0)
+        await w.memory.delete([str(old.key)])
+        assert (found := await at(500)) == newer.log[: len(found)]
+
+
 async def test_a_view_without_a_manifest_says_so() -> None:
     async with world([[5] * 100]) as w:
         manifests = ManifestStore(w.memory, TOPIC_ID, 1, SeededRng(2), FastClock())
