@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -194,4 +195,18 @@ async def test_authorized_operations_are_the_clients_own() -> None:
     }
     (own,) = (group for group in groups if group.group_id == "g")
     assert own.authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+    await life.stop()
+
+
+async def test_a_topic_that_is_being_created_is_not_deleted_by_a_reader() -> None:
+    """The image has no topic of the name when the rule runs. The controller has one when it decides the deletion."""
+    life, _ = await guarded(acl(Operation.DESCRIBE, "new"))
+    creation = asyncio.ensure_future(life.context.controller.create_topic("new", 1, {}, replication_factor=1))
+    await asyncio.sleep(0)
+    assert life.context.metadata.topic_named("new") is None
+    deletion = wire.DeleteTopicsRequest(topic_names=["new"], timeout_ms=5000)
+    answer = await life.call(ApiKey.DELETE_TOPICS, deletion, 5, alice())
+    await creation
+    assert [row.error_code for row in answer.responses] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert life.context.metadata.topic_named("new") is not None
     await life.stop()
