@@ -83,6 +83,8 @@ class Requests:
         rows = [self._single(field, version) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
         if rows and rng.random() < 0.5:
             rows.append(self._alike(rng.choice(rows), field.fields, version))
+        elif rng.random() < 0.4:
+            rows *= 2
         return rows
 
     def _alike(self, row: Any, fields: tuple[Field, ...], version: int) -> Any:
