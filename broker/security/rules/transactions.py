@@ -170,7 +170,8 @@ async def describe_transactions(
 async def list_transactions(
     access: Unrestricted, request: wire.ListTransactionsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """Lists the transactional ids that the client may describe."""
+    """Lists the transactional ids that the client may describe. Only a broker may ask whether a transaction has a
+    partition, because the client may not be allowed to describe the topic."""
 
     async def only_shown(response: wire.ListTransactionsResponse) -> None:
         every = response.transaction_states
@@ -178,4 +179,4 @@ async def list_transactions(
             access, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, every, lambda state: state.transactional_id
         )
 
-    return Verdict(request=request, merge=only_shown)
+    return Verdict(request=replace(request, partition_topic_id=wire.ZERO_UUID), merge=only_shown)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
 from broker.metadata.records import Acl
@@ -194,4 +196,58 @@ async def test_authorized_operations_are_the_clients_own() -> None:
     }
     (own,) = (group for group in groups if group.group_id == "g")
     assert own.authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+    await life.stop()
+
+
+async def test_a_topic_that_is_being_created_is_not_deleted_by_a_reader() -> None:
+    """The image has no topic of the name when the rule runs. The controller has one when it decides the deletion."""
+    life, _ = await guarded(acl(Operation.DESCRIBE, "new"))
+    creation = asyncio.ensure_future(life.context.controller.create_topic("new", 1, {}, replication_factor=1))
+    await asyncio.sleep(0)
+    assert life.context.metadata.topic_named("new") is None
+    deletion = wire.DeleteTopicsRequest(topic_names=["new"], timeout_ms=5000)
+    answer = await life.call(ApiKey.DELETE_TOPICS, deletion, 5, alice())
+    await creation
+    assert [row.error_code for row in answer.responses] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert life.context.metadata.topic_named("new") is not None
+    await life.stop()
+
+
+async def test_a_deletion_with_duplicates_does_not_tell_whose_id_it_names() -> None:
+    """The rule leaves duplicates to the handler, so the handler's rows must not depend on hidden topics."""
+    life, ids = await guarded()
+    answered = []
+    for topic_id in (ids["a"], UUID(int=7)):
+        named = [wire.DeleteTopicsRequestTopic(name="a")] * 2
+        rows = [*named, *[wire.DeleteTopicsRequestTopic(topic_id=topic_id)] * 2]
+        request = wire.DeleteTopicsRequest(topics=rows, timeout_ms=5000)
+        answer = await life.call(ApiKey.DELETE_TOPICS, request, 6, alice())
+        answered.append([(row.name, row.error_code, row.error_message) for row in answer.responses])
+    assert answered[0] == answered[1]
+    await life.stop()
+
+
+async def test_a_client_does_not_ask_whether_a_transaction_has_a_partition_of_a_topic() -> None:
+    """A broker asks by the topic's id. To a client, DescribeTransactions shows only topics that it may describe."""
+    txn, bob = ResourceType.TRANSACTIONAL_ID, Peer(2, "10.0.0.2:1", "PLAINTEXT", principal="User:bob")
+    life, ids = await guarded(
+        acl(Operation.DESCRIBE, "t", txn),
+        replace(acl(Operation.WRITE, "t", txn), principal="User:bob"),
+        replace(acl(Operation.WRITE, "b"), principal="User:bob"),
+    )
+    found = await life.call(ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key="t", key_type=1), 1, bob)
+    assert found.error_code == 0
+    init = wire.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000)
+    begun = await life.call(ApiKey.INIT_PRODUCER_ID, init, 4, bob)
+    adding = wire.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="t",
+        v3_and_below_producer_id=begun.producer_id,
+        v3_and_below_producer_epoch=begun.producer_epoch,
+        v3_and_below_topics=[wire.AddPartitionsToTxnRequestTopic(name="b", partitions=[0])],
+    )
+    added = await life.call(ApiKey.ADD_PARTITIONS_TO_TXN, adding, 3, bob)
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    request = wire.ListTransactionsRequest(partition_topic_id=ids["b"], partition_index=0)
+    answer = await life.call(ApiKey.LIST_TRANSACTIONS, request, 2, alice())
+    assert [(row.transactional_id, row.has_partition) for row in answer.transaction_states] == [("t", False)]
     await life.stop()

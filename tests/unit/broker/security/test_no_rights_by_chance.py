@@ -1,7 +1,7 @@
 """Random requests of a client without rights: nothing changes, and no response has a hidden name, id or record.
 
 The requests name existing things, often twice and in contradictory rows. Rules leave such rows to the handlers, which
-refuse them for every client.
+refuse them for every client. Two requests that differ only in hidden things get the same response.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import struct
 from typing import Any, Final
 from uuid import UUID
@@ -82,6 +83,8 @@ class Requests:
         rows = [self._single(field, version) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
         if rows and rng.random() < 0.5:
             rows.append(self._alike(rng.choice(rows), field.fields, version))
+        elif rng.random() < 0.4:
+            rows *= 2
         return rows
 
     def _alike(self, row: Any, fields: tuple[Field, ...], version: int) -> Any:
@@ -231,6 +234,71 @@ async def test_random_requests_change_and_show_nothing(rights: tuple[Acl, ...]) 
                 assert state_of(life) == before, (version, request)
         assert await groups_of(life) == groups, api.name
     await life.stop()
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["names", "ids"])
+async def test_responses_do_not_depend_on_hidden_things(by_id: bool) -> None:
+    """Missing names in the place of hidden names, or the ids of the hidden topics exchanged. As in Kafka, a response
+    may depend on whether an id exists.
+    """
+    life, ids = await prepared()
+    one, two = (ids[topic] for topic in HIDDEN_TOPICS)
+    others: dict[Any, Any] = (
+        {one: two, two: one} if by_id else {name: name.replace("hidden", "absent") for name in NAMES}
+    )
+    seed = os.environ.get("THERMOCLINE_CHANCE_SEED", "")
+    requests = Requests(random.Random(f"{seed}{by_id}"), [one, two])
+    for api in APIS:
+        if api in _OF_LOGINS:
+            continue
+        for version in range(APIS[api].version_min, APIS[api].version_max + 1):
+            for _ in range(ROUNDS_OF.get(api, ROUNDS)):
+                await asyncio.sleep(0.001)
+                request = requests.request(api, version)
+                if isinstance(request, wire.FetchRequest):
+                    request = replace(request, session_epoch=-1)  # the id of a new session is random
+                other = _exchanged(request, others)
+                try:
+                    joined(encode_request(api, version, request))
+                except (TypeError, AttributeError, struct.error):
+                    continue
+                answers = [(await answered(life, api, version, sent))[_BODY:] for sent in (request, other)]
+                expected = _exchanged_bytes(answers[0], others)
+                if api is ApiKey.DESCRIBE_TOPIC_PARTITIONS:  # its refused rows have no order
+                    assert sorted(expected) == sorted(answers[1]), request
+                else:
+                    assert expected == answers[1], request
+    await life.stop()
+
+
+_BODY: Final = 8  # after the size and the correlation id
+
+
+def _exchanged(value: Any, others: dict[Any, Any]) -> Any:
+    """The request with other names or ids."""
+    if isinstance(value, list):
+        return [_exchanged(each, others) for each in value]
+    if isinstance(value, str | UUID):
+        return others.get(value, value)
+    fields = getattr(value, "__struct_fields__", ())
+    return replace(value, **{name: _exchanged(getattr(value, name), others) for name in fields}) if fields else value
+
+
+def _exchanged_bytes(answer: bytes, others: dict[Any, Any]) -> bytes:
+    found = {
+        form(old): form(new)
+        for old, new in others.items()
+        for form in ((_text,) if isinstance(old, str) else (_text, _bytes_of))
+    }
+    return re.sub(b"|".join(map(re.escape, found)), lambda match: found[match[0]], answer)
+
+
+def _text(value: Any) -> bytes:
+    return str(value).encode()
+
+
+def _bytes_of(topic_id: UUID) -> bytes:
+    return topic_id.bytes
 
 
 async def answered(life: Life, api: ApiKey, version: int, request: Any) -> bytes:
