@@ -116,7 +116,8 @@ class KeyRing:
         if key is None:
             raise KeyRefused(
                 f"object {name} is encrypted under key {key_id!r}, which is not in {self.source} (its keys: "
-                f"{', '.join(self.ids) or 'none'}); add that key; nothing was changed"
+                f"{', '.join(self.ids) or 'none'}); add that key; nothing was changed",
+                key_id,
             )
         if not hmac.compare_digest(key.check, check):
             raise KeyRefused(
