@@ -122,7 +122,13 @@ def test_a_user_may_do_what_acls_allow(cluster: Cluster) -> None:
             assert cluster.cli(broker, "topic", "create", name).returncode == Exit.DONE
         secret = cluster.directory / "secret"
         secret.write_text("correct horse\n")
-        assert cluster.cli(broker, "user", "add", "alice", "--password-file", str(secret)).returncode == Exit.DONE
+        for words in ("added alice", "changed the password of alice"):
+            added = cluster.cli(broker, "user", "add", "alice", "--password-file", str(secret))
+            assert (added.returncode, added.stdout) == (Exit.DONE, f"{words}: SCRAM-SHA-512\n"), added.stderr
+        more = cluster.cli(
+            broker, "user", "add", "alice", "--password-file", str(secret), "--mechanism", "SCRAM-SHA-256"
+        )
+        assert more.stdout == "added alice: SCRAM-SHA-256\n"
         alice = cluster.librdkafka(broker, "alice", "correct horse")
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
             produced(alice, "mine", 1)
@@ -142,6 +148,15 @@ def test_a_user_may_do_what_acls_allow(cluster: Cluster) -> None:
         listed = thermocline("user", "list", "-b", broker.kafka, "--command-config", str(own))
         assert listed.returncode == Exit.FAILED and "authorization" in listed.stderr.lower(), listed
         assert cluster.cli(broker, "user", "list").returncode == Exit.DONE
+        open_before = Producer({**alice, "message.timeout.ms": 30_000})
+        assert open_before.list_topics("mine", timeout=10).topics["mine"].error is None
+        assert cluster.cli(broker, "acl", "delete", "--principal", "User:alice", "--yes").returncode == Exit.DONE
+        failures: list[KafkaError | None] = []
+        open_before.produce("mine", b"late", on_delivery=lambda error, _: failures.append(error))
+        open_before.flush(30)
+        assert [error and error.code() for error in failures] == [KafkaError.TOPIC_AUTHORIZATION_FAILED], (
+            "an open connection may do nothing more"
+        )
         assert cluster.cli(broker, "user", "delete", "alice", "--yes").returncode == Exit.DONE
         with pytest.raises(KafkaException):
             AdminClient(alice).list_topics(timeout=4)
