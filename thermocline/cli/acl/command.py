@@ -191,9 +191,18 @@ def _deleted(arguments: argparse.Namespace) -> list[AclFilter]:
 
     if not arguments.principal:
         return deletions(_wanted(arguments))
-    narrower = ("topic", "group", "transactional_id", "cluster", "allow_principal", "deny_principal", "host")
-    narrower += ("operation", "prefixed", "producer", "consumer", "idempotent")
-    if any(getattr(arguments, name) for name in narrower):
+    resources = ("topic", "group", "transactional_id", "cluster")
+    entries = (
+        "allow_principal",
+        "deny_principal",
+        "host",
+        "operation",
+        "prefixed",
+        "producer",
+        "consumer",
+        "idempotent",
+    )
+    if any(getattr(arguments, name) for name in (*resources, *entries)):
         raise CommandFailed(
             "--principal stands for all ACLs of the principal: for some of them give --allow-principal or "
             "--deny-principal, and a resource",

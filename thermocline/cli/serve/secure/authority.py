@@ -91,20 +91,28 @@ class Authority:
         return _key_pem(key) + certificate.public_bytes(Encoding.PEM) + self.certificate_pem
 
 
-def serves(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> bool:
-    """Whether the first certificate of `pem` is signed by `authority`, names all `hosts`, and is not due for renewal.
-    Raises AuthorityError for a text without a certificate."""
+def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> str | None:
+    """Why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by `authority`, names
+    all hosts and has not expired. Raises AuthorityError for a text without a certificate."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError as unreadable:
         raise AuthorityError(f"no certificate in PEM: {unreadable}") from unreadable
     try:
         certificate.verify_directly_issued_by(authority)
-        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        return False  # signed by another authority
-    is_lasting = certificate.not_valid_after_utc - now > timedelta(days=RENEW_BEFORE_DAYS)
-    return is_lasting and {_general(host) for host in hosts} <= set(named)
+        return "is not signed by this cluster's CA"
+    if certificate.not_valid_after_utc <= now:
+        return f"ended on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if lacking := [host for host in dict.fromkeys(hosts) if _general(host) not in named]:
+        return f"lacks host {', '.join(lacking)}"
+    return None
+
+
+def due(expires: datetime, now: datetime) -> bool:
+    """Whether a certificate that expires then is to be renewed."""
+    return expires - now <= timedelta(days=RENEW_BEFORE_DAYS)
 
 
 def described(pem: bytes) -> tuple[tuple[str, ...], datetime]:

@@ -57,8 +57,15 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
     _make_private(secured.data_dir, plain)
     password = _prepare(secured, arguments.join, plain)
     config = resolve(settings.broker_configs(secured, plain, password))
-    if secured.certify(config.node_id, _hosts(config, host_name), datetime.now(UTC)):
+    now = datetime.now(UTC)
+    if secured.certify(config.node_id, _hosts(config, host_name), now):
         print(f"new certificate of broker {config.node_id}: {secured.broker_file(config.node_id)}", file=sys.stderr)
+    elif (expires := secured.ending(config.node_id, now)) is not None:
+        print(
+            f"warning: {secured.broker_file(config.node_id)} ends on {expires:%Y-%m-%d}, and without "
+            f"{secured.authority_key_file} it cannot be renewed: put the CA's key back and start again before that day",
+            file=sys.stderr,
+        )
     return config
 
 
