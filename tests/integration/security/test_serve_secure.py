@@ -19,7 +19,7 @@ from logformat.properties import properties_in
 from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.processes.site import QUICK, json_lines, thermocline
 from tests.support.waiting import wait_until
-from thermocline.cli.serve.secure.directory import JOIN
+from thermocline.cli.serve.secure.directory import JOIN, SecuredDirectory
 from thermocline.cli.terminal.outcome import Exit
 
 pytestmark = pytest.mark.timeout(180)
@@ -203,17 +203,36 @@ def test_a_broker_joins_by_the_file_and_not_without_it(cluster: Cluster) -> None
             assert sorted(set(found)) == sorted(b"%d" % n for n in range(1000))
 
 
-def test_a_stranger_with_another_authority_is_no_broker(cluster: Cluster) -> None:
-    """Its certificate is refused, so it joins nothing though it has the bucket."""
+def test_a_file_of_another_cluster_is_refused_at_once(cluster: Cluster) -> None:
+    """The start repeated `certificate verify failed` at INFO and never ended. With the right file the same directory
+    joins; where no broker answers, nothing is known, and the start waits."""
     other = Cluster(cluster.directory / "other")
     with other.broker():
         pass
+    wrong = ("--node-id", "2", "--join", str(other.first / JOIN))
+    two = cluster.directory / "two"
+    with cluster.broker() as broker:
+        with running_broker(two, cluster.bucket, "--secure", *wrong, settings=QUICK, wait_ready=False) as second:
+            assert second.wait() == Exit.REFUSED
+            assert f"{other.first / JOIN} is of another cluster: its CA is not that of broker 1" in second.log()
+        assert not (two / "security").exists()
+        with cluster.broker("two", "--node-id", "2", "--join", str(cluster.first / JOIN)):
+            assert '"node": 2' in cluster.cli(broker, "cluster", "status", "--json").stdout
+
+
+def test_a_stranger_with_another_authority_is_no_broker(cluster: Cluster) -> None:
+    """Its certificate is refused, so it joins nothing though it has the bucket. Its start does not know: the files were
+    in its directory already."""
+    other = Cluster(cluster.directory / "other")
+    with other.broker():
+        pass
+    SecuredDirectory(cluster.directory / "two").join(other.first / JOIN)
     with cluster.broker() as broker:
         with running_broker(
             cluster.directory / "two",
             cluster.bucket,
             "--secure",
-            *("--node-id", "2", "--join", str(other.first / JOIN)),
+            *("--node-id", "2"),
             settings=QUICK,
             wait_ready=False,
         ) as second:

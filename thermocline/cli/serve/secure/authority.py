@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_AUTHORITY_NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Thermocline cluster CA")])
 AUTHORITY_DAYS: Final = 3650
 BROKER_DAYS: Final = 397
 """The longest validity of a server certificate that TLS clients accept (CA/Browser Forum, 2020)."""
@@ -46,7 +47,7 @@ class Authority:
     @classmethod
     def new(cls, now: datetime) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Thermocline cluster CA")])
+        name = _AUTHORITY_NAME
         building = (
             _dated(name, name, key.public_key(), now, AUTHORITY_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -108,6 +109,18 @@ def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: dat
     if lacking := [host for host in dict.fromkeys(hosts) if _general(host) not in named]:
         return f"lacks host {', '.join(lacking)}"
     return None
+
+
+def is_of_another_cluster(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the certificate is signed by a cluster's CA other than `authority`. A certificate that an operator's own
+    CA signed proves nothing."""
+    if certificate.issuer != _AUTHORITY_NAME:
+        return False
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return True
+    return False
 
 
 def due(expires: datetime, now: datetime) -> bool:

@@ -76,14 +76,7 @@ class SecuredDirectory:
 
     def join(self, join_file: Path) -> None:
         """Use the authority and token of the cluster with the `join.properties` file `join_file`."""
-        given = dict(properties_in(_read(join_file).decode("utf-8", "replace")))
-        if missing := [name for name in (_CERTIFICATE, _KEY, _TOKEN) if not given.get(name)]:
-            raise CommandFailed(f"--join {join_file}: it has no {missing[0]}; give a join.properties", Exit.USAGE)
-        try:
-            authority = Authority.read(given[_CERTIFICATE].encode(), given[_KEY].encode())
-        except AuthorityError as refused:
-            raise CommandFailed(f"--join {join_file}: {refused}", Exit.USAGE) from refused
-        self.establish(authority, given[_TOKEN])
+        self.establish(*joined(join_file))
 
     def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
         """Issue a certificate for `hosts` to broker `node_id`, unless the broker has a certificate whose renewal is not
@@ -139,6 +132,18 @@ class SecuredDirectory:
             return Authority.read(_read(self.authority_file), _read(self.authority_key_file))
         except AuthorityError as refused:
             raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
+
+
+def joined(join_file: Path) -> tuple[Authority, str]:
+    """Authority and token in the `join.properties` file. Raises CommandFailed."""
+    given = dict(properties_in(_read(join_file).decode("utf-8", "replace")))
+    if missing := [name for name in (_CERTIFICATE, _KEY, _TOKEN) if not given.get(name)]:
+        raise CommandFailed(f"--join {join_file}: it has no {missing[0]}; give a join.properties", Exit.USAGE)
+    try:
+        authority = Authority.read(given[_CERTIFICATE].encode(), given[_KEY].encode())
+    except AuthorityError as refused:
+        raise CommandFailed(f"--join {join_file}: {refused}", Exit.USAGE) from refused
+    return authority, given[_TOKEN]
 
 
 def write_secret(path: Path, text: bytes) -> None:

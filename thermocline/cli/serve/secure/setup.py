@@ -27,7 +27,8 @@ from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.clients.client_properties import HTTP_TOKEN
 from thermocline.cli.serve.secure import settings
 from thermocline.cli.serve.secure.authority import Authority
-from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
+from thermocline.cli.serve.secure.directory import SecuredDirectory, joined, write_secret
+from thermocline.cli.serve.secure.joining import refuse_another_clusters_file
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
@@ -72,7 +73,9 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
 def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) -> str | None:
     """Create authority and first user if they are missing. Returns the first user's password, if known."""
     if join is not None and secured.is_new:
-        secured.join(Path(join))
+        authority, token = joined(Path(join))
+        refuse_another_clusters_file(join, authority.certificate, config)
+        secured.establish(authority, token)
     elif secured.is_new:
         _refuse_a_second_cluster(config)
         password, token = secrets.token_urlsafe(18), secrets.token_urlsafe(32)
