@@ -9,16 +9,20 @@ import sys
 import urllib.error
 import urllib.request
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.metadata.cluster_root import ClusterRoot
 from logformat.properties import properties_in
 from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.processes.site import QUICK, json_lines, thermocline
 from tests.support.waiting import wait_until
+from thermocline.cli.bucket.reading import Bucket, with_bucket
+from thermocline.cli.serve.secure.authority import Authority
 from thermocline.cli.serve.secure.directory import JOIN, SecuredDirectory
 from thermocline.cli.terminal.outcome import Exit
 
@@ -240,3 +244,46 @@ def test_a_stranger_with_another_authority_is_no_broker(cluster: Cluster) -> Non
             assert not second.ready
         listed = cluster.cli(broker, "cluster", "status", "--json")
         assert '"node": 2' not in listed.stdout
+
+
+def test_a_client_certificate_of_the_clusters_authority_is_a_client_on_the_brokers_port(cluster: Cluster) -> None:
+    """It is accepted as its subject, and has the rights of that principal's ACLs: it is no broker. Only a subject that
+    is exactly CN=broker-N is one, which is why the authority signs for brokers only."""
+    with cluster.broker() as broker:
+        assert cluster.cli(broker, "topic", "create", "t").returncode == Exit.DONE
+        security = cluster.first / "security"
+        authority = Authority.read((security / "ca.pem").read_bytes(), (security / "ca-key.pem").read_bytes())
+        config = {"security.protocol": "ssl", "ssl.ca.location": str(security / "ca.pem"), "log_level": 0}
+        config["bootstrap.servers"] = with_bucket(cluster.bucket, brokers_address)
+
+        def admin(name: str) -> AdminClient:
+            file = cluster.directory / f"{name}.pem"
+            file.write_bytes(authority.issue(name, ["client.example"], datetime.now(UTC)))
+            config.update({"ssl.certificate.location": str(file), "ssl.key.location": str(file)})
+            return AdminClient(config)
+
+        def refusal(client: AdminClient, topic: str) -> int | None:
+            try:
+                client.create_topics([NewTopic(topic, 1)])[topic].result(30)
+            except KafkaException as refused:
+                return int(refused.args[0].code())
+            return None
+
+        alice = admin("alice")
+        assert "t" not in alice.list_topics(timeout=20).topics
+        assert refusal(alice, "by-alice") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        allow = ("acl", "add", "--allow-principal", "User:CN=alice", "--operation", "Describe", "--topic", "t")
+        assert cluster.cli(broker, *allow).returncode == Exit.DONE
+        assert "t" in alice.list_topics(timeout=20).topics
+        for name in ("thermocline-broker", "xbroker-7", "broker-7x"):
+            assert refusal(admin(name), "by-name") == KafkaError.TOPIC_AUTHORIZATION_FAILED, name
+        assert refusal(admin("broker-7"), "by-broker") is None, "this subject is a broker's"
+
+
+async def brokers_address(bucket: Bucket) -> str:
+    """Where broker 1 listens to brokers."""
+    world = bucket.world
+    found = await ClusterRoot(bucket.store, world.rng, world.clock, world.workers).load()
+    assert found is not None
+    (place,) = [one for one in found.image.nodes[1].listeners if one.name == "BROKERS"]
+    return f"{place.host}:{place.port}"

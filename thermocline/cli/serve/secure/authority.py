@@ -1,7 +1,8 @@
 """A certificate authority of one cluster, and the certificates of its brokers. Keys are ECDSA P-256.
 
-The authority signs only certificates of brokers, because the brokers' listener accepts every holder of such a
-certificate as a broker. Pure except for random numbers; the caller gives the time.
+The authority signs only certificates of brokers. The brokers' listener accepts every certificate that it signed: a
+subject of exactly `CN=broker-N` is a broker, any other one a client with the rights of its ACLs. Pure except for random
+numbers; the caller gives the time.
 """
 
 from __future__ import annotations
