@@ -122,6 +122,7 @@ class KeyRing:
         if not hmac.compare_digest(key.check, check):
             raise KeyRefused(
                 f"object {name} is encrypted under a key with the id {key_id!r}, but {self.source} holds another key "
-                "under that id; use the key file of this bucket's brokers; nothing was changed"
+                "under that id; use the key file of this bucket's brokers; nothing was changed",
+                key_id,
             )
         return key
