@@ -39,6 +39,7 @@ class Condition(Enum):
     DISK_FULL = "disk_full"
     PRODUCES_REFUSED = "produces_refused"  # local logs are over their limit and no segment may be deleted
     PRODUCES_SLOWED = "produces_slowed"
+    KEY_MISSING = "key_missing"  # objects of the bucket are under a key that the key file lacks
     STORE_UNREACHABLE = "store_unreachable"
     STORE_REFUSES = "store_refuses"  # some operations always fail while other operations succeed
     RESERVATION = "reservation"  # offsets are used up and the bucket does not answer
@@ -76,6 +77,7 @@ class Facts(msgspec.Struct, frozen=True):
     limit_is_share: bool = False  # a share of the file system, which others may fill too
     local_excess_ratio: float = 0.0
     store_failure: str = ""  # the failure, its count and its duration
+    missing_keys: tuple[str, ...] = ()  # ids, each with the operation that failed, its count and its duration
     store_refusals: tuple[str, ...] = ()  # operations, each with the store's error, its count and its duration
     copy_lag_bytes: int = 0
     copy_lag_ms: int = 0
@@ -188,6 +190,12 @@ def _of_bucket(facts: Facts) -> dict[Condition, str]:
         said[Condition.ROOT_DAMAGED] = (
             f"{_named(facts.damaged_roots)}: their manifests in the bucket cannot be used, so they are not served "
             "here; the log says why; the owner of the bucket has to repair them: `thermocline bucket verify`"
+        )
+    if facts.missing_keys:
+        said[Condition.KEY_MISSING] = (
+            "objects of the bucket need a key that is not in thermocline.encryption.key.file: key "
+            f"{'; key '.join(facts.missing_keys[:SHOWN_MAX])}: put it into the file, then `thermocline certificate "
+            "reload`"
         )
     if facts.store_failure:
         served = "cached data is served" if facts.is_read_only else "produce and hot reads work, nothing is copied"

@@ -20,7 +20,7 @@ from broker.observe.standing import InCluster, ReadOnly
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 from broker.transactions.open_ended import OVERDUE_MS
-from coldstore.stores.metered import MeteredStore
+from coldstore.stores.metered import Failing, MeteredStore
 from hotstore.log.partition_log import LogState
 from tiering.partition_state import Block
 
@@ -179,17 +179,32 @@ def facts_at_start(startup: StartupSources) -> Facts:
         data_dir=startup.config.data_dir,
         not_ready=startup.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
+        missing_keys=() if store is None else missing_keys(store),
         store_refusals=() if store is None else refusals(store),
         insecure=startup.config.insecure,
     )
 
 
 def refusals(store: MeteredStore) -> tuple[str, ...]:
-    """Operations whose last calls all failed, with the store's error."""
+    """Operations whose last calls all failed, with the store's error; without those of `missing_keys`."""
     return tuple(
-        f"{found.operation.value} ({found.failure}; {found.tries} tries in {show_duration(int(found.seconds) * 1000)})"
+        f"{found.operation.value} ({found.failure}; {_tries(found)})"
         for found in store.failing(_REFUSALS_MIN)
+        if not found.missing_key
     )
+
+
+def missing_keys(store: MeteredStore) -> tuple[str, ...]:
+    """Keys for whose absence the last calls of an operation failed."""
+    return tuple(
+        f"{found.missing_key} ({found.operation.value}: {found.failure}; {_tries(found)})"
+        for found in store.failing(_REFUSALS_MIN)
+        if found.missing_key
+    )
+
+
+def _tries(found: Failing) -> str:
+    return f"{found.tries} tries in {show_duration(int(found.seconds) * 1000)}"
 
 
 def cluster_now(sources: Sources) -> ClusterSummary:
@@ -256,6 +271,7 @@ def facts(sources: Sources, seen: PartitionFigures | None = None, cluster: Clust
         local_excess_ratio=sources.tiers.watch.local_excess_ratio,
         not_ready=sources.health.waiting_for,
         store_failure=str(outage) if outage.tries else "",
+        missing_keys=missing_keys(sources.store),
         store_refusals=refusals(sources.store),
         copy_lag_bytes=lag_bytes,
         copy_lag_ms=lag_ms,

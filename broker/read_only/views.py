@@ -28,7 +28,7 @@ from broker.observe.metrics.process import process_metrics
 from broker.observe.metrics.tiering import figures_metrics, store_metrics
 from broker.observe.sources import StartupSources
 from broker.observe.standing import ReadOnly
-from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json, refusals
+from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json, missing_keys, refusals
 from broker.observe.views import not_ready
 from broker.read_only.cluster_poller import ClusterPoller
 from broker.read_only.handlers import OF_CLUSTER, WHY
@@ -117,6 +117,7 @@ def facts(sources: ReadOnlySources) -> Facts:
         is_read_only=True,
         damaged_roots=tuple(damaged),
         store_failure=str(outage) if outage.tries else roots.failure,
+        missing_keys=missing_keys(sources.store),
         store_refusals=refusals(sources.store),
         cache_limit_bytes=min(cached, sources.cold.cache_limit_bytes),
         cache_bytes_max=cached,

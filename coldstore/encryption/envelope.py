@@ -156,6 +156,21 @@ def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
     return Sealed(DataKey(secret), _text(key_id), size, body_crc32c, plain_crc32c, bytes(tail[-TRAILER_BYTES:]))
 
 
+def key_id_of(tail: Buffer) -> str | None:
+    """The id of the key that the object ending with `tail` says to be under. The id is not authenticated. None: the
+    object is not encrypted."""
+    if not is_encrypted(tail):
+        return None
+    head, *_ = _TRAILER.unpack(tail[-TRAILER_BYTES:])
+    _, _, _, _, key_id, _, _ = _HEAD.unpack(head)
+    return _text(key_id)
+
+
+def is_plain(name: str, tail: Buffer, ring: KeyRing) -> bool:
+    """Whether the object `name`, which ends with `tail`, is not encrypted, as far as the keys of `ring` can tell."""
+    return not is_encrypted(tail) and not _was_wrapped(name, tail, ring)
+
+
 def describe(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed | None:
     """The trailer of the object `name` of `stored` bytes, which end with `tail`. None for a plain object that may be
     read.

@@ -116,11 +116,13 @@ class KeyRing:
         if key is None:
             raise KeyRefused(
                 f"object {name} is encrypted under key {key_id!r}, which is not in {self.source} (its keys: "
-                f"{', '.join(self.ids) or 'none'}); add that key; nothing was changed"
+                f"{', '.join(self.ids) or 'none'}); add that key; nothing was changed",
+                key_id,
             )
         if not hmac.compare_digest(key.check, check):
             raise KeyRefused(
                 f"object {name} is encrypted under a key with the id {key_id!r}, but {self.source} holds another key "
-                "under that id; use the key file of this bucket's brokers; nothing was changed"
+                "under that id; use the key file of this bucket's brokers; nothing was changed",
+                key_id,
             )
         return key

@@ -14,7 +14,11 @@ TRAILER_BYTES: Final = 128
 
 class KeyRefused(AccessRefused):
     """The object needs a key that this process does not have. The remedy is to add the key to the key file. Nothing was
-    changed."""
+    changed. `key_id`: the id of that key; empty if the remedy is another one."""
+
+    def __init__(self, message: str, key_id: str = "") -> None:
+        super().__init__(message)
+        self.key_id = key_id
 
 
 def is_encrypted(tail: Buffer) -> bool:

@@ -17,6 +17,7 @@ class ReloadedKeys:
     def __init__(self, path: str, store: EncryptedStore) -> None:
         self._path = path
         self._store = store
+        self._gone: tuple[str, ...] = ()  # keys that the last reload took away
 
     @property
     def says(self) -> str:
@@ -26,7 +27,8 @@ class ReloadedKeys:
             if ring.active is None
             else f"new objects are encrypted under {ring.active.key_id}"
         )
-        return f"{len(ring.ids)} keys, {active}" if len(ring.ids) != 1 else f"1 key, {active}"
+        gone = f"; objects under key {', '.join(self._gone)} can no longer be read" if self._gone else ""
+        return (f"{len(ring.ids)} keys, {active}" if len(ring.ids) != 1 else f"1 key, {active}") + gone
 
     def reload(self) -> bool:
         """Read the file again. Returns whether the keys changed. If this raises KeyFileRefused, AccessRefused or
@@ -39,5 +41,6 @@ class ReloadedKeys:
             )
         if old.is_same(new):
             return False
+        self._gone = tuple(key_id for key_id in old.ids if key_id not in new.ids)
         self._store.take(new)
         return True

@@ -4,7 +4,8 @@ An object under another key gets a new trailer, and its encrypted bytes do not c
 is encrypted. An immutable object is copied to a scratch file, checked, and stored again under its name if it did not
 change meanwhile. Readers get either the old bytes or the new ones. A root is written with the same content by
 compare-and-set, as brokers write it. A broker that commits at the same time either wins, or reads the root again.
-Foreign and damaged objects are left unchanged and counted.
+Foreign and damaged objects, plain ones that may not be read, and objects under a key that the ring lacks are left
+unchanged and counted.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ import msgspec
 from crc32c import crc32c
 
 from coldstore.encryption.encrypted_store import EncryptedStore
-from coldstore.encryption.envelope import Sealed, describe, rewrapped
+from coldstore.encryption.envelope import Sealed, describe, is_plain, key_id_of, rewrapped
 from coldstore.encryption.keys import KEY_BYTES, NONCE_BYTES, KeyRing, WrappingKey
 from coldstore.encryption.marker import TRAILER_BYTES, KeyRefused
 from coldstore.encryption.sealed_body import SealedBody
 from coldstore.keys import RootKey, parse_key
-from coldstore.object_store import Got, ObjectInfo, ObjectMissing, PreconditionFailed, ReplacingStore, Upload
+from coldstore.object_store import (
+    Got,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectStore,
+    PreconditionFailed,
+    ReplacingStore,
+    Upload,
+)
 from logformat.errors import Corrupt, InvalidRequest
 from seams.files.disk import Buffer, File
 from seams.loop.workers import Lane
@@ -44,11 +53,15 @@ class Outcome(Enum):
     BUSY = "replaced meanwhile"
     DAMAGED = "damaged"
     NO_KEY = "under a key that is not in the file"
+    PLAIN = "plain, refused"
+
+
+_LEFT: Final = (Outcome.BUSY, Outcome.DAMAGED, Outcome.NO_KEY, Outcome.PLAIN)
 
 
 class Rewrapped(msgspec.Struct, frozen=True):
-    """The outcome for one object, and the key that wrapped its data key before. That key is None for a plain or unread
-    object."""
+    """The outcome for one object, and the id of the key that wrapped its data key before. That id is None for a plain
+    object, and for one whose end was not read."""
 
     key: str
     outcome: Outcome
@@ -73,6 +86,10 @@ class Rewrapper:
         self._scratch = scratch
         self._encrypted = EncryptedStore(store, ring, world.workers, world.rng)
 
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        return self._ring.ids
+
     async def close(self) -> None:
         await self._store.close()
 
@@ -90,8 +107,10 @@ class Rewrapper:
         under: str | None = None
         try:
             tail = await self._store.get(info.key, -TRAILER_BYTES)
+            under = key_id_of(tail.data)
+            if not self._ring.accepts_plain and is_plain(info.key, tail.data, self._ring):
+                return Rewrapped(info.key, Outcome.PLAIN, None)
             sealed = describe(info.key, tail.data, tail.size, self._ring)
-            under = None if sealed is None else sealed.key_id
             if under == self._active.key_id:
                 return Rewrapped(info.key, Outcome.CURRENT, under)
             if change and isinstance(parsed, RootKey):
@@ -163,22 +182,39 @@ class Rewrapper:
         return await self._world.workers.run(body.checked_upload, lane=Lane.STORE)
 
 
+async def keys_of_objects(store: ObjectStore) -> AsyncIterator[tuple[str, str | None]]:
+    """The name of every object of `store`, which does not decrypt, and the id of its key (None: not encrypted). Raises
+    the store's StoreError and AccessRefused."""
+    async for info in store.list(""):
+        if parse_key(info.key) is None:
+            continue
+        try:
+            tail = await store.get(info.key, -TRAILER_BYTES)
+        except ObjectMissing:
+            continue  # deleted meanwhile
+        yield info.key, key_id_of(tail.data)
+
+
 class Tally:
-    """Numbers of objects by outcome, and by the key that wrapped their data key before."""
+    """Numbers of objects by outcome, and by the key that wrapped their data key before. `missing`: of those that could
+    not be read, by the key that they need."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[Outcome] = Counter()
         self.keys: Counter[str | None] = Counter()
+        self.missing: Counter[str] = Counter()
 
     def add(self, one: Rewrapped) -> None:
         self.outcomes[one.outcome] += 1
         if one.outcome in (Outcome.CURRENT, Outcome.REWRAPPED, Outcome.ENCRYPTED):
             self.keys[one.was_under] += 1
+        if one.outcome is Outcome.NO_KEY and one.was_under is not None:
+            self.missing[one.was_under] += 1
 
     @property
     def left(self) -> int:
         """Number of objects that should be under the active key and are not."""
-        return sum(self.outcomes[kind] for kind in (Outcome.BUSY, Outcome.DAMAGED, Outcome.NO_KEY))
+        return sum(self.outcomes[kind] for kind in _LEFT)
 
 
 def _opened(key: str, sealed: Sealed, stored: bytes) -> memoryview:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from coldstore.encryption.marker import KeyRefused
 from coldstore.object_store import (
     AccessRefused,
     ChecksumRefused,
@@ -70,6 +71,7 @@ _OUTCOMES: Final = {
 class Meter:
     """One operation's counts. `bytes`: size of the bodies that puts sent and gets received. `failed_in_a_row`: failures
     since the last answer. `failing_since_s`: time of the first of them. `failure`: message of the last one.
+    `missing_key`: id of the key for whose absence the last one failed.
     """
 
     requests: int = 0
@@ -80,11 +82,13 @@ class Meter:
     failed_in_a_row: int = 0
     failing_since_s: float = 0.0
     failure: str = ""
+    missing_key: str = ""
 
-    def ended(self, outcome: CallOutcome, failure: str, now_s: float) -> None:
+    def ended(self, outcome: CallOutcome, failure: str, now_s: float, missing_key: str = "") -> None:
         """Count the outcome of a call. A lost race for a root (412, 409) is an answer. An abandoned call has no
         answer."""
         self.outcomes[outcome] += 1
+        self.missing_key = missing_key
         if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""
             return
@@ -110,6 +114,7 @@ class Failing(NamedTuple):
     failure: str
     tries: int
     seconds: float
+    missing_key: str
 
 
 class LoggedCall(msgspec.Struct, frozen=True):
@@ -193,7 +198,8 @@ class MeteredStore:
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         # For a listing only requests are counted, one per page of entries: its latency would include the consumer's
         # time.
-        meter, entries, outcome, said = self.meters[Operation.LIST], 0, CallOutcome.OK, ""
+        meter, entries, outcome = self.meters[Operation.LIST], 0, CallOutcome.OK
+        said = missing_key = ""
         meter.requests += 1
         try:
             async for info in self._inner.list(prefix):
@@ -202,17 +208,17 @@ class MeteredStore:
                     meter.requests += 1
                 yield info
         except ThermoclineError as failure:
-            outcome, said = _outcome_of(failure), str(failure)
+            outcome, said, missing_key = _outcome_of(failure), str(failure), _missing_key(failure)
             raise
         finally:
-            meter.ended(outcome, said, self._clock.monotonic_s())
+            meter.ended(outcome, said, self._clock.monotonic_s(), missing_key)
         self.log.append(LoggedCall(Operation.LIST, prefix, length=entries))
 
     def failing(self, tries_min: int) -> Sequence[Failing]:
         """Operations that failed at least `tries_min` times in a row, with the last failure."""
         now_s = self._clock.monotonic_s()
         return [
-            Failing(operation, meter.failure, meter.failed_in_a_row, now_s - meter.failing_since_s)
+            Failing(operation, meter.failure, meter.failed_in_a_row, now_s - meter.failing_since_s, meter.missing_key)
             for operation, meter in self.meters.items()
             if meter.failed_in_a_row >= tries_min
         ]
@@ -227,24 +233,28 @@ class MeteredStore:
     def _counting(self, operation: Operation, key: str) -> Iterator[_Call]:
         call = _Call()
         began = self._clock.monotonic_s()
-        outcome, said = CallOutcome.ABANDONED, ""
+        outcome, said, missing_key = CallOutcome.ABANDONED, "", ""
         try:
             yield call
             outcome = call.outcome
         except ThermoclineError as failure:
-            outcome, said = _outcome_of(failure), str(failure)
+            outcome, said, missing_key = _outcome_of(failure), str(failure), _missing_key(failure)
             raise
         finally:
             now_s = self._clock.monotonic_s()
             seconds = now_s - began
             meter = self.meters[operation]
-            meter.ended(outcome, said, now_s)
+            meter.ended(outcome, said, now_s, missing_key)
             meter.requests += call.requests
             meter.bytes += call.bytes
             meter.seconds += seconds
             meter.buckets[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
             if self.log.maxlen:
                 self.log.append(LoggedCall(operation, key, call.start, call.length, call.bytes, outcome))
+
+
+def _missing_key(failure: ThermoclineError) -> str:
+    return failure.key_id if isinstance(failure, KeyRefused) else ""
 
 
 def _outcome_of(failure: ThermoclineError) -> CallOutcome:

@@ -29,6 +29,11 @@ def open_rewrapper(url: BucketUrl, world: World, scratch: str) -> Rewrapper:
     return Rewrapper(_open_plain(url, world), load_ring(url.key_file), world, scratch)
 
 
+def open_undecrypted(url: BucketUrl, world: World) -> ObjectStore:
+    """The store of a URL whose reads return objects as they are stored. No request is sent yet."""
+    return _open_plain(url, world)
+
+
 def open_store(url: BucketUrl, world: World) -> ObjectStore:
     """The store of a URL. No request is sent yet. Imports may take a second.
 

@@ -1,18 +1,23 @@
 """`thermocline key`: make and change the key file of an encrypted bucket (docs/encryption.md).
 
-No command prints a key. A change replaces the file atomically, with mode 0600.
+No command prints a key. A change replaces the file atomically, with mode 0600. A removed key is first kept in FILE.old,
+because a broker with an older key file may have written under it since the last look at the bucket.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import count
 from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.arguments import add_json
+from thermocline.cli.terminal.confirm import confirm, require_terminal
 from thermocline.cli.terminal.outcome import CommandFailed, Exit, plain_words
 from thermocline.cli.terminal.output import json_line
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from coldstore.encryption.key_file import KeyEntry, KeyFile
     from thermocline.cli.terminal.arguments import Parser, Subparsers
 
@@ -63,10 +68,14 @@ def register(nouns: Subparsers[Parser]) -> None:
     remove = _verb(
         verbs,
         "remove",
-        about="remove a key that no object needs (bucket rewrap says so)",
-        example="thermocline key remove /etc/thermocline/keys.json 2025-11-28",
+        about="remove a key that no object needs; it is kept in FILE.old",
+        example="thermocline key remove /etc/thermocline/keys.json 2025-11-28 --bucket s3://my-bucket/log",
     )
     remove.add_argument("id", metavar="ID")
+    remove.add_argument(
+        "--bucket", metavar="URL", help="read the end of every object first, and refuse if one is under the key"
+    )
+    remove.add_argument("--yes", action="store_true", help="do not ask")
     remove.set_defaults(run=_remove)
     show = _verb(
         verbs,
@@ -85,7 +94,7 @@ def _verb(verbs: Subparsers[Parser], name: str, *, about: str, example: str) -> 
 
 
 def _add_key(parser: Parser) -> None:
-    parser.add_argument("--id", metavar="ID", help="id of the new key (default: today's date)")
+    parser.add_argument("--id", metavar="ID", help="id of the new key (default: the date, or DATE-2 …)")
     parser.add_argument("--kms", metavar="KEY", help="id or ARN of an AWS KMS key that keeps the new key wrapped")
     parser.add_argument("--kms-region", metavar="REGION", help="region of the KMS key (default: that of its ARN)")
     parser.add_argument("--kms-endpoint", metavar="URL", help="endpoint of another service with the API of AWS KMS")
@@ -107,7 +116,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
     import msgspec
 
     file = _read(arguments.file)
-    key_id, entry = _new_key(arguments)
+    key_id, entry = _new_key(arguments, taken=file.keys)
     if key_id in file.keys:
         raise CommandFailed(f"{arguments.file} has a key {key_id} already: give another --id")
     active = file.active if arguments.inactive else key_id
@@ -136,11 +145,48 @@ def _remove(arguments: argparse.Namespace) -> int:
         raise CommandFailed(f"{arguments.file} has no key {arguments.id}")
     if arguments.id == file.active:
         raise CommandFailed(f"key {arguments.id} is active: make another one active first")
-    _write(
-        arguments.file,
-        msgspec.structs.replace(file, keys={key: entry for key, entry in file.keys.items() if key != arguments.id}),
-    )
+    if arguments.bucket is not None:
+        _refuse_in_use(arguments.bucket, arguments.id)
+    if not arguments.yes:
+        require_terminal()
+        unchecked = "" if arguments.bucket is not None else " (give --bucket URL to look for such objects)"
+        confirm(f"Objects under key {arguments.id} cannot be read without it{unchecked}.", arguments.id)
+    kept = _keep(arguments.file, arguments.id, file.keys[arguments.id])
+    left = {key: entry for key, entry in file.keys.items() if key != arguments.id}
+    _write(arguments.file, msgspec.structs.replace(file, keys=left))
+    print(f"removed key {arguments.id}; {kept} keeps it: delete that file when no backup of the bucket needs it")
     return _list(arguments)
+
+
+def _refuse_in_use(url: str, key_id: str) -> None:
+    """Raises CommandFailed if objects of the bucket are under the key, or if the bucket has none: a URL with a typo
+    proves nothing."""
+    from thermocline.cli.bucket.rewrap import objects_under
+
+    found = objects_under(url, key_id)
+    if not found.objects:
+        raise CommandFailed(f"{url} has no object of Thermocline: check the URL; nothing was changed", Exit.REFUSED)
+    if found.under:
+        raise CommandFailed(
+            f"{found.under} objects of the bucket are under key {key_id}, such as {found.example}: bring them under "
+            "the active key (`thermocline bucket rewrap`), then remove the key; nothing was changed",
+            Exit.REFUSED,
+        )
+
+
+def _keep(path: str, key_id: str, entry: KeyEntry) -> str:
+    """Add the key to the removed keys beside the key file; returns their file. Raises CommandFailed if the file has
+    another key under that id."""
+    import os
+
+    from coldstore.encryption.key_file import FORMAT, KeyFile
+
+    kept = f"{path}.old"
+    keys = dict(_read(kept).keys) if os.path.exists(kept) else {}
+    if keys.setdefault(key_id, entry) != entry:
+        raise CommandFailed(f"{kept} has another key {key_id}: move that file elsewhere first; nothing was changed")
+    _write(kept, KeyFile(FORMAT, key_id, False, keys))
+    return kept
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -163,8 +209,9 @@ def _list(arguments: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _new_key(arguments: argparse.Namespace) -> tuple[str, KeyEntry]:
-    """A new key: its id and its entry in the key file. Raises InvalidRequest, AccessRefused, StoreUnavailable."""
+def _new_key(arguments: argparse.Namespace, taken: Collection[str] = ()) -> tuple[str, KeyEntry]:
+    """A new key: its id, by default one that is not in `taken`, and its entry in the key file. Raises InvalidRequest,
+    AccessRefused, StoreUnavailable."""
     from datetime import UTC, datetime
 
     from coldstore.encryption.key_file import KeyEntry, plain_entry
@@ -173,7 +220,7 @@ def _new_key(arguments: argparse.Namespace) -> tuple[str, KeyEntry]:
     from seams.rng import SystemRng
 
     today = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC).strftime("%Y-%m-%d")
-    key_id, secret = arguments.id or today, SystemRng().random_bytes(KEY_BYTES)
+    key_id, secret = arguments.id or _free(today, taken), SystemRng().random_bytes(KEY_BYTES)
     WrappingKey(key_id, secret)
     if arguments.kms is None:
         return key_id, plain_entry(secret)
@@ -181,6 +228,11 @@ def _new_key(arguments: argparse.Namespace) -> tuple[str, KeyEntry]:
 
     wrapped = wrapped_by_aws(secret, key_id, arguments.kms, arguments.kms_region, arguments.kms_endpoint)
     return key_id, KeyEntry(aws_kms=wrapped)
+
+
+def _free(day: str, taken: Collection[str]) -> str:
+    """The day, or the day with the first number from 2 on that no key has."""
+    return next(name for n in count(1) if (name := day if n == 1 else f"{day}-{n}") not in taken)
 
 
 def _read(path: str) -> KeyFile:

@@ -34,6 +34,15 @@ def test_acls_are_added_listed_and_deleted(tmp_path: Path) -> None:
         assert site.cli("acl", "delete", "--topic", "nowhere", "--yes", *at).stdout == "deleted 0 ACLs\n"
         left = json_lines(site.cli("acl", "list", "--json", *at).stdout)
         assert [(row["resource_name"], row["pattern_type"]) for row in left] == [("or", "PREFIXED")]
+        for words in (("--allow-principal", "--topic", "a"), ("--deny-principal", "--group", "b")):
+            assert site.cli("acl", "add", words[0], "User:alice", *words[1:], *at).returncode == 0
+        assert site.cli("acl", "add", "--allow-principal", "User:bob", "--topic", "a", *at).returncode == 0
+        both = site.cli("acl", "delete", "--principal", "User:alice", "--topic", "a", "--yes", *at)
+        assert both.returncode == 2 and "stands for all ACLs" in both.stderr
+        every = site.cli("acl", "delete", "--principal", "User:alice", "--yes", *at)
+        assert every.stdout == "deleted 3 ACLs\n", "of a prefix, of a topic, and one that denies"
+        left = json_lines(site.cli("acl", "list", "--json", *at).stdout)
+        assert [row["principal"] for row in left] == ["User:bob"]
         assert 'event=acls principal="User:ANONYMOUS"' in broker.log()
 
 

@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 PAGE = ROOT / "docs/security.md"
 NOT_HERE = ("serve", "tier …", "cluster", "certificate authority")
 """Words after `thermocline`: a start, an example with an ellipsis, and what wants all brokers stopped."""
-ANSWERS = {"user add": "--generate", "user delete": "--yes"}
+ANSWERS = {"user add": "--generate", "user delete": "--yes", "acl delete": "--yes"}
 """Flags in place of what a person types at the terminal."""
 pytestmark = [pytest.mark.timeout(300)]
 

@@ -9,17 +9,21 @@ import sys
 import urllib.error
 import urllib.request
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.metadata.cluster_root import ClusterRoot
 from logformat.properties import properties_in
 from tests.support.processes.broker_process import BrokerProcess, running_broker
 from tests.support.processes.site import QUICK, json_lines, thermocline
 from tests.support.waiting import wait_until
-from thermocline.cli.serve.secure.directory import JOIN
+from thermocline.cli.bucket.reading import Bucket, with_bucket
+from thermocline.cli.serve.secure.authority import Authority
+from thermocline.cli.serve.secure.directory import JOIN, SecuredDirectory
 from thermocline.cli.terminal.outcome import Exit
 
 pytestmark = pytest.mark.timeout(180)
@@ -122,7 +126,13 @@ def test_a_user_may_do_what_acls_allow(cluster: Cluster) -> None:
             assert cluster.cli(broker, "topic", "create", name).returncode == Exit.DONE
         secret = cluster.directory / "secret"
         secret.write_text("correct horse\n")
-        assert cluster.cli(broker, "user", "add", "alice", "--password-file", str(secret)).returncode == Exit.DONE
+        for words in ("added alice", "changed the password of alice"):
+            added = cluster.cli(broker, "user", "add", "alice", "--password-file", str(secret))
+            assert (added.returncode, added.stdout) == (Exit.DONE, f"{words}: SCRAM-SHA-512\n"), added.stderr
+        more = cluster.cli(
+            broker, "user", "add", "alice", "--password-file", str(secret), "--mechanism", "SCRAM-SHA-256"
+        )
+        assert more.stdout == "added alice: SCRAM-SHA-256\n"
         alice = cluster.librdkafka(broker, "alice", "correct horse")
         with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
             produced(alice, "mine", 1)
@@ -142,6 +152,15 @@ def test_a_user_may_do_what_acls_allow(cluster: Cluster) -> None:
         listed = thermocline("user", "list", "-b", broker.kafka, "--command-config", str(own))
         assert listed.returncode == Exit.FAILED and "authorization" in listed.stderr.lower(), listed
         assert cluster.cli(broker, "user", "list").returncode == Exit.DONE
+        open_before = Producer({**alice, "message.timeout.ms": 30_000})
+        assert open_before.list_topics("mine", timeout=10).topics["mine"].error is None
+        assert cluster.cli(broker, "acl", "delete", "--principal", "User:alice", "--yes").returncode == Exit.DONE
+        failures: list[KafkaError | None] = []
+        open_before.produce("mine", b"late", on_delivery=lambda error, _: failures.append(error))
+        open_before.flush(30)
+        assert [error and error.code() for error in failures] == [KafkaError.TOPIC_AUTHORIZATION_FAILED], (
+            "an open connection may do nothing more"
+        )
         assert cluster.cli(broker, "user", "delete", "alice", "--yes").returncode == Exit.DONE
         with pytest.raises(KafkaException):
             AdminClient(alice).list_topics(timeout=4)
@@ -188,17 +207,36 @@ def test_a_broker_joins_by_the_file_and_not_without_it(cluster: Cluster) -> None
             assert sorted(set(found)) == sorted(b"%d" % n for n in range(1000))
 
 
-def test_a_stranger_with_another_authority_is_no_broker(cluster: Cluster) -> None:
-    """Its certificate is refused, so it joins nothing though it has the bucket."""
+def test_a_file_of_another_cluster_is_refused_at_once(cluster: Cluster) -> None:
+    """The start repeated `certificate verify failed` at INFO and never ended. With the right file the same directory
+    joins; where no broker answers, nothing is known, and the start waits."""
     other = Cluster(cluster.directory / "other")
     with other.broker():
         pass
+    wrong = ("--node-id", "2", "--join", str(other.first / JOIN))
+    two = cluster.directory / "two"
+    with cluster.broker() as broker:
+        with running_broker(two, cluster.bucket, "--secure", *wrong, settings=QUICK, wait_ready=False) as second:
+            assert second.wait() == Exit.REFUSED
+            assert f"{other.first / JOIN} is of another cluster: its CA is not that of broker 1" in second.log()
+        assert not (two / "security").exists()
+        with cluster.broker("two", "--node-id", "2", "--join", str(cluster.first / JOIN)):
+            assert '"node": 2' in cluster.cli(broker, "cluster", "status", "--json").stdout
+
+
+def test_a_stranger_with_another_authority_is_no_broker(cluster: Cluster) -> None:
+    """Its certificate is refused, so it joins nothing though it has the bucket. Its start does not know: the files were
+    in its directory already."""
+    other = Cluster(cluster.directory / "other")
+    with other.broker():
+        pass
+    SecuredDirectory(cluster.directory / "two").join(other.first / JOIN)
     with cluster.broker() as broker:
         with running_broker(
             cluster.directory / "two",
             cluster.bucket,
             "--secure",
-            *("--node-id", "2", "--join", str(other.first / JOIN)),
+            *("--node-id", "2"),
             settings=QUICK,
             wait_ready=False,
         ) as second:
@@ -206,3 +244,46 @@ def test_a_stranger_with_another_authority_is_no_broker(cluster: Cluster) -> Non
             assert not second.ready
         listed = cluster.cli(broker, "cluster", "status", "--json")
         assert '"node": 2' not in listed.stdout
+
+
+def test_a_client_certificate_of_the_clusters_authority_is_a_client_on_the_brokers_port(cluster: Cluster) -> None:
+    """It is accepted as its subject, and has the rights of that principal's ACLs: it is no broker. Only a subject that
+    is exactly CN=broker-N is one, which is why the authority signs for brokers only."""
+    with cluster.broker() as broker:
+        assert cluster.cli(broker, "topic", "create", "t").returncode == Exit.DONE
+        security = cluster.first / "security"
+        authority = Authority.read((security / "ca.pem").read_bytes(), (security / "ca-key.pem").read_bytes())
+        config = {"security.protocol": "ssl", "ssl.ca.location": str(security / "ca.pem"), "log_level": 0}
+        config["bootstrap.servers"] = with_bucket(cluster.bucket, brokers_address)
+
+        def admin(name: str) -> AdminClient:
+            file = cluster.directory / f"{name}.pem"
+            file.write_bytes(authority.issue(name, ["client.example"], datetime.now(UTC)))
+            config.update({"ssl.certificate.location": str(file), "ssl.key.location": str(file)})
+            return AdminClient(config)
+
+        def refusal(client: AdminClient, topic: str) -> int | None:
+            try:
+                client.create_topics([NewTopic(topic, 1)])[topic].result(30)
+            except KafkaException as refused:
+                return int(refused.args[0].code())
+            return None
+
+        alice = admin("alice")
+        assert "t" not in alice.list_topics(timeout=20).topics
+        assert refusal(alice, "by-alice") == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        allow = ("acl", "add", "--allow-principal", "User:CN=alice", "--operation", "Describe", "--topic", "t")
+        assert cluster.cli(broker, *allow).returncode == Exit.DONE
+        assert "t" in alice.list_topics(timeout=20).topics
+        for name in ("thermocline-broker", "xbroker-7", "broker-7x"):
+            assert refusal(admin(name), "by-name") == KafkaError.TOPIC_AUTHORIZATION_FAILED, name
+        assert refusal(admin("broker-7"), "by-broker") is None, "this subject is a broker's"
+
+
+async def brokers_address(bucket: Bucket) -> str:
+    """Where broker 1 listens to brokers."""
+    world = bucket.world
+    found = await ClusterRoot(bucket.store, world.rng, world.clock, world.workers).load()
+    assert found is not None
+    (place,) = [one for one in found.image.nodes[1].listeners if one.name == "BROKERS"]
+    return f"{place.host}:{place.port}"

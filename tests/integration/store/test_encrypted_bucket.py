@@ -151,6 +151,8 @@ def test_keys_are_rotated_beside_a_running_broker(site: Site, keys: str) -> None
         expected = digest(read_confluent(broker.kafka, TOPIC, ends))
         counted = site.cli("bucket", "rewrap", site.bucket.url, "--dry-run")
         assert "objects under key one" in counted.stdout and "objects under key two" in counted.stdout
+        early = site.cli("key", "remove", keys, "one", "--bucket", site.bucket.url, "--yes")
+        assert early.returncode == Exit.REFUSED and "objects of the bucket are under key one" in early.stderr
         done = site.cli("bucket", "rewrap", site.bucket.url)
         assert done.returncode == 0 and "only the active key is needed" in done.stdout, (done.stdout, done.stderr)
         write_confluent(broker.kafka, TOPIC, 1, some("last", 10), "none", True)
@@ -158,7 +160,8 @@ def test_keys_are_rotated_beside_a_running_broker(site: Site, keys: str) -> None
         ends[1] += 10
         expected = digest(read_confluent(broker.kafka, TOPIC, ends))
         assert broker.stop() == 0
-    assert site.cli("key", "remove", keys, "one").returncode == 0
+    removed = site.cli("key", "remove", keys, "one", "--bucket", site.bucket.url, "--yes")
+    assert removed.returncode == 0, removed.stderr
     site.lose_data_dir()
     with site.broker() as broker:
         assert digest(read_confluent(broker.kafka, TOPIC, ends)) == expected

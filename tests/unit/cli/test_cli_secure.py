@@ -23,7 +23,7 @@ from broker.security_protocol import SecurityProtocol
 from logformat.properties import properties_in
 from thermocline.cli.main import main
 from thermocline.cli.serve.secure import settings
-from thermocline.cli.serve.secure.authority import BROKER_DAYS, RENEW_BEFORE_DAYS, Authority, AuthorityError, serves
+from thermocline.cli.serve.secure.authority import BROKER_DAYS, RENEW_BEFORE_DAYS, Authority, AuthorityError, due, flaw
 from thermocline.cli.serve.secure.directory import JOIN, SecuredDirectory
 from thermocline.cli.serve.secure.setup import secured_config
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -52,17 +52,19 @@ def config_of(
 # --- certificates ---------------------------------------------------------------------------------------------------
 
 
-def test_a_certificate_serves_its_hosts_until_it_has_to_be_renewed() -> None:
+def test_a_certificate_serves_its_hosts_until_it_expires() -> None:
     authority = Authority.new(NOW)
-    pem = authority.issue("broker-1", HOSTS, NOW)
-    due = NOW + timedelta(days=BROKER_DAYS - RENEW_BEFORE_DAYS)
-    assert serves(pem, authority.certificate, HOSTS[:2], NOW)
-    assert serves(pem, authority.certificate, HOSTS, due - timedelta(hours=1))
-    assert not serves(pem, authority.certificate, HOSTS, due)
-    assert not serves(pem, authority.certificate, ("other.example",), NOW)
-    assert not serves(pem, Authority.new(NOW).certificate, HOSTS, NOW), "of another CA of the same name"
+    pem, end = authority.issue("broker-1", HOSTS, NOW), NOW + timedelta(days=BROKER_DAYS)
+    assert flaw(pem, authority.certificate, HOSTS[:2], NOW) is None
+    assert flaw(pem, authority.certificate, HOSTS, end - timedelta(hours=1)) is None
+    assert flaw(pem, authority.certificate, HOSTS, end) == f"ended on {end:%Y-%m-%d}"
+    assert flaw(pem, authority.certificate, ("other.example",), NOW) == "lacks host other.example"
+    assert flaw(pem, Authority.new(NOW).certificate, HOSTS, NOW) == "is not signed by this cluster's CA", (
+        "the same name"
+    )
+    assert not due(end, end - timedelta(days=RENEW_BEFORE_DAYS, hours=1)) and due(end, end - timedelta(days=1))
     with pytest.raises(AuthorityError):
-        serves(b"no certificate", authority.certificate, HOSTS, NOW)
+        flaw(b"no certificate", authority.certificate, HOSTS, NOW)
 
 
 def test_a_broker_is_no_authority_and_the_authority_signs_no_authority() -> None:
@@ -136,8 +138,34 @@ def test_a_host_that_the_certificate_does_not_name_gets_a_new_one(tmp_path: Path
     assert directory.certify(1, (*HOSTS, "new.example"), NOW)
     directory.authority_key_file.unlink()
     assert not directory.certify(1, HOSTS, NOW)
-    with pytest.raises(CommandFailed, match="ca-key"):
+    with pytest.raises(CommandFailed, match=r"broker-1\.pem lacks host another\.example, and .*ca-key.*docs/security"):
         directory.certify(1, ("another.example",), NOW)
+    with pytest.raises(CommandFailed, match=r"broker-2\.pem does not exist"):
+        directory.certify(2, HOSTS, NOW)
+
+
+def test_a_start_without_the_authoritys_key_warns_while_the_certificate_is_valid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the key offline, as the checklist advises, every start of the last 30 days was refused."""
+    config_of(tmp_path / "data")
+    directory, now = SecuredDirectory(tmp_path / "data"), datetime.now(UTC)
+    _, hosts, _ = next(directory.certificates())
+    key = directory.authority_key_file.read_bytes()
+    for days_left, said in ((20, "ends on"), (-1, "ended on")):
+        directory.authority_key_file.write_bytes(key)
+        directory.certify(1, hosts, now - timedelta(days=BROKER_DAYS - days_left), anew=True)
+        directory.authority_key_file.unlink()
+        capsys.readouterr()
+        if days_left > 0:
+            config_of(tmp_path / "data")
+            assert f"broker-1.pem {said} {now + timedelta(days=days_left):%Y-%m-%d}" in capsys.readouterr().err
+        else:
+            with pytest.raises(CommandFailed, match=f"broker-1.pem {said} .*if the key is lost"):
+                config_of(tmp_path / "data")
+    directory.authority_key_file.write_bytes(key)
+    config_of(tmp_path / "data")
+    assert "new certificate of broker 1" in capsys.readouterr().err
 
 
 def test_a_joined_directory_has_the_clusters_authority_and_no_admin(tmp_path: Path) -> None:

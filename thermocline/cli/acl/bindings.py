@@ -112,7 +112,8 @@ def _operations(wanted: Wanted) -> list[tuple[Resource, Sequence[Operation]]]:
 
 
 def filters(resources: Sequence[Resource], pattern: PatternType, principals: Sequence[str]) -> list[AclFilter]:
-    """Filters of `acl list`: for each resource (none: any) and each principal (none: any)."""
+    """Filters of `acl list` and `acl delete --principal`: for each resource (none: any) and each principal (none:
+    any)."""
     return [
         AclFilter(
             ResourceType.ANY if resource is None else resource.kind,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from broker.metadata.records import Acl
+    from broker.security.authorizer.acl_filter import AclFilter
     from broker.security.authorizer.kinds import Operation
     from thermocline.cli.acl.bindings import Resource, Wanted
     from thermocline.cli.terminal.arguments import Parser, Subparsers
@@ -41,10 +42,11 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     delete = verbs.add_parser(
         "delete",
-        help="delete ACLs of resources",
+        help="delete ACLs of resources, or all of a principal",
         description="Deletes the ACLs that match all flags: without a principal those of every principal, without "
         "--operation those of every operation. Shows them first, and asks.",
-        example="thermocline acl delete --allow-principal User:alice --producer --topic orders --yes",
+        example="thermocline acl delete --allow-principal User:alice --producer --topic orders --yes\n"
+        "thermocline acl delete --principal User:alice --yes",
     )
     for parser, run in ((add, add_acls), (listing, list_acls), (delete, delete_acls)):
         _add_resources(parser)
@@ -59,6 +61,14 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     listing.add_argument("--principal", type=filled, action="append", default=[], metavar="User:NAME")
     add_json(listing)
+    delete.add_argument(
+        "--principal",
+        type=checked(_principal),
+        action="append",
+        default=[],
+        metavar="User:NAME",
+        help="all ACLs of this principal, of every resource",
+    )
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -175,11 +185,36 @@ def list_acls(arguments: argparse.Namespace) -> int:
     return Exit.DONE
 
 
+def _deleted(arguments: argparse.Namespace) -> list[AclFilter]:
+    from broker.security.authorizer.kinds import PatternType
+    from thermocline.cli.acl.bindings import deletions, filters
+
+    if not arguments.principal:
+        return deletions(_wanted(arguments))
+    resources = ("topic", "group", "transactional_id", "cluster")
+    entries = (
+        "allow_principal",
+        "deny_principal",
+        "host",
+        "operation",
+        "prefixed",
+        "producer",
+        "consumer",
+        "idempotent",
+    )
+    if any(getattr(arguments, name) for name in (*resources, *entries)):
+        raise CommandFailed(
+            "--principal stands for all ACLs of the principal: for some of them give --allow-principal or "
+            "--deny-principal, and a resource",
+            Exit.USAGE,
+        )
+    return filters((), PatternType.ANY, arguments.principal)
+
+
 def delete_acls(arguments: argparse.Namespace) -> int:
     from thermocline.cli.acl import requests
-    from thermocline.cli.acl.bindings import deletions
 
-    wanted = deletions(_wanted(arguments))
+    wanted = _deleted(arguments)
     if not arguments.yes:
         require_terminal()
         found = requests.described(arguments.bootstrap_server, wanted)

@@ -72,7 +72,10 @@ def verify(url: str, topic: str | None, *, deep: bool, as_json: bool) -> int:
                 _print_finding(Located(finding, name, topic_id, index), as_json=as_json)
         if not as_json:
             how = "every byte read" if deep else "every object's size and footer checked"
-            print(f"{len(partitions)} partitions, {how}: {damage} damaged or missing, {others} other findings")
+            harmless = " (no damage)" if others else ""
+            print(
+                f"{len(partitions)} partitions, {how}: {damage} damaged or missing, {others} other findings{harmless}"
+            )
         return Exit.FINDINGS if damage else Exit.DONE
 
     return with_bucket(url, run)

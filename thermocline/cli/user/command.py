@@ -57,11 +57,13 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 def add_user(arguments: argparse.Namespace) -> int:
     from broker.security.sasl.scram import ITERATIONS_MIN
-    from thermocline.cli.user.credentials import upsert
+    from thermocline.cli.user.credentials import mechanisms, upsert
 
     password, is_generated = _password(arguments)
+    had = mechanisms(arguments.bootstrap_server, arguments.user)
     upsert(arguments.bootstrap_server, arguments.user, arguments.mechanism, ITERATIONS_MIN, password)
-    print(f"user {arguments.user} logs in by {arguments.mechanism}")
+    done = f"changed the password of {arguments.user}" if arguments.mechanism in had else f"added {arguments.user}"
+    print(f"{done}: {arguments.mechanism}")
     if is_generated:
         print(f"password: {password}")
     return Exit.DONE

@@ -35,6 +35,18 @@ Described = dict[str, list[tuple[str, int]]]
 """Mechanism and iterations of each credential, by user."""
 
 
+def mechanisms(bootstrap: str, user: str) -> list[str]:
+    """The user's mechanisms; none if there is no such user."""
+    asked = DescribeUserScramCredentialsRequest(users=[DescribeUserScramCredentialsRequestUser(name=user)])
+    with connect(bootstrap) as client:
+        answer = client.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, asked, DescribeUserScramCredentialsResponse)
+    _check(f"user {user}", answer.error_code, answer.error_message)
+    for result in answer.results:
+        if result.error_code != ErrorCode.RESOURCE_NOT_FOUND:
+            _check(f"user {user}", result.error_code, result.error_message)
+    return [MECHANISM_OF.get(info.mechanism, "") for result in answer.results for info in result.credential_infos]
+
+
 def described(bootstrap: str, user: str | None = None) -> Described:
     """All users, or one user. Raises CommandFailed if that user has no credential. Uses our own client, because a
     refusal of the complete request crashes librdkafka 2.16 (SIGSEGV).

@@ -9,9 +9,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.observe.tier_view import broker_json, status_json
+from broker.observe.conditions import Facts, conditions
+from broker.observe.tier_view import broker_json, missing_keys, refusals, status_json
+from coldstore.encryption.encrypted_store import EncryptedStore
+from coldstore.encryption.marker import KeyRefused
 from coldstore.object_store import AccessRefused, ObjectInfo, StoreUnavailable, Upload
+from coldstore.stores.metered import MeteredStore
+from seams.clock import SystemClock
+from seams.rng import SystemRng
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
+from tests.support.store.keys import ring_of
+from tests.support.store.memory_store import MemoryStore
+from tests.support.workers import InlineWorkers
 from tests.unit.broker.observe.test_broker_observe import metrics_of, sources_of, value
 from tiering.service import LOG_LAG_EVERY_S
 
@@ -74,6 +83,28 @@ async def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
     found = json.loads(broker_json(life.broker._startup, sources_of(life)))
     assert (found["blocked"], found["conditions"]) == ([], [])
     await life.stop()
+
+
+async def test_a_missing_key_is_told_as_that_and_not_as_a_refusal_of_the_bucket() -> None:
+    """It was `store_refuses … check its policy`, and a bucket's policy has nothing to do with a key file."""
+    below = MemoryStore()
+    await encrypted(below, "old").put_root("root", b"{}", None)
+    metered = MeteredStore(encrypted(below, "new"), SystemClock())
+    for _ in range(20):
+        with pytest.raises(KeyRefused):
+            await metered.get("root")
+    assert refusals(metered) == ()
+    (told,) = missing_keys(metered)
+    assert told.startswith("old (get: object root is encrypted under key 'old'") and "20 tries in" in told
+    (held,) = conditions(Facts(data_dir="/data", missing_keys=(told,)))
+    assert held.name == "key_missing" and "thermocline.encryption.key.file: key old (" in held.says
+    await encrypted(below, "new").put_root("root", b"{}", (await below.head("root")).etag)
+    await metered.get("root")
+    assert missing_keys(metered) == ()
+
+
+def encrypted(below: MemoryStore, key_id: str) -> EncryptedStore:
+    return EncryptedStore(below, ring_of(key_id), InlineWorkers(), SystemRng())
 
 
 async def test_one_call_that_failed_is_nobodys_business() -> None:

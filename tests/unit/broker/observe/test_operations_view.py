@@ -61,6 +61,7 @@ BAD = Facts(
     overdue_transactions=("billing (3 markers missing, one for f-0)",),
     silent_ms=20_000,
     controller=2,
+    missing_keys=("one (get: object x is encrypted under key 'one'; 5 tries in 1m)",),
     refused_certificates=("listener SSL: expired",),
     expiring_certificates=("listener SSL: 2026-12-01 00:00 UTC",),
     insecure=("listeners PLAINTEXT://0.0.0.0:9092",),
@@ -87,6 +88,7 @@ def test_every_condition_says_what_happened_and_what_to_do() -> None:
     assert "3 MB free below /data" in says["disk_full"] and "then appends resume" in says["disk_full"]
     assert "20% over their limit of 80 MB" in says["produces_refused"]
     assert says["not_ready"].startswith("probing the bucket: no client is served")
+    assert "not in thermocline.encryption.key.file: key one (get: object x" in says["key_missing"]
     assert "3 tries in 10s" in says["store_unreachable"]
     assert "put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)" in says["store_refuses"]
     assert "blocked: c-0 by store" in says["upload_lags"] and "the oldest for 1h" in says["upload_lags"]

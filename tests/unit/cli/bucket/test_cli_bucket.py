@@ -157,6 +157,8 @@ def test_verify_finds_nothing_wrong_but_orphans(bucket: Filled, capsys: pytest.C
             bucket.orphan: "orphan, deletable",
             bucket.pending: "orphan, pending",
         }
+        code, lines = run(capsys, "verify", bucket.url, *deep)
+        assert code == 0 and lines[-1].endswith("0 damaged or missing, 2 other findings (no damage)")
 
 
 def test_a_bucket_without_topics_is_told_from_a_wrong_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,7 @@ async def test_damage_and_missing_keys_are_counted_and_left_alone(tmp_path: Path
     before = dict(below.objects)
     tally = await run(below, ring_of("new", "old"), tmp_path)
     assert (tally.outcomes[Outcome.DAMAGED], tally.outcomes[Outcome.NO_KEY], tally.left) == (1, 1, 2)
+    assert tally.missing == {"lost": 1}
     assert {key: below.objects[key] for key in (SEGMENT, PAGE)} == {key: before[key] for key in (SEGMENT, PAGE)}
 
 

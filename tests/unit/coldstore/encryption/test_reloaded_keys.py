@@ -39,9 +39,12 @@ async def test_a_new_key_is_used_without_a_new_store(tmp_path: Path) -> None:
     assert (await place.store.get("first")).data == b"{1}"
     place.write("new", new=b"n" * 32)
     assert place.keys.reload()
+    assert place.keys.says == "1 key, new objects are encrypted under new; objects under key old can no longer be read"
     assert (await place.store.get("second")).data == b"{2}"
     with pytest.raises(KeyRefused, match="'old'"):
         await place.store.get("first")
+    place.write("new", old=b"o" * 32, new=b"n" * 32)
+    assert place.keys.reload() and place.keys.says == "2 keys, new objects are encrypted under new"
 
 
 async def test_plain_objects_that_were_read_are_refused_from_then_on(tmp_path: Path) -> None:

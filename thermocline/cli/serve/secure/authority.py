@@ -1,7 +1,8 @@
 """A certificate authority of one cluster, and the certificates of its brokers. Keys are ECDSA P-256.
 
-The authority signs only certificates of brokers, because the brokers' listener accepts every holder of such a
-certificate as a broker. Pure except for random numbers; the caller gives the time.
+The authority signs only certificates of brokers. The brokers' listener accepts every certificate that it signed: a
+subject of exactly `CN=broker-N` is a broker, any other one a client with the rights of its ACLs. Pure except for random
+numbers; the caller gives the time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_AUTHORITY_NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Thermocline cluster CA")])
 AUTHORITY_DAYS: Final = 3650
 BROKER_DAYS: Final = 397
 """The longest validity of a server certificate that TLS clients accept (CA/Browser Forum, 2020)."""
@@ -46,7 +48,7 @@ class Authority:
     @classmethod
     def new(cls, now: datetime) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Thermocline cluster CA")])
+        name = _AUTHORITY_NAME
         building = (
             _dated(name, name, key.public_key(), now, AUTHORITY_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -91,20 +93,40 @@ class Authority:
         return _key_pem(key) + certificate.public_bytes(Encoding.PEM) + self.certificate_pem
 
 
-def serves(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> bool:
-    """Whether the first certificate of `pem` is signed by `authority`, names all `hosts`, and is not due for renewal.
-    Raises AuthorityError for a text without a certificate."""
+def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> str | None:
+    """Why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by `authority`, names
+    all hosts and has not expired. Raises AuthorityError for a text without a certificate."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError as unreadable:
         raise AuthorityError(f"no certificate in PEM: {unreadable}") from unreadable
     try:
         certificate.verify_directly_issued_by(authority)
-        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        return False  # signed by another authority
-    is_lasting = certificate.not_valid_after_utc - now > timedelta(days=RENEW_BEFORE_DAYS)
-    return is_lasting and {_general(host) for host in hosts} <= set(named)
+        return "is not signed by this cluster's CA"
+    if certificate.not_valid_after_utc <= now:
+        return f"ended on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if lacking := [host for host in dict.fromkeys(hosts) if _general(host) not in named]:
+        return f"lacks host {', '.join(lacking)}"
+    return None
+
+
+def is_of_another_cluster(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the certificate is signed by a cluster's CA other than `authority`. A certificate that an operator's own
+    CA signed proves nothing."""
+    if certificate.issuer != _AUTHORITY_NAME:
+        return False
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return True
+    return False
+
+
+def due(expires: datetime, now: datetime) -> bool:
+    """Whether a certificate that expires then is to be renewed."""
+    return expires - now <= timedelta(days=RENEW_BEFORE_DAYS)
 
 
 def described(pem: bytes) -> tuple[tuple[str, ...], datetime]:

@@ -5,7 +5,7 @@
 - `admin.properties`: the first user's client configuration; only in the directory that created the cluster.
 
 Files that hold secrets have mode 0600. Files are written atomically. A broker without `ca-key.pem` (an operator may
-remove it) keeps its certificate, but cannot renew it.
+remove it) serves with its certificate until that expires, but cannot renew it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cryptography import x509
 
 from logformat.properties import format_properties, properties_in
 from seams.files.private_file import write_private
-from thermocline.cli.serve.secure.authority import Authority, AuthorityError, described, serves
+from thermocline.cli.serve.secure.authority import Authority, AuthorityError, described, due, flaw
 from thermocline.cli.serve.secure.layout import SECURITY, authority_file, is_secured
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -76,34 +76,41 @@ class SecuredDirectory:
 
     def join(self, join_file: Path) -> None:
         """Use the authority and token of the cluster with the `join.properties` file `join_file`."""
-        given = dict(properties_in(_read(join_file).decode("utf-8", "replace")))
-        if missing := [name for name in (_CERTIFICATE, _KEY, _TOKEN) if not given.get(name)]:
-            raise CommandFailed(f"--join {join_file}: it has no {missing[0]}; give a join.properties", Exit.USAGE)
-        try:
-            authority = Authority.read(given[_CERTIFICATE].encode(), given[_KEY].encode())
-        except AuthorityError as refused:
-            raise CommandFailed(f"--join {join_file}: {refused}", Exit.USAGE) from refused
-        self.establish(authority, given[_TOKEN])
+        self.establish(*joined(join_file))
 
     def certify(self, node_id: int, hosts: Iterable[str], now: datetime, *, anew: bool = False) -> bool:
         """Issue a certificate for `hosts` to broker `node_id`, unless the broker has a certificate whose renewal is not
-        due. Returns whether a certificate was issued. `anew`: always issue."""
+        due. Returns whether a certificate was issued. `anew`: always issue. Without the authority's key a certificate
+        that is due stays, as long as it is valid."""
         hosts, file = tuple(hosts), self.broker_file(node_id)
-        try:
-            authority = x509.load_pem_x509_certificate(_read(self.authority_file))
-            has = file.exists() and serves(_read(file), authority, hosts, now)
-        except (ValueError, AuthorityError) as refused:
-            raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
-        if has and not anew:
+        wrong = self._wrong(file, hosts, now)
+        is_due = wrong is None and due(described(_read(file))[1], now)
+        if not anew and wrong is None and not (is_due and self.authority_key_file.exists()):
             return False
         if not self.authority_key_file.exists():
             raise CommandFailed(
-                f"{file} has to be made for {', '.join(hosts)}, and {self.authority_key_file} is not here: "
-                "put it back for this start, or make the certificate with the cluster's CA",
+                f"{file} {wrong or 'is to be made anew'}, and {self.authority_key_file} is not here to sign a "
+                f"certificate for {', '.join(hosts)}: put the CA's key back for this start, or make the "
+                "certificate with it elsewhere; if the key is lost, the cluster needs a new CA (docs/security.md, "
+                "section Renew, rotate, revoke)",
                 Exit.USAGE,
             )
         _write(file, self._authority().issue(f"{BROKER_NAME}{node_id}", hosts, now))
         return True
+
+    def _wrong(self, file: Path, hosts: tuple[str, ...], now: datetime) -> str | None:
+        """Why the certificate in `file` cannot serve `hosts` now."""
+        if not file.exists():
+            return "does not exist"
+        try:
+            return flaw(_read(file), x509.load_pem_x509_certificate(_read(self.authority_file)), hosts, now)
+        except (ValueError, AuthorityError) as refused:
+            raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
+
+    def ending(self, node_id: int, now: datetime) -> datetime | None:
+        """When the broker's certificate expires, if it should have been renewed by now."""
+        expires = described(_read(self.broker_file(node_id)))[1]
+        return expires if due(expires, now) else None
 
     def renew(self, now: datetime) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
         """Renew every broker's certificate for its hosts. Returns each file, its hosts and its expiry."""
@@ -125,6 +132,18 @@ class SecuredDirectory:
             return Authority.read(_read(self.authority_file), _read(self.authority_key_file))
         except AuthorityError as refused:
             raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
+
+
+def joined(join_file: Path) -> tuple[Authority, str]:
+    """Authority and token in the `join.properties` file. Raises CommandFailed."""
+    given = dict(properties_in(_read(join_file).decode("utf-8", "replace")))
+    if missing := [name for name in (_CERTIFICATE, _KEY, _TOKEN) if not given.get(name)]:
+        raise CommandFailed(f"--join {join_file}: it has no {missing[0]}; give a join.properties", Exit.USAGE)
+    try:
+        authority = Authority.read(given[_CERTIFICATE].encode(), given[_KEY].encode())
+    except AuthorityError as refused:
+        raise CommandFailed(f"--join {join_file}: {refused}", Exit.USAGE) from refused
+    return authority, given[_TOKEN]
 
 
 def write_secret(path: Path, text: bytes) -> None:

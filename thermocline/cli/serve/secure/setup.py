@@ -28,7 +28,8 @@ from thermocline.cli.bucket.reading import Bucket, with_bucket
 from thermocline.cli.clients.client_properties import HTTP_TOKEN
 from thermocline.cli.serve.secure import settings
 from thermocline.cli.serve.secure.authority import Authority
-from thermocline.cli.serve.secure.directory import SecuredDirectory, write_secret
+from thermocline.cli.serve.secure.directory import SecuredDirectory, joined, write_secret
+from thermocline.cli.serve.secure.joining import refuse_another_clusters_file
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
 
@@ -58,15 +59,24 @@ def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: s
     _make_private(secured.data_dir, plain)
     password = _prepare(secured, arguments.join, plain)
     config = resolve(settings.broker_configs(secured, plain, password))
-    if secured.certify(config.node_id, _hosts(config, host_name), datetime.now(UTC)):
+    now = datetime.now(UTC)
+    if secured.certify(config.node_id, _hosts(config, host_name), now):
         print(f"new certificate of broker {config.node_id}: {secured.broker_file(config.node_id)}", file=sys.stderr)
+    elif (expires := secured.ending(config.node_id, now)) is not None:
+        print(
+            f"warning: {secured.broker_file(config.node_id)} ends on {expires:%Y-%m-%d}, and without "
+            f"{secured.authority_key_file} it cannot be renewed: put the CA's key back and start again before that day",
+            file=sys.stderr,
+        )
     return config
 
 
 def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) -> str | None:
     """Create authority and first user if they are missing. Returns the first user's password, if known."""
     if join is not None and secured.is_new:
-        secured.join(Path(join))
+        authority, token = joined(Path(join))
+        refuse_another_clusters_file(join, authority.certificate, config)
+        secured.establish(authority, token)
         _warn_if_open(Path(join), "the key of the cluster's CA", "600")
     elif secured.is_new:
         _refuse_a_second_cluster(config)
