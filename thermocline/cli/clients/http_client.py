@@ -26,6 +26,10 @@ class HttpRefused(Exception):
     """There was no response, or an error response; the message says which."""
 
 
+class TokenRefused(HttpRefused):
+    """The port refused the command's HTTP token, or asks for one that the command does not have."""
+
+
 class HttpAddress(NamedTuple):
     host: str
     port: int
@@ -77,7 +81,7 @@ def _request(
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise HttpRefused(f"{address.url(path)} needs a token: give it as thermocline.http.token in --command-config")
+        raise TokenRefused(f"{address.url(path)} needs a token: give it as thermocline.http.token in --command-config")
     if not 200 <= answer.status < 300:
         text = data.decode(errors="replace").strip()
         raise HttpRefused(f"{address.url(path)} answered {answer.status} {text}")
