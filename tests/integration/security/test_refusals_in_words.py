@@ -85,3 +85,11 @@ def test_a_consumer_without_a_group_uses_the_console_consumers_and_names_the_rig
     assert run(broker, tmp_path, "SCRAM-SHA-512", "broker", "acl", "add", *allow)[0] == Exit.DONE
     code, _, said = run(broker, tmp_path, "PLAIN", "alice", *read)
     assert code == Exit.DONE, said
+
+
+@pytest.mark.parametrize("words", [("topic", "list"), ("topic", "describe", "t")])
+def test_a_command_without_a_login_is_told_that_the_port_may_want_one(
+    broker: BrokerProcess, words: tuple[str, ...]
+) -> None:
+    done = thermocline(*words, "-b", broker.kafka)
+    assert done.returncode == Exit.FAILED and "may want TLS or a login" in done.stderr, done.stderr

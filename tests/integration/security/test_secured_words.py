@@ -61,3 +61,11 @@ def test_a_command_without_the_http_token_says_what_it_could_not_read(
     for words in (("tier", "status", "--json"), ("topic", "list"), ("cluster", "rebalance", "--dry-run")):
         code, _, said = run(broker, own, *words)
         assert code == Exit.DONE and _REFUSED in said, (words, said)
+
+
+@pytest.mark.parametrize("words", [("topic", "list"), ("topic", "describe", "t"), ("cluster", "status")])
+def test_a_command_without_tls_is_told_that_the_port_may_want_it(broker: BrokerProcess, words: tuple[str, ...]) -> None:
+    """It was asked whether the broker runs."""
+    done = thermocline(*words, "-b", broker.kafka)
+    assert done.returncode == Exit.FAILED
+    assert "The port may want TLS or a login: give --command-config (security.protocol)" in done.stderr, done.stderr

@@ -9,11 +9,13 @@ from __future__ import annotations
 import http
 import http.client
 import select
+import ssl
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.config.network.addresses import Address, show_address
+from thermocline.cli.clients.advice import tls_advice
 from thermocline.cli.clients.connection_properties import current
 from thermocline.cli.clients.secured_socket import context_of
 
@@ -77,7 +79,8 @@ def _request(
         answer = connection.getresponse()
         data = answer.read()
     except (OSError, http.client.HTTPException) as failed:
-        raise HttpRefused(f"no answer from {address.url(path)} ({failed})") from failed
+        advice = f"; {tls_advice(failed)}" if isinstance(failed, ssl.SSLError) else ""
+        raise HttpRefused(f"no answer from {address.url(path)} ({failed}){advice}") from failed
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:

@@ -171,25 +171,24 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
         with failing(f"no broker answers at {bootstrap}"):
             found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
     except CommandFailed as failed:
-        if refusal := login_refusal(bootstrap):
+        if refusal := security_refusal(bootstrap):
             raise CommandFailed(refusal) from failed
         raise
     return found
 
 
-def login_refusal(bootstrap: str) -> str | None:
-    """The reason why a broker refuses the login of this command; None if no broker refuses it, or if that is unknown.
-    librdkafka retries a refused login in silence, and then says that no broker answered.
+def security_refusal(bootstrap: str) -> str | None:
+    """The reason why TLS or the login of this command fails; None if they do not, or if that is unknown. librdkafka
+    retries in silence, and then says that no broker answered.
     """
     from thermocline.cli.clients.connections import connect
-    from thermocline.cli.clients.wire_client import BrokerUnreachable, LoginRefused
+    from thermocline.cli.clients.wire_client import BrokerUnreachable, NotSecured
 
-    if current().login is None:
-        return None
     try:
-        with connect(bootstrap):
+        with connect(bootstrap) as client:
+            client.metadata([])  # a broker answers ApiVersions before the login
             return None
-    except LoginRefused as refused:
+    except NotSecured as refused:
         return str(refused)
     except (BrokerUnreachable, CommandFailed):
         return None
