@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.net.certificates import Authority
-from thermocline.cli.clients.advice import closed_advice, tls_advice
+from thermocline.cli.clients.advice import closed_advice, running_advice, tls_advice
+from thermocline.cli.main import main
+from thermocline.cli.terminal.outcome import Exit
 
 CA = Authority()
 
@@ -62,7 +64,20 @@ def test_each_failure_of_tls_has_its_own_advice(tmp_path: Path, given: dict[str,
 
 
 def test_a_port_that_closes_the_connection_may_want_tls_or_a_login() -> None:
-    assert closed_advice(uses_tls=False).endswith(
+    running = running_advice(None)
+    assert closed_advice(running, uses_tls=False).endswith(
         "The port may want TLS or a login: give --command-config (security.protocol)"
     )
-    assert "may want a login" in closed_advice(uses_tls=True)
+    assert "may want a login" in closed_advice(running, uses_tls=True)
+
+
+def test_an_address_of_the_file_is_named_with_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The advice was about `-b`, which was not given."""
+    file = tmp_path / "admin.properties"
+    file.write_text("bootstrap.servers=127.0.0.1:1\n")
+    for words in (["topic", "list"], ["topic", "describe", "t"]):
+        assert main([*words, "--command-config", str(file)]) == Exit.FAILED
+        said = capsys.readouterr().err
+        assert f"is this its address (from bootstrap.servers of {file})?" in said and " -b " not in said
+    assert main(["topic", "list", "-b", "127.0.0.1:1", "--command-config", str(file)]) == Exit.FAILED
+    assert "is -b its address?" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-RUNNING: Final = "is the broker running, and is -b its address?"
 CLOSED: Final = "it closed the connection"
 _GIVE: Final = "give --command-config (security.protocol)"
 
@@ -17,6 +16,16 @@ _OF_CERTIFICATE: Final = {
     _HOST_DIFFERS: "use a name that the broker's certificate has, such as the advertised one (--advertise)",
     _ADDRESS_DIFFERS: "use an address or name that the broker's certificate has, such as the advertised one",
 }
+
+
+def running_advice(bootstrap_file: str | None, *, is_ready: bool = False) -> str:
+    """For an address without an answer. `bootstrap_file` has the address if there is no `-b`; `is_ready`: the port may
+    be open, but the broker not ready.
+    """
+    ready = " and ready (GET /readyz)" * is_ready
+    if bootstrap_file is None:
+        return f"is the broker running{ready}, and is -b its address?"
+    return f"is the broker running{ready}, and is this its address (from bootstrap.servers of {bootstrap_file})?"
 
 
 def tls_advice(failed: ssl.SSLError) -> str:
@@ -34,7 +43,9 @@ def tls_advice(failed: ssl.SSLError) -> str:
     return "does this port speak TLS, and is its CA the one of ssl.ca.location (ssl.truststore.location)?"
 
 
-def closed_advice(*, uses_tls: bool) -> str:
-    """For a connection without a login that ended without an answer: a port that wants TLS or a login ends it."""
+def closed_advice(running: str, *, uses_tls: bool) -> str:
+    """`running_advice` and more, for a connection without a login that ended without an answer: a port that wants TLS
+    or a login ends it.
+    """
     wanted = "a login" if uses_tls else "TLS or a login"
-    return f"{RUNNING} The port may want {wanted}: {_GIVE}"
+    return f"{running} The port may want {wanted}: {_GIVE}"

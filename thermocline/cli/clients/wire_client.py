@@ -42,7 +42,7 @@ from broker.wire.messages import (
     SaslHandshakeResponse,
 )
 from logformat.errors import Retryable
-from thermocline.cli.clients.advice import CLOSED, RUNNING, closed_advice, tls_advice
+from thermocline.cli.clients.advice import CLOSED, closed_advice, running_advice, tls_advice
 from thermocline.cli.clients.connection_properties import current
 from thermocline.cli.clients.secured_socket import new_login, secured
 
@@ -181,11 +181,12 @@ class WireClient:
 
     def _unreachable(self, why: object) -> BrokerUnreachable:
         found = f"no answer from {show_address(self.host, self.port)}: {why}"
-        kind, advice, has_login = BrokerUnreachable, RUNNING, self._properties.login is not None
+        has_login = self._properties.login is not None
+        kind, advice = BrokerUnreachable, running_advice(self._properties.bootstrap_file)
         if isinstance(why, ssl.SSLError):
             kind, advice = NotSecured, tls_advice(why)
         elif not has_login and (why == CLOSED or isinstance(why, ConnectionResetError | BrokenPipeError)):
-            kind, advice = NotSecured, closed_advice(uses_tls=self._properties.protocol.uses_tls)
+            kind, advice = NotSecured, closed_advice(advice, uses_tls=self._properties.protocol.uses_tls)
         unreachable = kind(f"{found}; {advice}")
         unreachable.why = found
         return unreachable
