@@ -113,7 +113,7 @@ def _directory_url(text: str) -> DirectoryUrl:
 
 def _key_file(path: str) -> str:
     if not path.startswith("/") or "\0" in path:
-        raise InvalidRequest("bucket URL: key_file is an absolute path")
+        raise InvalidRequest("bucket URL: key_file must be an absolute path")
     return path
 
 

@@ -288,3 +288,19 @@ def test_a_lost_authority_is_replaced_only_where_none_is(tmp_path: Path) -> None
     assert main(["certificate", "authority", "--data-dir", str(tmp_path)]) == Exit.USAGE
     assert SecuredDirectory(tmp_path).authority_file.read_bytes() == before
     assert main(["certificate", "list", "--data-dir", str(tmp_path / "none")]) == Exit.USAGE
+
+
+def test_an_expired_certificate_is_marked_and_an_unreadable_one_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first was shown as any other, the second with a link to the questions of a library."""
+    directory = secured(tmp_path)
+    directory.certify(1, HOSTS, datetime.now(UTC) - timedelta(days=BROKER_DAYS))
+    directory.certify(2, HOSTS, datetime.now(UTC))
+    assert main(["certificate", "list", "--data-dir", str(tmp_path)]) == Exit.DONE
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "(expired)" in rows["broker-1.pem"] and "(expired)" not in rows["broker-2.pem"]
+    directory.broker_file(1).write_bytes(b"garbage")
+    assert main(["certificate", "list", "--data-dir", str(tmp_path)]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert f"{directory.broker_file(1)}: no broker's certificate in PEM" in said and "https:" not in said
