@@ -24,6 +24,7 @@ SYNTAX = (
 )
 KEY_FILE_VARIABLE = "THERMOCLINE_ENCRYPTION_KEY_FILE"
 """Environment variable with the key file of programs that have no broker's configuration (`with_key_file`)."""
+_KEY_FILE_NAMES = f"thermocline.encryption.key.file or {KEY_FILE_VARIABLE}"
 DEFAULT_REGION = "us-east-1"  # the default of S3-compatible stores
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
 _SECRETS = re.compile(r"key_?id|access|secret|token|password|credential|user", re.IGNORECASE)
@@ -76,7 +77,7 @@ BucketUrl = DirectoryUrl | S3Url
 
 def with_key_file(url: BucketUrl, path: str | None) -> BucketUrl:
     """The URL with `path` as its key file, unless it has a key file already."""
-    return url if url.key_file is not None or not path else replace(url, key_file=_key_file(path))
+    return url if url.key_file is not None or not path else replace(url, key_file=_key_file(path, _KEY_FILE_NAMES))
 
 
 def parse_bucket_url(text: str) -> BucketUrl:
@@ -111,9 +112,9 @@ def _directory_url(text: str) -> DirectoryUrl:
     return DirectoryUrl(path, key_file)
 
 
-def _key_file(path: str) -> str:
+def _key_file(path: str, name: str = "bucket URL: key_file") -> str:
     if not path.startswith("/") or "\0" in path:
-        raise InvalidRequest("bucket URL: key_file is an absolute path")
+        raise InvalidRequest(f"{name} must be an absolute path")
     return path
 
 

@@ -145,11 +145,12 @@ def _connect_by(arguments: argparse.Namespace) -> None:
     """Set how clients of this command connect; without `-b`, the file may name the brokers."""
     if not arguments.command_config and not arguments.extra:
         return
-    from thermocline.cli.clients.connection_properties import use
+    from thermocline.cli.clients.connection_properties import name_bootstrap_file, use
 
     properties = use(arguments.command_config, arguments.extra)
     if properties.bootstrap and arguments.bootstrap_server == BOOTSTRAP_DEFAULT:
         arguments.bootstrap_server = properties.bootstrap
+        name_bootstrap_file(arguments.command_config)
 
 
 def _fail(message: str, code: int) -> int:

@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled, key_value
-from thermocline.cli.terminal.outcome import CommandFailed, Exit
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_right
 from thermocline.cli.terminal.output import json_line, note, table
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ def _described(bootstrap: str, entity: Entity, *, strict: bool) -> list[Describe
     )
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.DESCRIBE_CLIENT_QUOTAS, request, DescribeClientQuotasResponse)
+    if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise no_right("listing quotas", "DescribeConfigs")
     if answer.error_code != ErrorCode.NONE:
         raise CommandFailed(f"listing quotas: {answer.error_message or error_name(answer.error_code)}")
     return answer.entries or []
@@ -197,6 +199,8 @@ def _alter(bootstrap: str, entity: Entity, quotas: dict[str, float | None]) -> N
             ApiKey.ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse
         )
     for outcome in answer.entries:
+        if outcome.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise no_right(f"quotas of {_shown(entity)}", "AlterConfigs")
         if outcome.error_code != ErrorCode.NONE:
             raise CommandFailed(
                 f"quotas of {_shown(entity)}: {outcome.error_message or error_name(outcome.error_code)}"

@@ -51,7 +51,7 @@ def make_contexts(settings: TlsSettings, read: ReadFile, now_ms: int) -> Context
             "ssl.truststore.certificates: without them a certificate of any public CA would do"
         )
     keys = read_keys(settings.keys, settings.key_password, settings.where, read)
-    check_valid(keys, settings.where, now_ms)
+    check_valid(keys, settings.keys, settings.where, now_ms)
     trust = None if settings.trust is None else read_trust(settings.trust, settings.where, read)
     return Contexts(_server(settings, keys, trust), client_context(settings, keys, trust), keys.expires, keys)
 

@@ -24,6 +24,9 @@ from broker.config.values import InvalidConfig
 from broker.security.tls.settings import Store
 
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
+_DER_SEQUENCE: Final = b"\x30"
+"""The first byte of every PKCS12 file."""
+_TIME: Final = "%Y-%m-%d %H:%M UTC"
 
 ReadFile = Callable[[str], bytes]
 """The whole file of a path. Raises OSError."""
@@ -87,15 +90,19 @@ def read_trust(store: Store, where: str, read: ReadFile) -> tuple[x509.Certifica
     return found
 
 
-def check_valid(keys: KeyPair, where: str, now_ms: int) -> None:
-    """Raise BadStore if the certificate is not valid now."""
+def check_valid(keys: KeyPair, store: Store, where: str, now_ms: int) -> None:
+    """Raise BadStore if the certificate, which is of `store`, is not valid now."""
+    name = f"{store.of}.location={store.location} ({where})" if store.location else where
     own = keys.chain[0]
     if own.not_valid_after_utc.timestamp() * 1000 <= now_ms:
-        raise BadStore(f"{where}: its certificate {_subject(own)} expired on {own.not_valid_after_utc} UTC: renew it")
+        raise BadStore(
+            f"{name}: its certificate {_subject(own)} expired at {own.not_valid_after_utc:{_TIME}}: renew it "
+            "(of serve --secure: `thermocline certificate renew --data-dir DIR`)"
+        )
     if own.not_valid_before_utc.timestamp() * 1000 > now_ms:
         raise BadStore(
-            f"{where}: its certificate {_subject(own)} is valid from {own.not_valid_before_utc} UTC only: check this "
-            "machine's clock"
+            f"{name}: its certificate {_subject(own)} is valid from {own.not_valid_before_utc:{_TIME}} only: check "
+            "this machine's clock"
         )
 
 
@@ -113,6 +120,8 @@ def _file(store: Store, where: str, read: ReadFile) -> bytes:
     is_pem = _is_pem(data)
     if store.kind in ("PKCS12", "JKS") and is_pem:
         raise BadStore(f"{name} is PEM: set {store.of}.type=PEM")
+    if not is_pem and not data.startswith(_DER_SEQUENCE):
+        raise BadStore(f"{name} is neither PEM nor PKCS12: restore the file, or make it anew")
     if store.kind == "PEM" and not is_pem:
         raise BadStore(f"{name} is not PEM: if it is PKCS12, set {store.of}.type=PKCS12")
     return data

@@ -35,6 +35,10 @@ def test_every_command_of_the_compaction_page_runs(reader: Reader) -> None:
     (consumed,) = (text for command, text in printed.items() if "consume" in command)
     keys = [record["key"] for record in json_lines(consumed)]
     assert sorted(keys) == ["eur", "eur", "usd"]
+    (program,) = (fence.text for fence in fences(ROOT / "docs/compaction.md") if fence.language == "python")
+    reader.python(program)
+    records = json_lines(reader.type("thermocline consume -t prices -o beginning -e --json"))
+    assert [(one["key"], one["value"]) for one in records if one["value"] is None] == [("eur", None)], "a tombstone"
 
 
 def test_every_command_of_the_transactions_page_runs(reader: Reader) -> None:

@@ -85,3 +85,41 @@ def test_a_consumer_without_a_group_uses_the_console_consumers_and_names_the_rig
     assert run(broker, tmp_path, "SCRAM-SHA-512", "broker", "acl", "add", *allow)[0] == Exit.DONE
     code, _, said = run(broker, tmp_path, "PLAIN", "alice", *read)
     assert code == Exit.DONE, said
+
+
+@pytest.mark.parametrize("words", [("topic", "list"), ("topic", "describe", "t")])
+def test_a_command_without_a_login_is_told_that_the_port_may_want_one(
+    broker: BrokerProcess, words: tuple[str, ...]
+) -> None:
+    done = thermocline(*words, "-b", broker.kafka)
+    assert done.returncode == Exit.FAILED and "may want TLS or a login" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (("user", "list"), "Describe"),
+        (("user", "add", "carol", "--generate"), "Alter"),
+        (("quota", "set", "--user", "carol", "producer_byte_rate=1MiB"), "AlterConfigs"),
+        (("quota", "list"), "DescribeConfigs"),
+    ],
+)
+def test_a_refused_command_names_the_right_on_the_cluster(
+    broker: BrokerProcess, tmp_path: Path, words: tuple[str, ...], right: str
+) -> None:
+    """It said "Cluster authorization failed."."""
+    code, _, said = run(broker, tmp_path, "PLAIN", "alice", *words)
+    assert code == Exit.FAILED and f"it needs {right} on the cluster" in said, said
+
+
+def test_what_is_not_there_is_named(broker: BrokerProcess, tmp_path: Path) -> None:
+    """A topic that this user may not describe; a user that was deleted before; a file of a password."""
+    assert run(broker, tmp_path, "SCRAM-SHA-512", "broker", "topic", "create", "secret")[0] == Exit.DONE
+    code, _, said = run(broker, tmp_path, "PLAIN", "alice", "consume", "-t", "secret", "-e")
+    assert code == Exit.FAILED and "there is no topic secret that this user may see" in said, said
+    code, _, said = run(broker, tmp_path, "SCRAM-SHA-512", "broker", "user", "delete", "bob", "--yes")
+    assert code == Exit.FAILED and "there is no user bob (SCRAM)" in said, said
+    missing = tmp_path / "missing"
+    add = ("user", "add", "bob", "--password-file", str(missing))
+    code, _, said = run(broker, tmp_path, "SCRAM-SHA-512", "broker", *add)
+    assert code == Exit.USAGE and f"--password-file {missing}: No such file or directory" in said, said

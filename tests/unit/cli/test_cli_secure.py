@@ -292,6 +292,31 @@ def test_client_files_follow_another_authority(tmp_path: Path) -> None:
         assert told.get("thermocline.http.token", "") in ("", directory.token_file.read_text().strip())
 
 
+def test_client_files_follow_another_address(tmp_path: Path) -> None:
+    """CA and token were updated, and the address was that of the first start. An operator's list stays."""
+    data, listen = tmp_path / "data", "listeners=SASL_SSL://127.0.0.1:{}"
+    names = ("admin.properties", "client.properties", "client.librdkafka.properties")
+
+    def told() -> set[str]:
+        return {dict(properties_in((data / name).read_text()))["bootstrap.servers"] for name in names}
+
+    config_of(data, file_text=listen.format(9092))
+    assert told() == {"127.0.0.1:9092"}
+    before = dict(properties_in((data / names[0]).read_text()))
+    config_of(data, file_text=f"{listen.format(9192)}\nadvertised.listeners=SASL_SSL://localhost:9192")
+    assert told() == {"localhost:9192"}
+    assert dict(properties_in((data / names[0]).read_text())) == before | {"bootstrap.servers": "localhost:9192"}
+    config_of(data, file_text=f"{listen.format(9392)}\nnode.id=2")
+    assert told() == {"localhost:9192"}, "the second of --brokers 2"
+    several = "a.example:9092,b.example:9092"
+    for name in names:
+        (data / name).write_text(
+            (data / name).read_text().replace("localhost\\:9192", several).replace("localhost:9192", several)
+        )
+    config_of(data, file_text=listen.format(9292))
+    assert told() == {several}
+
+
 def test_addresses_without_a_protocol_are_secured_ones() -> None:
     assert settings.listener_text("0.0.0.0:9092, PLAIN://127.0.0.1:9093") == (
         "SASL_SSL://0.0.0.0:9092,PLAIN://127.0.0.1:9093"
@@ -318,3 +343,19 @@ def test_a_lost_authority_is_replaced_only_where_none_is(tmp_path: Path) -> None
     assert main(["certificate", "authority", "--data-dir", str(tmp_path)]) == Exit.USAGE
     assert SecuredDirectory(tmp_path).authority_file.read_bytes() == before
     assert main(["certificate", "list", "--data-dir", str(tmp_path / "none")]) == Exit.USAGE
+
+
+def test_an_expired_certificate_is_marked_and_an_unreadable_one_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first was shown as any other, the second with a link to the questions of a library."""
+    directory = secured(tmp_path)
+    directory.certify(1, HOSTS, datetime.now(UTC) - timedelta(days=BROKER_DAYS))
+    directory.certify(2, HOSTS, datetime.now(UTC))
+    assert main(["certificate", "list", "--data-dir", str(tmp_path)]) == Exit.DONE
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "(expired)" in rows["broker-1.pem"] and "(expired)" not in rows["broker-2.pem"]
+    directory.broker_file(1).write_bytes(b"garbage")
+    assert main(["certificate", "list", "--data-dir", str(tmp_path)]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert f"{directory.broker_file(1)}: no broker's certificate in PEM" in said and "https:" not in said

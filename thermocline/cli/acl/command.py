@@ -87,7 +87,11 @@ def _add_entry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operation", type=checked(_operation), action="append", default=[], metavar="OP", help="such as Read"
     )
-    parser.add_argument("--prefixed", action="store_true", help="the names are prefixes")
+    parser.add_argument(
+        "--prefixed",
+        action="store_true",
+        help="the names are prefixes: every name of the command (use two commands if only some are)",
+    )
     parser.add_argument("--producer", action="store_true", help="the operations that a producer needs on the topics")
     parser.add_argument(
         "--consumer", action="store_true", help="the operations that a consumer needs on the topics and groups"

@@ -87,6 +87,7 @@ class ClientProperties:
     login: Login | None = None
     tls: TlsFiles = TlsFiles()
     bootstrap: str | None = None  # bootstrap.servers of the file
+    bootstrap_file: str | None = None  # the file, if its bootstrap.servers are used (no -b)
     http_token: str | None = field(default=None, repr=False)  # for brokers' HTTP ports
 
 
@@ -107,7 +108,7 @@ def read_properties(file_text: str | None, extra: Iterable[tuple[str, str]]) -> 
         raise _wrong(_PROTOCOL, f"{protocol_text} is none of {', '.join(SecurityProtocol)}")
     protocol = SecurityProtocol(protocol_text)
     login = _login(found) if protocol.uses_sasl else None
-    return ClientProperties(found, protocol, login, _tls(found), bootstrap, http_token)
+    return ClientProperties(found, protocol, login, _tls(found), bootstrap, http_token=http_token)
 
 
 def _refuse_secret(name: str, value: str) -> None:

@@ -7,6 +7,8 @@ cluster.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from thermocline.cli.clients.client_properties import ClientProperties, read_properties
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -30,3 +32,9 @@ def use(config_file: str | None, extra: list[tuple[str, str]]) -> ClientProperti
             raise CommandFailed(f"--command-config {config_file}: {unreadable}", Exit.USAGE) from None
     _current = read_properties(text, extra)
     return _current
+
+
+def name_bootstrap_file(path: str) -> None:
+    """The address of the brokers is the one of this file, for the words of errors."""
+    global _current
+    _current = replace(_current, bootstrap_file=path)

@@ -6,6 +6,7 @@ missing but the command continues.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -14,9 +15,11 @@ from broker.config.network.addresses import parse_address
 from broker.config.values import InvalidConfig
 from seams.typed_json import decoder_of
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
-from thermocline.cli.clients.http_client import HttpAddress, HttpRefused, get
+from thermocline.cli.clients.client_properties import HTTP_TOKEN
+from thermocline.cli.clients.http_client import HttpAddress, HttpRefused, TokenRefused, get
 from thermocline.cli.clients.wire_client import BROKER_RESOURCE, TIMEOUT_S, BrokerUnreachable, WireClient
 from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.terminal.output import note
 
 T = TypeVar("T")
 
@@ -77,7 +80,30 @@ def http_of(client: WireClient, node_id: int) -> HttpAddress | None:
 
 def get_json(address: HttpAddress, path: str, kind: type[T], timeout_s: float = 5.0) -> T | None:
     """The parsed JSON of a broker's HTTP response; None if there is no readable one."""
+    return ask_json(address, path, kind, timeout_s)[0]
+
+
+def ask_json(address: HttpAddress, path: str, kind: type[T], timeout_s: float = 5.0) -> tuple[T | None, bool]:
+    """As `get_json`, and whether the port refused the token."""
     try:
-        return decoder_of(kind).decode(get(address, path, timeout_s))
+        return decoder_of(kind).decode(get(address, path, timeout_s)), False
+    except TokenRefused:
+        return None, True
     except (HttpRefused, msgspec.MsgspecError):
-        return None
+        return None, False
+
+
+def token_refused(what: str, nodes: Iterable[int]) -> str:
+    """The sentence about what is not known of brokers whose HTTP ports refused the token."""
+    named = sorted(nodes)
+    brokers, ports = ("broker", "its HTTP port") if len(named) == 1 else ("brokers", "their HTTP ports")
+    return (
+        f"{what} of {brokers} {', '.join(map(str, named))} are not known: {ports} refused the token "
+        f"(`{HTTP_TOKEN}` of --command-config)"
+    )
+
+
+def note_token_refused(what: str, nodes: Iterable[int]) -> None:
+    """The same on stderr, if there are such brokers: a `-` or null alone looks like a value."""
+    if refused := list(nodes):
+        note(f"note: {token_refused(what, refused)}")

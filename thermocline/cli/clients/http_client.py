@@ -9,11 +9,13 @@ from __future__ import annotations
 import http
 import http.client
 import select
+import ssl
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.config.network.addresses import Address, show_address
+from thermocline.cli.clients.advice import tls_advice
 from thermocline.cli.clients.connection_properties import current
 from thermocline.cli.clients.secured_socket import context_of
 
@@ -24,6 +26,10 @@ _POLL_S: Final = 2.0
 
 class HttpRefused(Exception):
     """There was no response, or an error response; the message says which."""
+
+
+class TokenRefused(HttpRefused):
+    """The port refused the command's HTTP token, or asks for one that the command does not have."""
 
 
 class HttpAddress(NamedTuple):
@@ -73,11 +79,12 @@ def _request(
         answer = connection.getresponse()
         data = answer.read()
     except (OSError, http.client.HTTPException) as failed:
-        raise HttpRefused(f"no answer from {address.url(path)} ({failed})") from failed
+        advice = f"; {tls_advice(failed)}" if isinstance(failed, ssl.SSLError) else ""
+        raise HttpRefused(f"no answer from {address.url(path)} ({failed}){advice}") from failed
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise HttpRefused(f"{address.url(path)} needs a token: give it as thermocline.http.token in --command-config")
+        raise TokenRefused(f"{address.url(path)} needs a token: give it as thermocline.http.token in --command-config")
     if not 200 <= answer.status < 300:
         text = data.decode(errors="replace").strip()
         raise HttpRefused(f"{address.url(path)} answered {answer.status} {text}")

@@ -29,6 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in i
 
 from broker.config.network.sasl import TokenLogin
 from logformat.values import is_topic_name
+from thermocline.cli.clients.advice import running_advice
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.connection_properties import current
 from thermocline.cli.clients.librdkafka_names import nearest
@@ -57,6 +58,9 @@ _LATE = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
 _NO_SUCH_CONFIG = re.compile(r'No such configuration property: "(.*)"')
 _SECRET = re.compile("password|secret|key|token|conf", re.I)  # values that are not printed
 
+_NO_ANSWER = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+_NO_ANSWER_IN_TIME = (KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT)
+
 C = TypeVar("C")
 ClientConfig = dict[str, Any]  # librdkafka's own configuration: strings, numbers, callables
 
@@ -65,10 +69,6 @@ _ADVICE: dict[int, str] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "see `thermocline topic list`, or create it with `thermocline topic create`",
     KafkaError._UNKNOWN_TOPIC: "see `thermocline topic list`, or create it with `thermocline topic create`",
     KafkaError.INVALID_REPLICATION_FACTOR: "-r is at most the number of brokers: see `thermocline cluster status`",
-    KafkaError._ALL_BROKERS_DOWN: "is the broker running, and is -b its address?",
-    KafkaError._TRANSPORT: "is the broker running, and is -b its address?",
-    KafkaError._TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
-    KafkaError._MSG_TIMED_OUT: "is the broker running and ready (GET /readyz), and is -b its address?",
     KafkaError.TOPIC_EXCEPTION: "a name is 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "this needs Read on the group: `thermocline acl add --allow-principal "
     "User:NAME --operation Read --group GROUP`, or -g with one that you may read",
@@ -135,6 +135,8 @@ def _shown(extra: list[tuple[str, str]]) -> str:
 def plainly(what: str, error: KafkaError) -> str:
     """An error as one line: the operation, the error, and the remedy."""
     advice = _ADVICE.get(error.code())
+    if error.code() in (*_NO_ANSWER, *_NO_ANSWER_IN_TIME):
+        advice = running_advice(current().bootstrap_file, is_ready=error.code() in _NO_ANSWER_IN_TIME)
     if error.code() == KafkaError.TOPIC_EXCEPTION and not error.str().startswith("Broker:"):
         advice = None  # the broker's own message may have another subject
     return f"{what}: {error.str().rstrip('.')}; {advice}" if advice else f"{what}: {error.str()}"
@@ -171,25 +173,24 @@ def require_broker(client: Any, bootstrap: str) -> ClusterMetadata:
         with failing(f"no broker answers at {bootstrap}"):
             found: ClusterMetadata = client.list_topics(timeout=_CONNECT_TIMEOUT_S)
     except CommandFailed as failed:
-        if refusal := login_refusal(bootstrap):
+        if refusal := security_refusal(bootstrap):
             raise CommandFailed(refusal) from failed
         raise
     return found
 
 
-def login_refusal(bootstrap: str) -> str | None:
-    """The reason why a broker refuses the login of this command; None if no broker refuses it, or if that is unknown.
-    librdkafka retries a refused login in silence, and then says that no broker answered.
+def security_refusal(bootstrap: str) -> str | None:
+    """The reason why TLS or the login of this command fails; None if they do not, or if that is unknown. librdkafka
+    retries in silence, and then says that no broker answered.
     """
     from thermocline.cli.clients.connections import connect
-    from thermocline.cli.clients.wire_client import BrokerUnreachable, LoginRefused
+    from thermocline.cli.clients.wire_client import BrokerUnreachable, NotSecured
 
-    if current().login is None:
-        return None
     try:
-        with connect(bootstrap):
+        with connect(bootstrap) as client:
+            client.metadata([])  # a broker answers ApiVersions before the login
             return None
-    except LoginRefused as refused:
+    except NotSecured as refused:
         return str(refused)
     except (BrokerUnreachable, CommandFailed):
         return None
@@ -254,7 +255,7 @@ def _refused_at_once(bootstrap: str) -> None:
             return
         except OSError as refused:
             last = refused
-    raise CommandFailed(f"no broker answers at {bootstrap}: {last}; {_ADVICE[KafkaError._TRANSPORT]}")
+    raise CommandFailed(f"no broker answers at {bootstrap}: {last}; {running_advice(current().bootstrap_file)}")
 
 
 def settled(futures: dict[str, Any], what: Callable[[str], str]) -> None:

@@ -42,6 +42,7 @@ from broker.wire.messages import (
     SaslHandshakeResponse,
 )
 from logformat.errors import Retryable
+from thermocline.cli.clients.advice import CLOSED, closed_advice, running_advice, tls_advice
 from thermocline.cli.clients.connection_properties import current
 from thermocline.cli.clients.secured_socket import new_login, secured
 
@@ -63,7 +64,11 @@ class BrokerUnreachable(Retryable):
     why = ""
 
 
-class LoginRefused(BrokerUnreachable):
+class NotSecured(BrokerUnreachable):
+    """The port answers, but TLS failed, or the port may want TLS or a login that this command does not have."""
+
+
+class LoginRefused(NotSecured):
     """The broker answers but refused the login; the message has the user."""
 
 
@@ -161,7 +166,7 @@ class WireClient:
         while len(found) < size:
             data = self._socket.recv(min(size - len(found), 1 << 20))
             if not data:
-                raise self._unreachable("it closed the connection")
+                raise self._unreachable(CLOSED)
             found += data
         return found
 
@@ -176,10 +181,13 @@ class WireClient:
 
     def _unreachable(self, why: object) -> BrokerUnreachable:
         found = f"no answer from {show_address(self.host, self.port)}: {why}"
-        advice = "is the broker running, and is -b its address?"
+        has_login = self._properties.login is not None
+        kind, advice = BrokerUnreachable, running_advice(self._properties.bootstrap_file)
         if isinstance(why, ssl.SSLError):
-            advice = "does this port speak TLS, and is its CA the one of ssl.ca.location (ssl.truststore.location)?"
-        unreachable = BrokerUnreachable(f"{found}; {advice}")
+            kind, advice = NotSecured, tls_advice(why)
+        elif not has_login and (why == CLOSED or isinstance(why, ConnectionResetError | BrokenPipeError)):
+            kind, advice = NotSecured, closed_advice(advice, uses_tls=self._properties.protocol.uses_tls)
+        unreachable = kind(f"{found}; {advice}")
         unreachable.why = found
         return unreachable
 

@@ -27,7 +27,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         "status",
         help="controller, brokers, and findings",
         description="Prints the controller, the brokers, the partitions with a problem, and the remedies. Exit code 5 "
-        "when there is a finding. Runs against Apache Kafka too: unknown values are - or null.",
+        "when there is a finding, 1 when a broker's HTTP port refused the token. Runs against Apache Kafka too: "
+        "unknown values are - or null.",
         example="thermocline cluster status -b 127.0.0.1:9092 --watch",
     )
     status.add_argument("--watch", action="store_true", help="repeat every second")
@@ -49,10 +50,11 @@ def show_status(arguments: argparse.Namespace) -> int:
     from thermocline.cli.terminal.watch import is_ascii_only
 
     source, book, plain = ClusterReader(arguments.bootstrap_server), CopyBook(), is_ascii_only()
-    wrong = was_there = False
+    code = Exit.DONE
+    was_there = False
 
     def lines() -> list[str]:
-        nonlocal wrong, was_there
+        nonlocal code, was_there
         try:
             seen = source.read()
             seen = replace(seen, copies=source.copies(seen))
@@ -62,11 +64,11 @@ def show_status(arguments: argparse.Namespace) -> int:
             return unreachable(failed, as_json=arguments.json)  # a watch continues through an outage
         was_there = True
         found = findings(seen)
-        wrong = bool(found)
+        code = Exit.FINDINGS if found else Exit.FAILED if seen.token_refused else Exit.DONE
         if arguments.json:
             return json_lines(seen, found, notes(seen))
         book.note(seen.copies, time.monotonic())
         return picture(seen, found, notes(seen), book.lines(plain=plain))
 
-    code = show(lines, watch=arguments.watch, redraw=not arguments.json)
-    return Exit.FINDINGS if wrong and not arguments.watch else code
+    shown = show(lines, watch=arguments.watch, redraw=not arguments.json)
+    return shown if arguments.watch else code

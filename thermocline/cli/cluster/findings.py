@@ -20,7 +20,7 @@ from broker.observe.cluster_findings import (
     shared_domains,
 )
 from broker.observe.conditions import SILENCE_WARN_MS
-from thermocline.cli.clients.connections import NEEDS_DESCRIBE_CONFIGS
+from thermocline.cli.clients.connections import NEEDS_DESCRIBE_CONFIGS, token_refused
 from thermocline.cli.cluster.status import STORE_AWAY, ClusterState
 
 THROTTLE_IDLE_MS: Final = 3_600_000
@@ -53,12 +53,14 @@ def notes(seen: ClusterState) -> list[str]:
                 "reads them, and they are deleted a week after they were first seen"
             )
     found += _forgotten_throttle(seen)
-    if unasked := [one.node for one in seen.brokers if one.active and one.node in seen.without_http]:
+    if unasked := seen.unasked():
         nodes = ", ".join(map(str, unasked))
         found.append(
             f"the HTTP port of broker {nodes} cannot be reached from here, so its conditions and lags are not known "
             "(--http; it listens on loopback unless told otherwise)"
         )
+    if seen.token_refused:
+        found.append(token_refused("conditions", seen.token_refused))
     if seen.hidden:
         nodes = ", ".join(map(str, sorted(seen.hidden)))
         found.append(

@@ -78,6 +78,7 @@ def plan(seen: ClusterState, node: int, sizes: Mapping[tuple[str, int], Bytes] |
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from thermocline.cli.clients.connections import note_token_refused
     from thermocline.cli.cluster.client import unregister
     from thermocline.cli.cluster.reader import ClusterReader
 
@@ -90,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if broker.active:
         raise CommandFailed(f"broker {node} has a session: stop it first, and give it up only if it never returns")
     held = [row for row in seen.partitions if node in row.replicas or node in (row.target or ())]
+    note_token_refused("bytes of the partitions", seen.token_refused)
     losses = plan(seen, node, source.bytes_of(seen, held))
     if arguments.json:
         for loss in losses:

@@ -17,7 +17,7 @@ from typing import Final
 from broker.config.network.addresses import show_address
 from broker.observe.cluster_status import BrokerRow, ClusterStatus, PartitionRow
 from broker.wire.messages import MetadataResponse, MetadataResponseBroker
-from thermocline.cli.clients.connections import connect, get_json, http_of
+from thermocline.cli.clients.connections import ask_json, connect, get_json, http_of
 from thermocline.cli.clients.http_client import HttpAddress
 from thermocline.cli.clients.statuses import BrokerStatus, PartitionTierStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
@@ -34,13 +34,15 @@ _STATUS_S: Final = 10.0  # 10 000 partitions take some 100 ms
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """One broker's response. `silent`: the reason why there is none; `http`: the broker's HTTP address; `own`: the
-    status that this address returned; `hidden`: this user may not know the address.
+    status that this address returned; `token_refused`: the address refused the token; `hidden`: this user may not know
+    the address.
     """
 
     node: int
     silent: str | None = None
     http: HttpAddress | None = None
     own: BrokerStatus | None = None
+    token_refused: bool = False
     hidden: bool = False
 
 
@@ -91,9 +93,14 @@ class ClusterReader:
         image = _newest_image(answers)
         if image is None:
             seen = _with_own(_as_metadata_has_it(metadata, silent), answers)
+            seen = replace(seen, without_http=_without_http([one for one in answers if one.http is not None]))
         else:
             seen = _as_image_has_it(image, answers, silent)
-        return replace(seen, hidden=frozenset(one.node for one in answers if one.hidden))
+        return replace(
+            seen,
+            hidden=frozenset(one.node for one in answers if one.hidden),
+            token_refused=frozenset(one.node for one in answers if one.token_refused),
+        )
 
     def read_with_sizes(self) -> View:
         """The cluster now, with sizes. Raises BrokerUnreachable when no broker answers."""
@@ -180,9 +187,19 @@ def _ask(broker: MetadataResponseBroker) -> _Answer:
                 return _Answer(broker.node_id, hidden=True)
     except BrokerUnreachable as failed:
         return _Answer(broker.node_id, failed.why or str(failed))
-    own = None if address is None else get_json(address, "/broker", BrokerStatus, _ANSWER_S)
+    if address is None:
+        return _Answer(broker.node_id)
+    own, is_refused = ask_json(address, "/broker", BrokerStatus, _ANSWER_S)
     # A loopback address of a broker on another machine may belong to another broker here.
-    return _Answer(broker.node_id, None, address, own if own is not None and own.node_id == broker.node_id else None)
+    is_its = own is not None and own.node_id == broker.node_id
+    return _Answer(broker.node_id, None, address, own if is_its else None, is_refused)
+
+
+def _without_http(answers: Iterable[_Answer]) -> frozenset[int]:
+    """Brokers that answer, but not on their HTTP port."""
+    return frozenset(
+        one.node for one in answers if one.silent is None and one.own is None and not (one.token_refused or one.hidden)
+    )
 
 
 def _newest_image(answers: list[_Answer]) -> ClusterStatus | None:
@@ -220,7 +237,7 @@ def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[
         silent,
         standings,
         {node: status.conditions for node, status in own.items()},
-        frozenset(one.node for one in answers if one.silent is None and one.own is None),
+        _without_http(answers),
     )
 
 

@@ -43,9 +43,10 @@ class ClusterState:
     """The state of a cluster at one moment.
 
     These fields are by node. `silent`: the reason why it did not answer; `standings` and `conditions`: its own report
-    of its place in the cluster and of its conditions; `without_http`: it answers, but not on its HTTP port; `hidden`:
-    it answers, and this user may not know its HTTP port; `read_only`: it belongs to no cluster and reads the bucket of
-    one. `copies`: replicas that are being copied.
+    of its place in the cluster and of its conditions; `without_http`: it answers, but not on its HTTP port;
+    `token_refused`: its HTTP port refused this command's token; `hidden`: it answers, and this user may not know its
+    HTTP port; `read_only`: it belongs to no cluster and reads the bucket of one. `copies`: replicas that are being
+    copied.
     """
 
     cluster: Cluster
@@ -55,6 +56,7 @@ class ClusterState:
     standings: Mapping[int, InCluster] = field(default_factory=dict)
     conditions: Mapping[int, Sequence[ShownCondition]] = field(default_factory=dict)
     without_http: frozenset[int] = frozenset()
+    token_refused: frozenset[int] = frozenset()
     hidden: frozenset[int] = frozenset()
     read_only: Mapping[int, ReadOnly] = field(default_factory=dict)
     copies: Sequence[Copying] = ()
@@ -63,6 +65,10 @@ class ClusterState:
         """Whether the node reaches the store; None if unknown."""
         held = self.conditions.get(node)
         return None if held is None else all(one.name != STORE_AWAY for one in held)
+
+    def unasked(self) -> list[int]:
+        """Brokers with a session whose HTTP port cannot be reached."""
+        return [one.node for one in self.brokers if one.active and one.node in self.without_http]
 
     def late(self) -> dict[tuple[str, int], list[LateReplica]]:
         """Replicas that lag, by partition, as their leaders report."""
@@ -95,7 +101,8 @@ def json_lines(seen: ClusterState, found: Sequence[Finding], noted: Sequence[str
 
 
 def _broker_fields(seen: ClusterState, broker: BrokerRow) -> dict[str, Cell]:
-    standing = seen.standings.get(broker.node)
+    standing, held = seen.standings.get(broker.node), seen.conditions.get(broker.node)
+    has_http = broker.node not in seen.without_http | seen.token_refused
     return {
         "kind": "broker",
         "node": broker.node,
@@ -107,10 +114,10 @@ def _broker_fields(seen: ClusterState, broker: BrokerRow) -> dict[str, Cell]:
         "store_reachable": seen.store_reachable(broker.node),
         "leaders": broker.leaders,
         "replicas": broker.replicas,
-        "answers": None if broker.node in seen.without_http else broker.node not in seen.silent and broker.active,
+        "answers": broker.node not in seen.silent and broker.active if has_http else None,
         "version": None if standing is None else standing.version,
         "heartbeat_age_ms": None if standing is None else standing.heartbeat_age_ms,
-        "conditions": [one.name for one in seen.conditions.get(broker.node, ())],
+        "conditions": None if held is None else [one.name for one in held],
     }
 
 
@@ -128,9 +135,7 @@ def picture(
         one for one in seen.partitions if _state(one) or _late(late.get((one.topic, one.partition), [])) is not None
     ]
     lines.append("")
-    lines += [f"{one.what}\n  -> {one.do}" for one in found] or [
-        "nothing is wrong in what this user may see" if seen.hidden else "nothing is wrong"
-    ]
+    lines += [f"{one.what}\n  -> {one.do}" for one in found] or _all_well(seen)
     if lacking:
         lines += ["", _partitions(lacking[:_PARTITIONS_SHOWN_MAX], late)]
         if (more := len(lacking) - _PARTITIONS_SHOWN_MAX) > 0:
@@ -138,6 +143,15 @@ def picture(
     if noted:
         lines += ["", *(f"note: {one}" for one in noted)]
     return lines
+
+
+def _all_well(seen: ClusterState) -> list[str]:
+    """The line for no findings. It does not speak for brokers that could not be asked: they may have conditions."""
+    if seen.token_refused:
+        return ["whether something is wrong is not known: see the note"]
+    if seen.hidden:
+        return ["nothing is wrong in what this user may see"]
+    return ["nothing is wrong in what could be read" if seen.unasked() else "nothing is wrong"]
 
 
 def unreachable(why: Exception, *, as_json: bool) -> list[str]:

@@ -49,8 +49,23 @@ def exit_of(error: ThermoclineError) -> Exit:
             return Exit.FAILED
 
 
+def no_right(what: str, right: str) -> CommandFailed:
+    """The error for a user without a right on the cluster. `right`: the operation's name."""
+    return CommandFailed(
+        f"{what}: this user may not do it; it needs {right} on the cluster (`thermocline acl add --allow-principal "
+        f"User:NAME --operation {right} --cluster`), or a super user (super.users)"
+    )
+
+
 def no_topic(topic: str) -> CommandFailed:
-    return CommandFailed(f"there is no topic {topic}; see `thermocline topic list`")
+    """The error for a topic that does not exist. A user with a login may also lack Describe on it, and brokers do not
+    tell such a user that it exists.
+    """
+    from broker.security_protocol import SecurityProtocol
+    from thermocline.cli.clients.connection_properties import current
+
+    seen = "" if current().protocol is SecurityProtocol.PLAINTEXT else " that this user may see"
+    return CommandFailed(f"there is no topic {topic}{seen}; see `thermocline topic list`")
 
 
 def no_partition(topic: str, partition: int, count: int) -> CommandFailed:

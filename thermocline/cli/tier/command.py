@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json
+from thermocline.cli.terminal.output import note
 from thermocline.cli.terminal.watch import show
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ def show_status(arguments: argparse.Namespace) -> int:
     def lines() -> list[str]:
         found = source.read()
         if arguments.json:
+            for unknown in source.unknown():
+                note(f"note: {unknown}")
             return [row.json() for row in found]
-        return [picture(found), *source.brokers(), *source.retention()]
+        notes = [f"note: {unknown}" for unknown in source.unknown()]
+        return [picture(found), *source.brokers(), *source.retention(), *notes]
 
     return show(lines, watch=arguments.watch, redraw=not arguments.json)
 

@@ -11,7 +11,9 @@ MIN_IN_SYNC = "min.insync.replicas"
 
 
 def broker_reason(bootstrap: str, topic: str) -> str:
-    """`; reason` from a Thermocline broker about itself and the topic; "" if there is none."""
+    """`; reason` from a Thermocline broker about itself and the topic, or `; why` it could not be asked; "" if there is
+    none.
+    """
     from thermocline.cli.clients.wire_client import BrokerUnreachable
     from thermocline.cli.tier.reader import TierReader
 
@@ -23,7 +25,7 @@ def broker_reason(bootstrap: str, topic: str) -> str:
     reasons = source.conditions()
     if blocked and not reasons:
         reasons = [f"{topic} is blocked by {', '.join(blocked)}; see `thermocline tier status`"]
-    return "".join(f"; {line}" for line in reasons)
+    return "".join(f"; {line}" for line in (*reasons, *source.unknown()))
 
 
 def unmet_replicas(bootstrap: str, topic: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.error_codes import ErrorCode
 from broker.wire.messages import MetadataResponse
-from thermocline.cli.clients.connections import connect, get_json, http_of
+from thermocline.cli.clients.connections import ask_json, connect, get_json, http_of, token_refused
 from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionTierStatus
 from thermocline.cli.clients.wire_client import (
     EARLIEST,
@@ -52,6 +52,7 @@ class TierReader:
         self._topic_configs: dict[str, dict[str, str | None]] = {}
         self._brokers: list[BrokerStatus] = []
         self._leaderless: list[str] = []
+        self._token_refused: list[int] = []
 
     def read(self) -> list[StatusRow]:
         cold = self._cold()
@@ -64,7 +65,7 @@ class TierReader:
         offsets = Offsets({}, {}, {}, {})
         local_bytes: dict[Partition, int] = {}
         statuses: list[PartitionTierStatus] = []
-        self._brokers = []
+        self._brokers, self._token_refused = [], []
         for broker in metadata.brokers:
             led = [partition for partition, leader in leaders.items() if leader == broker.node_id]
             try:
@@ -72,7 +73,9 @@ class TierReader:
                     offsets = _joined(offsets, _offsets(client, led))
                     local_bytes |= {p: size for p, size in client.log_sizes().items() if p in set(led)}
                     if (address := http_of(client, broker.node_id)) is not None:
-                        statuses += get_json(address, "/status", list[PartitionTierStatus]) or []
+                        status, is_refused = ask_json(address, "/status", list[PartitionTierStatus])
+                        statuses += status or []
+                        self._token_refused += [broker.node_id] * is_refused
                         self._brokers += filter(None, [get_json(address, "/broker", BrokerStatus)])
             except BrokerUnreachable:
                 continue  # the fields of its partitions stay unknown
@@ -81,6 +84,11 @@ class TierReader:
     def brokers(self) -> list[str]:
         """Lines about the brokers of the last read, and one for each condition."""
         return [line for broker in self._brokers for line in broker_lines(broker)]
+
+    def unknown(self) -> list[str]:
+        """The sentence about brokers whose HTTP ports refused the token at the last read, if there are any."""
+        refused = self._token_refused
+        return [token_refused("conditions, and sizes and lags of the partitions,", refused)] if refused else []
 
     def leaderless(self) -> list[str]:
         """Partitions without leader at the last read."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from broker.wire.messages import MetadataResponse
-from thermocline.cli.clients.connections import connect, get_json, http_of
+from thermocline.cli.clients.connections import ask_json, connect, http_of, note_token_refused
 from thermocline.cli.clients.statuses import Partition, PartitionTierStatus
 from thermocline.cli.clients.wire_client import BrokerUnreachable, WireClient
 from thermocline.cli.terminal.outcome import Exit
@@ -67,6 +67,7 @@ def list_topics(arguments: argparse.Namespace) -> int:
 def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """(local, cold) bytes of every partition whose leader reports them."""
     local: dict[Partition, int] = {}
+    refused: list[int] = []
     cold: dict[Partition, int] = {}
     for broker in metadata.brokers:
         led = {
@@ -81,9 +82,14 @@ def _bytes(metadata: MetadataResponse) -> tuple[dict[Partition, int], dict[Parti
                 address = http_of(client, broker.node_id)
         except BrokerUnreachable:
             continue  # the sizes of its topics are unknown
-        for status in [] if address is None else get_json(address, "/status", list[PartitionTierStatus]) or []:
+        if address is None:
+            continue
+        statuses, is_refused = ask_json(address, "/status", list[PartitionTierStatus])
+        refused += [broker.node_id] * is_refused
+        for status in statuses or []:
             if (status.topic, status.partition) in led and status.cold_bytes is not None:
                 cold[status.topic, status.partition] = status.cold_bytes
+    note_token_refused("bytes in the bucket", refused)
     return local, cold
 
 

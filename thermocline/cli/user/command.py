@@ -121,8 +121,10 @@ def _first_line(path: str) -> str:
             return sys.stdin.readline(_PASSWORD_BYTES_MAX + 2).rstrip("\r\n")
         with open(path, encoding="utf-8") as file:
             return file.readline(_PASSWORD_BYTES_MAX + 2).rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as unreadable:
-        raise CommandFailed(f"--password-file {path}: {type(unreadable).__name__}", Exit.USAGE) from None
+    except OSError as unreadable:
+        raise CommandFailed(f"--password-file {path}: {unreadable.strerror}", Exit.USAGE) from None
+    except UnicodeDecodeError:  # its message has the bytes
+        raise CommandFailed(f"--password-file {path}: its first line is not UTF-8 text", Exit.USAGE) from None
 
 
 def _checked(password: str, where: str) -> str:

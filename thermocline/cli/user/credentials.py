@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public in its docs, not re-exported for mypy
     ScramCredentialInfo,
     ScramMechanism,
@@ -24,7 +25,7 @@ from broker.wire.messages import (
 )
 from thermocline.cli.clients.connections import connect
 from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing
-from thermocline.cli.terminal.outcome import CommandFailed
+from thermocline.cli.terminal.outcome import CommandFailed, no_right
 
 _MECHANISMS: Final = {
     SCRAM_SHA_256: ScramMechanism.SCRAM_SHA_256,
@@ -55,8 +56,13 @@ def described(bootstrap: str, user: str | None = None) -> Described:
     with connect(bootstrap) as client:
         request = DescribeUserScramCredentialsRequest(users=asked)
         answer = client.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, request, DescribeUserScramCredentialsResponse)
-    _check("listing users" if user is None else f"user {user}", answer.error_code, answer.error_message)
+    what = "listing users" if user is None else f"user {user}"
+    if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise no_right(what, "Describe")
+    _check(what, answer.error_code, answer.error_message)
     for result in answer.results:
+        if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+            raise CommandFailed(f"there is no user {result.user} (SCRAM); see `thermocline user list`")
         _check(f"user {result.user}", result.error_code, result.error_message)
     return {
         result.user: sorted(
@@ -89,4 +95,9 @@ def _alter(
     admin = connected_admin(bootstrap)
     with failing(f"{what} user {user}"):
         futures = admin.alter_user_scram_credentials([change], request_timeout=REQUEST_TIMEOUT_S)
-        futures[user].result()
+        try:
+            futures[user].result()
+        except KafkaException as refused:
+            if refused.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                raise no_right(f"{what} user {user}", "Alter") from refused
+            raise

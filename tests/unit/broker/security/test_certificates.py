@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
@@ -100,10 +101,13 @@ def test_what_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
     assert "set ssl.key.password" in said("encrypted")
     assert "check ssl.key.password" in said("encrypted", key_password="wrong")
     assert "is not that of the first certificate (CN=broker)" in said("mixed")
-    assert "expired on" in said("expired") and "renew it" in said("expired")
+    assert f"ssl.keystore.location={tmp_path / 'expired'}" in said("expired")
+    at = r"expired at \d{4}-\d\d-\d\d \d\d:\d\d UTC: renew it .*`thermocline certificate renew"
+    assert re.search(at, said("expired")), "it had the zone twice, no file and no command"
     assert "check this machine's clock" in said("early")
     assert "check ssl.keystore.password" in said("p12", keystore_password="wrong")
-    assert "cannot be read as PKCS12" in said("garbage") and "cannot be read" in said("empty")
+    for name in ("garbage", "empty"):
+        assert "is neither PEM nor PKCS12" in said(name) and "password" not in said(name)
     assert "has no certificate" in refusal(
         lambda: of_files(keystore_location=str(tmp_path / "pem"), truststore_certificates=signed.key_pem())
     )

@@ -7,6 +7,7 @@ import pytest
 from broker.metadata.records import Acl
 from broker.security.authorizer.acl_filter import AclFilter
 from broker.security.authorizer.kinds import Operation, PatternType, Permission, ResourceType
+from tests.support.repository import ROOT
 from thermocline.cli.acl.bindings import (
     Resource,
     Wanted,
@@ -113,3 +114,15 @@ def test_words_that_cannot_be_meant_are_refused(
     monkeypatch.setattr("sys.stdin", None)
     assert main(["acl", *words]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_prefixed_is_told_to_count_for_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """The advice for a consumer without a group widened the topic's name too."""
+    for verb in ("add", "delete"):
+        with pytest.raises(SystemExit):
+            main(["acl", verb, "--help"])
+        assert "every name of the command" in " ".join(capsys.readouterr().out.split())
+    given = [line for line in (ROOT / "docs/cli.md").read_text().splitlines() if line.startswith("thermocline acl add")]
+    widened = [line for line in given if "--prefixed" in line]
+    assert any("console-consumer-" in line for line in widened)
+    assert not any("--topic" in line and "--group" in line for line in widened)

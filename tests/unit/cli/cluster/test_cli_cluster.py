@@ -198,6 +198,22 @@ def test_what_is_not_wrong_and_should_be_known_is_noted() -> None:
     assert picture(seen, [], notes(seen))[-3:] == ["nothing is wrong", "", f"note: {notes(seen)[0]}"]
 
 
+def test_a_broker_whose_http_port_refused_the_token_is_not_well() -> None:
+    """Its columns were `-`, `conditions` was empty as if it had none, and the command said that nothing is wrong."""
+    seen = ClusterState(CLUSTER, BROKERS, [LOG], token_refused=frozenset((1, 2)), conditions={3: ()})
+    said = (
+        "conditions of brokers 1, 2 are not known: their HTTP ports refused the token (`thermocline.http.token` of "
+        "--command-config)"
+    )
+    assert findings(seen) == [] and notes(seen) == [said]
+    shown = picture(seen, [], notes(seen))
+    assert shown[-1] == f"note: {said}" and "nothing is wrong" not in "\n".join(shown)
+    held = [row for row in map(json.loads, json_lines(seen, [], notes(seen))) if row["kind"] == "broker"]
+    assert [(row["conditions"], row["answers"]) for row in held] == [(None, None), (None, None), ([], True)]
+    away = ClusterState(CLUSTER, BROKERS, [LOG], without_http=frozenset((1,)))
+    assert "nothing is wrong in what could be read" in picture(away, [], notes(away))
+
+
 def test_json_is_an_object_a_line_with_the_names_of_the_contract() -> None:
     late = [LateReplica("log", 0, 2, 3, 400, 2500)]
     seen = ClusterState(

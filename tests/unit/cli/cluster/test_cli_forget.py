@@ -39,7 +39,9 @@ class Cluster:
     def read(self) -> Any:
         (topic,) = self.image.topics.values()
         brokers = [broker_row(node) for node in self.image.nodes.values()]
-        return SimpleNamespace(brokers=brokers, partitions=[partition_row(topic, 0, self.image)])
+        return SimpleNamespace(
+            brokers=brokers, partitions=[partition_row(topic, 0, self.image)], token_refused=frozenset()
+        )
 
     def bytes_of(self, *_: object) -> dict[Any, Any]:
         return {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.opening import open_store
-from coldstore.url import DirectoryUrl, S3Url, parse_bucket_url
+from coldstore.url import DirectoryUrl, S3Url, parse_bucket_url, with_key_file
 from logformat.errors import InvalidRequest
 from seams.clock import SystemClock
 from seams.files.posix_disk import PosixDisk
@@ -19,6 +19,14 @@ from seams.loop.workers import ThreadWorkers
 from seams.net import TcpNet
 from seams.rng import SystemRng
 from seams.world import World
+
+
+def test_a_relative_key_file_is_refused_by_the_name_it_was_given_by() -> None:
+    """It was called a part of the bucket's URL also where it came from the environment."""
+    with pytest.raises(InvalidRequest, match="bucket URL: key_file must be an absolute path"):
+        parse_bucket_url("file:///data/bucket?key_file=keys.json")
+    with pytest.raises(InvalidRequest, match="THERMOCLINE_ENCRYPTION_KEY_FILE must be an absolute path"):
+        with_key_file(parse_bucket_url("file:///data/bucket"), "keys.json")
 
 
 def test_a_directory() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from thermocline.cli.clients.connections import note_token_refused
 from thermocline.cli.cluster.client import unregister
 from thermocline.cli.cluster.moves.executor import (
     CommandTexts,
@@ -35,6 +36,7 @@ def run_drain(arguments: argparse.Namespace) -> int:
     view = source.read_with_sizes()
     if view.broker(node) is None and not any(node in held.replicas for held in view.partitions):
         raise CommandFailed(f"broker {node} is not in the cluster: `thermocline cluster status` lists the brokers")
+    note_token_refused("bytes of the partitions", view.seen.token_refused)
     if arguments.cancel:
         return cancel(
             source, [held for held in view.partitions if held.target and _leaves(held.replicas, held.target, node)]
@@ -98,6 +100,7 @@ def _unregister(source: ClusterReader, node: int) -> int:
 def run_rebalance(arguments: argparse.Namespace) -> int:
     source = ClusterReader(arguments.bootstrap_server)
     view = source.read_with_sizes()
+    note_token_refused("bytes of the partitions", view.seen.token_refused)
     if arguments.cancel:
         return cancel(source, [held for held in view.partitions if held.target])
     plan = rebalance(view.places, view.partitions)

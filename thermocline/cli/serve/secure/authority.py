@@ -63,7 +63,7 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(certificate_pem)
             key = load_pem_private_key(key_pem, password=None)
         except (ValueError, TypeError) as unreadable:
-            raise AuthorityError(f"not a certificate and a key in PEM: {unreadable}") from unreadable
+            raise AuthorityError("not a certificate and a key in PEM") from unreadable
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise AuthorityError("the key does not belong to the certificate")
         return cls(certificate, key)
@@ -99,7 +99,7 @@ def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: dat
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError as unreadable:
-        raise AuthorityError(f"no certificate in PEM: {unreadable}") from unreadable
+        raise AuthorityError("no certificate in PEM") from unreadable
     try:
         certificate.verify_directly_issued_by(authority)
         named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
@@ -135,7 +135,7 @@ def described(pem: bytes) -> tuple[tuple[str, ...], datetime]:
         certificate = x509.load_pem_x509_certificates(pem)[0]
         named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound) as unreadable:
-        raise AuthorityError(f"no broker's certificate in PEM: {unreadable}") from unreadable
+        raise AuthorityError("no broker's certificate in PEM: restore it, or make it anew by a start") from unreadable
     return tuple(str(name.value) for name in named), certificate.not_valid_after_utc
 
 

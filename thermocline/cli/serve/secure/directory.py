@@ -127,6 +127,12 @@ class SecuredDirectory:
                 raise CommandFailed(f"{file}: {refused}", Exit.USAGE) from refused
             yield file, hosts, expires
 
+    def nodes(self) -> list[int]:
+        """Node ids of the brokers that have a certificate here."""
+        files = (self.data_dir / SECURITY).glob(f"{BROKER_NAME}*.pem")
+        found = (file.stem.removeprefix(BROKER_NAME) for file in files)
+        return sorted(int(node) for node in found if node.isdecimal())
+
     def _authority(self) -> Authority:
         try:
             return Authority.read(_read(self.authority_file), _read(self.authority_key_file))

@@ -43,7 +43,9 @@ class Resolve(Protocol):
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _JAAS: Final = "sasl.jaas.config"
 _TRUST: Final = "ssl.truststore.certificates"
+_BOOTSTRAP: Final = "bootstrap.servers"
 JAVA_CLIENT: Final = "client.properties"
+LIBRDKAFKA_CLIENT: Final = "client.librdkafka.properties"
 
 
 def secured_config(arguments: argparse.Namespace, resolve: Resolve, host_name: str) -> BrokerConfig:
@@ -95,7 +97,7 @@ def _prepare(secured: SecuredDirectory, join: str | None, config: BrokerConfig) 
         )
         return password
     else:
-        _follow_authority(secured)
+        _follow(secured, config)
     return _known_password(secured)
 
 
@@ -152,14 +154,14 @@ def _write_clients(
     template = settings.java_client("USER", "PASSWORD", authority_pem, bootstrap)
     write_secret(secured.data_dir / JAVA_CLIENT, format_properties(template))
     librdkafka = settings.librdkafka_client("USER", "PASSWORD", str(secured.authority_file), bootstrap)
-    write_secret(secured.data_dir / "client.librdkafka.properties", librdkafka)
+    write_secret(secured.data_dir / LIBRDKAFKA_CLIENT, librdkafka)
     admin = settings.java_client(settings.ADMIN_USER, password, authority_pem, bootstrap) | {HTTP_TOKEN: token}
     write_secret(secured.admin_file, format_properties(admin))
 
 
-def _follow_authority(secured: SecuredDirectory) -> None:
+def _follow(secured: SecuredDirectory, config: BrokerConfig) -> None:
     """Update the client configurations with the current authority and token (`thermocline certificate authority`
-    replaces them)."""
+    replaces them), and with the current address (another `--listen` or `--advertise`)."""
     present = {_TRUST: secured.authority_file.read_text("ascii")}
     if secured.token_file.exists():
         present[HTTP_TOKEN] = secured.token_file.read_text("ascii").split("\n")[0]
@@ -167,8 +169,26 @@ def _follow_authority(secured: SecuredDirectory) -> None:
         if file.exists():
             has = dict(properties_in(file.read_text("utf-8")))
             wanted = has | {name: value for name, value in present.items() if name in has}
+            wanted |= _moved(secured, config, has)
             if wanted != has:
                 write_secret(file, format_properties(wanted))
+    file = secured.data_dir / LIBRDKAFKA_CLIENT
+    if file.exists():
+        lines = file.read_text("utf-8").splitlines()
+        moved = _moved(secured, config, dict(line.partition("=")[::2] for line in lines))
+        changed = {name: f"{name}={address}" for name, address in moved.items()}
+        wanted_lines = [changed.get(line.partition("=")[0], line) for line in lines]
+        if wanted_lines != lines:
+            write_secret(file, "".join(f"{line}\n" for line in wanted_lines).encode())
+
+
+def _moved(secured: SecuredDirectory, config: BrokerConfig, has: Mapping[str, str]) -> dict[str, str]:
+    """The address for a file with these properties, if it changed. A list of addresses stays: the operator wrote it. Of
+    several brokers with one directory (`--brokers N`) the first one's address counts, so that they do not take turns.
+    """
+    address, written = _bootstrap(config), has.get(_BOOTSTRAP)
+    is_first = config.node_id <= min(secured.nodes(), default=config.node_id)
+    return {_BOOTSTRAP: address} if address and written and "," not in written and is_first else {}
 
 
 def _bootstrap(config: BrokerConfig) -> str | None:
