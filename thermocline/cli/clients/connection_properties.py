@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from broker.security_protocol import SecurityProtocol
 from thermocline.cli.clients.client_properties import ClientProperties, read_properties
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 
@@ -38,3 +39,11 @@ def name_bootstrap_file(path: str) -> None:
     """The address of the brokers is the one of this file, for the words of errors."""
     global _current
     _current = replace(_current, bootstrap_file=path)
+
+
+def no_topic(topic: str) -> CommandFailed:
+    """The error for a topic that does not exist. A user with a login may also lack Describe on it, and brokers do not
+    tell such a user that it exists.
+    """
+    seen = "" if _current.protocol is SecurityProtocol.PLAINTEXT else " that this user may see"
+    return CommandFailed(f"there is no topic {topic}{seen}; see `thermocline topic list`")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from thermocline.cli.terminal.outcome import CommandFailed, no_topic
+from thermocline.cli.clients.connection_properties import no_topic
+from thermocline.cli.terminal.outcome import CommandFailed
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from thermocline.cli.terminal.outcome import CommandFailed, no_partition, no_topic
+from thermocline.cli.clients.connection_properties import no_topic
+from thermocline.cli.terminal.outcome import CommandFailed, no_partition
 from thermocline.cli.terminal.output import note
 from thermocline.cli.terminal.times import TIME_HELP, Instant, noted_ms, parse_time
 

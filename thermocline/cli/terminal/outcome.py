@@ -57,17 +57,6 @@ def no_right(what: str, right: str) -> CommandFailed:
     )
 
 
-def no_topic(topic: str) -> CommandFailed:
-    """The error for a topic that does not exist. A user with a login may also lack Describe on it, and brokers do not
-    tell such a user that it exists.
-    """
-    from broker.security_protocol import SecurityProtocol
-    from thermocline.cli.clients.connection_properties import current
-
-    seen = "" if current().protocol is SecurityProtocol.PLAINTEXT else " that this user may see"
-    return CommandFailed(f"there is no topic {topic}{seen}; see `thermocline topic list`")
-
-
 def no_partition(topic: str, partition: int, count: int) -> CommandFailed:
     """The error for a partition that does not exist. `count`: the number of the topic's partitions."""
     return CommandFailed(f"topic {topic} has no partition {partition}; it has {count}, from 0")

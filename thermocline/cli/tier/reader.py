@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.error_codes import ErrorCode
 from broker.wire.messages import MetadataResponse
+from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.clients.connections import ask_json, connect, get_json, http_of, token_refused
 from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionTierStatus
 from thermocline.cli.clients.wire_client import (
@@ -23,7 +24,7 @@ from thermocline.cli.clients.wire_client import (
     WireClient,
     by_topic,
 )
-from thermocline.cli.terminal.outcome import CommandFailed, no_topic
+from thermocline.cli.terminal.outcome import CommandFailed
 from thermocline.cli.tier.retention_text import retention_sentence
 from thermocline.cli.tier.status import Offsets, StatusRow, broker_lines, rows
 

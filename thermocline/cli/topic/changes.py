@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, filled, key_value, positive
 from thermocline.cli.terminal.confirm import can_ask, confirm
-from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_topic
+from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import note
 from thermocline.cli.tier.diagnosis import MIN_IN_SYNC
 from thermocline.cli.topic.configs import retention, topic_configs, warn_of_replicas, with_units

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled, key_value, positive
-from thermocline.cli.terminal.outcome import Exit, no_topic
+from thermocline.cli.terminal.outcome import Exit
 from thermocline.cli.terminal.output import json_line, table
 from thermocline.cli.topic import changes, trim
 from thermocline.cli.topic.configs import retention, topic_configs, with_units

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, checked, filled, natural
 from thermocline.cli.terminal.confirm import can_ask, confirm
-from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_partition, no_topic
+from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_partition
 from thermocline.cli.terminal.output import json_line, plain, table
 
 if TYPE_CHECKING:
