@@ -16,7 +16,7 @@ from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
 from hotstore.log.locator import ByteRange, LogSlice
-from hotstore.log.segment import IndexNeeded
+from hotstore.log.segment import IndexNeeded, Segment
 from hotstore.log.timestamps import TimestampedOffset
 from seams.loop.workers import Lane
 
@@ -36,7 +36,7 @@ class LocalReads:
         self._log = lease.log
         self._name = f"{lease.log.path} (role {next(_ROLES)})"  # unique: a role does not share work with the next role
         self._damaged = damaged
-        self._unreadable: dict[int, DamagedLog] = {}  # by base offset: the reason why an index could not be rebuilt
+        self._unreadable: dict[Segment, DamagedLog] = {}  # the reason why an index could not be rebuilt
 
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
@@ -91,14 +91,16 @@ class LocalReads:
 
     def _load(self, residency: Residency, needed: IndexNeeded) -> asyncio.Future[None]:
         """Load or rebuild an index in a worker, once for all readers of the segment. Raises its damage."""
-        damage = self._unreadable.pop(needed.base_offset, None)
+        damage = self._unreadable.pop(needed.segment, None)
         if damage is not None:
             self._damaged(damage)
             raise damage
-        return residency.once(f"index of {self._name} at", needed.base_offset, partial(self._load_index, needed))
+        return residency.once(
+            f"index of {self._name} at", needed.segment.base_offset, partial(self._load_index, needed)
+        )
 
     async def _load_index(self, needed: IndexNeeded) -> None:
         try:
             await self._call(needed.load)
         except DamagedLog as damage:  # the next read reports it to its client
-            self._unreadable[needed.base_offset] = damage
+            self._unreadable[needed.segment] = damage

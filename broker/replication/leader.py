@@ -44,6 +44,7 @@ class Leader:
     high watermark from before the epoch. `own_end`: this replica's flushed end."""
 
     __slots__ = (
+        "_cleanest_end",
         "_held_end",
         "_is_paused",
         "_others",
@@ -65,6 +66,7 @@ class Leader:
         self._own_end = own_end
         self._held_end = 0
         self._reports: dict[int, Report] = {}
+        self._cleanest_end = 0
         self._sampled: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
         """By node id of a lagging replica with a session: the time of the first sample whose records it still lacks."""
@@ -90,6 +92,7 @@ class Leader:
         if leader_epoch != row.leader_epoch or row.sessions.get(node_id) != report.broker_epoch:
             return False
         self._reports[node_id] = report
+        self._cleanest_end = max(self._cleanest_end, report.clean_end)
         return self._advance()
 
     def applied(self, row: AppliedRow) -> bool:
@@ -200,12 +203,11 @@ class Leader:
         return min((own, *(reports[node_id].clean_end if node_id in reports else 0 for node_id in others)))
 
     def cleanest_end(self) -> int | None:
-        """Greatest clean end that another replica reported; None while a member of the in-sync set has not reported. A
-        replica that is down and out of the set does not count."""
+        """Greatest clean end that another replica reported in this leader epoch, also if it is down now; None while a
+        member of the in-sync set has not reported."""
         if not self._reports.keys() >= set(self._others):
             return None
-        replicas = self.in_sync.row.replicas
-        return max((report.clean_end for node_id, report in self._reports.items() if node_id in replicas), default=0)
+        return self._cleanest_end
 
     @property
     def is_shared(self) -> bool:

@@ -88,7 +88,8 @@ class Meter:
         """Count the outcome of a call. A lost race for a root (412, 409) is an answer. An abandoned call has no
         answer."""
         self.outcomes[outcome] += 1
-        self.missing_key = missing_key
+        if outcome is not CallOutcome.ABANDONED:
+            self.missing_key = missing_key
         if outcome in ANSWERS or outcome is CallOutcome.CONFLICT:
             self.failed_in_a_row, self.failure = 0, ""
             return

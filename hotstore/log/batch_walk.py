@@ -50,12 +50,14 @@ def find_batch(
     window_bytes: int = FIND_WINDOW_BYTES,
     reach_bytes: int = INT32_MAX,
 ) -> BatchPlace | None:
-    """The first batch from `position` on whose last offset is ≥ `offset`; None if there is none, or if it begins more
-    than `reach_bytes` and a window away. A batch begins at `position`. Raises DamagedLog."""
+    """The first batch from `position` on whose last offset is ≥ `offset`; None if there is none, or if it is not found
+    in the first `reach_bytes` that are read. Of a large batch only a window is read. A batch begins at `position`.
+    Raises DamagedLog."""
     unpack = _PLACE.unpack_from
-    last_position = min(position + reach_bytes, end - 1)
-    while position <= last_position:
+    read_bytes = 0
+    while position < end and read_bytes <= reach_bytes:
         window = file.read_at(position, min(window_bytes, end - position))
+        read_bytes += len(window)
         at = 0
         last_start = len(window) - HEADER_SIZE
         if last_start < 0:

@@ -209,7 +209,7 @@ class Locator:
         segment = next((one for one in list(self.segments) if one.file is batches.file), None)
         if segment is None or segment.interval_bytes > apart_max:
             return None
-        base, (offset_index, time_index, _) = segment.base_offset, segment.indexes(self.cache)
+        base, (offset_index, time_index, *_) = segment.base_offset, segment.indexes(self.cache)
         offsets, positions = offset_index.columns
         timestamps, time_offsets = time_index.columns
         first = bisect_right(positions, batches.position)
@@ -237,7 +237,7 @@ class Locator:
                 return entry.position - position
             if indexes.rebuilt_bytes:
                 break
-            indexes = self._loaded.rebuilt(segment)
+            indexes = self._loaded.rebuilt(segment, segment.base_offset)
         length = whole_batches(segment.file, position, bytes_max) if bytes_max > 0 else 0
         if length == 0 and min_one:
             first = find_batch(segment.file, position, stop, -1)

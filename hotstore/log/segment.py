@@ -27,8 +27,8 @@ from seams.files.disk import ClosedFile, Directory, File, read_in
 
 INDEX_CACHE_BYTES: Final = 64 << 20
 REACH_BYTES: Final = 1 << 20
-"""How far beyond `interval_bytes` the next entry may be: an older Kafka adds at most one entry for each append. 17 000
-of the smallest batches, 10 ms."""
+"""How many bytes beyond `interval_bytes` are read to find a batch after an index entry: an older Kafka adds at most one
+entry for each append. 17 000 of the smallest batches, 10 ms."""
 
 
 class SegmentIndexes(NamedTuple):
@@ -36,29 +36,34 @@ class SegmentIndexes(NamedTuple):
     times: TimeIndex
     rebuilt_bytes: int = 0
     """Size of the segment when they were rebuilt from it; 0: they were not rebuilt, and may be wrong."""
+    rebuilt_end: int = 0
+    """They were rebuilt from the batches below this offset."""
 
 
 class IndexSource(Protocol):
     """Indexes of segments without an `indexer`, and rebuilt indexes of any segment."""
 
     def get(self, segment: Segment) -> SegmentIndexes: ...
-    def rebuilt(self, segment: Segment) -> SegmentIndexes: ...
+    def rebuilt(self, segment: Segment, offset: int) -> SegmentIndexes: ...
 
 
 class IndexNeeded(Retryable):
     """An index is not in memory, or the one in memory is wrong. A worker calls `load`, then the read is repeated."""
 
-    def __init__(self, segment: Segment, cache: IndexCache, *, is_wrong: bool) -> None:
-        super().__init__(f"{segment.file.path}: its index is {'wrong' if is_wrong else 'not loaded'}; read again")
-        self.base_offset = segment.base_offset
-        self._segment, self._cache, self._is_wrong = segment, cache, is_wrong
+    def __init__(self, segment: Segment, cache: IndexCache, wrong_at: int | None = None) -> None:
+        """`wrong_at`: an offset for which the index in memory is wrong."""
+        super().__init__(
+            f"{segment.file.path}: its index is {'not loaded' if wrong_at is None else 'wrong'}; read again"
+        )
+        self.segment = segment
+        self._cache, self._wrong_at = cache, wrong_at
 
     def load(self) -> None:
         """Load or rebuild the index. Blocking. Raises DamagedLog, OSError."""
-        if self._is_wrong:
-            self._cache.rebuilt(self._segment)
+        if self._wrong_at is None:
+            self._cache.get(self.segment)
         else:
-            self._cache.get(self._segment)
+            self._cache.rebuilt(self.segment, self._wrong_at)
 
 
 class SegmentInfo(NamedTuple):
@@ -161,10 +166,10 @@ class Segment:
         `LoadedIndexes`. Raises DamagedLog, IndexNeeded."""
         indexes = self.indexes(source)
         while (found := self._find(indexes, offset)) is None:
-            if indexes.rebuilt_bytes:
+            if offset < indexes.rebuilt_end:
                 what, hint = "no batch holds this offset", "run `thermocline log dump` on it"
                 raise DamagedLog(self.file.path, self.size, offset, what, hint)
-            indexes = source.rebuilt(self)
+            indexes = source.rebuilt(self, offset)
         return found
 
     def indexes(self, source: IndexSource) -> SegmentIndexes:
@@ -264,11 +269,11 @@ class IndexCache:
         self._loaded[segment] = found
         return found
 
-    def loaded_rebuilt(self, segment: Segment) -> SegmentIndexes | None:
-        """The rebuilt indexes, if they are in memory. Those of an active segment lack the entries of appends since the
-        rebuild. The `indexer` has these, and they are correct."""
+    def loaded_rebuilt(self, segment: Segment, offset: int) -> SegmentIndexes | None:
+        """The indexes rebuilt from batches up to `offset` at least, if they are in memory. Those of an active segment
+        lack the entries of appends since the rebuild. The `indexer` has these, and they are correct."""
         found = self._loaded.get(segment)
-        return found if found is not None and found.rebuilt_bytes else None
+        return found if found is not None and offset < found.rebuilt_end else None
 
     def get(self, segment: Segment) -> SegmentIndexes:
         """The indexes of a segment. If they are not cached, this blocks: it reads both files, or rebuilds missing or
@@ -279,16 +284,16 @@ class IndexCache:
         try:
             return self._keep(segment, load_indexes(segment))
         except (Corrupt, FileNotFoundError):
-            return self.rebuilt(segment)
+            return self.rebuilt(segment, segment.base_offset)
 
-    def rebuilt(self, segment: Segment) -> SegmentIndexes:
-        """The indexes, rebuilt from the log's headers. If they are not cached, this blocks. Raises DamagedLog if the
-        headers cannot be read."""
-        found = self.loaded_rebuilt(segment)
+    def rebuilt(self, segment: Segment, offset: int) -> SegmentIndexes:
+        """The indexes, rebuilt from the headers of the batches up to `offset` at least. If they are not cached, this
+        blocks. Raises DamagedLog if the headers cannot be read."""
+        found = self.loaded_rebuilt(segment, offset)
         if found is None:
-            size = segment.size  # read before the rebuild, because the loop may append meanwhile
+            end_offset, size = segment.end_offset, segment.size  # before the rebuild: the loop may append meanwhile
             indexer = build_indexer(segment)
-            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, size))
+            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, size, end_offset))
         return found
 
     def drop(self, segment: Segment) -> None:
@@ -318,14 +323,14 @@ class LoadedIndexes:
         """The indexes of a segment. Raises IndexNeeded."""
         found = self._cache.loaded(segment)
         if found is None:
-            raise IndexNeeded(segment, self._cache, is_wrong=False)
+            raise IndexNeeded(segment, self._cache)
         return found
 
-    def rebuilt(self, segment: Segment) -> SegmentIndexes:
+    def rebuilt(self, segment: Segment, offset: int) -> SegmentIndexes:
         """The rebuilt indexes of a segment. Raises IndexNeeded."""
-        found = self._cache.loaded_rebuilt(segment)
+        found = self._cache.loaded_rebuilt(segment, offset)
         if found is None:
-            raise IndexNeeded(segment, self._cache, is_wrong=True)
+            raise IndexNeeded(segment, self._cache, offset)
         return found
 
 
@@ -341,12 +346,15 @@ def load_indexes(segment: Segment) -> SegmentIndexes:
 
 def build_indexer(segment: Segment) -> SegmentIndexer:
     """Both indexes from the batch headers, as appends and the seal would make them. Raises DamagedLog if offsets go
-    back."""
+    back, or are too far from the segment's base: no checksum covers a batch's base offset."""
     indexer = SegmentIndexer(segment.base_offset, segment.interval_bytes)
     end_offset = segment.base_offset
     for position, header in walk_headers(segment.file, 0, segment.size):
         if header.base_offset < end_offset:
             what = f"batch says offset {header.base_offset}, the one before it ends at {end_offset}"
+            raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
+        if not indexer.offset_index.fits(header.next_offset - 1):
+            what = f"batch says offset {header.base_offset}, the segment begins at {segment.base_offset}"
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         indexer.add_run((header,), header.base_offset, position)
         end_offset = header.next_offset

@@ -116,6 +116,8 @@ def source_of(
     ranges: Sequence[ByteRange] = local.batch_ranges(wanted.start_offset, wanted.end_offset)
     if not local.segments_between(wanted.start_offset, wanted.start_offset + 1):
         raise Retryable(f"{local.path}: the segment of offset {wanted.start_offset} was deleted before the copy began")
+    if local.segments_between(wanted.start_offset, wanted.end_offset)[-1].end_offset != wanted.end_offset:
+        raise Retryable(f"{local.path}: compaction merged the segment that ends at {wanted.end_offset} with the next")
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
         # Recovery writes a snapshot for every roll point, so the file was removed. Copying the records matters more

@@ -180,6 +180,34 @@ async def test_damage_that_a_rebuild_meets_is_reported_to_each_read() -> None:
         assert len(role.damage) == reported and role.loads == reported
 
 
+async def test_a_base_offset_that_is_far_away_is_damage() -> None:
+    """Regression: no checksum covers the base offset. The rebuild failed at an assertion, and each read asked for it
+    again, without an error, until the fetch ended."""
+    disk = CrashDisk()
+    log = sealed(disk)
+    role = Role(log)
+    at = build_indexer(log._locator.segments[0]).offset_index.lookup(FAR).position
+    disk.flip_bit(f"{LOG_PATH}/{0:020d}.log", at + 2, 0)  # 2^40
+    with pytest.raises(DamagedLog, match="the segment begins at 0"):
+        await role.read(FAR)
+    assert len(role.damage) == 1
+
+
+async def test_a_batch_behind_a_large_one_needs_no_rebuild() -> None:
+    """The index is correct, though no entry is near: the large batch came before an interval was full."""
+    _, log = new_log(CrashDisk(), CONFIG)
+    _fill(log, 20)
+    append(log, batch(size=3 << 20))
+    behind = append(log, batch(2)).base_offset
+    for _ in range(1200):
+        append(log, batch())
+    flush(log)
+    seal(log)
+    role = Role(log)
+    found, _ = await role.read(behind)
+    assert base_of(found) == behind and role.loads <= 1
+
+
 def reopened(disk: CrashDisk) -> PartitionLog:
     """After a clean stop, and a change of the active segment's offset index."""
     directory, log = new_log(disk, CONFIG)
