@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from coldstore.manifest.manifest import Manifest
+from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable
 from coldstore.segments.segment_reader import fetch_footer
@@ -76,12 +76,22 @@ async def _state_at(
             footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
     except TimeoutError as late:
         raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
+    except ObjectMissing:
+        if not is_below_start(manifests.manifest, entry):
+            raise
+        return ColdStart(LeaderEpochs(), ())
     held_bytes = 0 if manifests.manifest is None else _held_between(manifests.manifest, since, offset)
     transactions = [
         (of.producer_id, of.producer_epoch, of.first_offset, of.marker_offset) for of in footer.transactions
     ]
     producers = footer.producer_state().as_of(offset, transactions)
     return ColdStart(footer.lineage.truncate_from_end(offset), producers, held_bytes)
+
+
+def is_below_start(manifest: Manifest | None, entry: RemoteSegment) -> bool:
+    """Whether all records of the object are deleted. Then the object may be gone although the root still names it,
+    because objects below the log start are deleted before the root is changed."""
+    return manifest is not None and entry.end_offset <= manifest.log_start_offset
 
 
 async def begin_at_end(

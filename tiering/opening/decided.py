@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-from coldstore.object_store import StoreUnavailable
+from coldstore.object_store import ObjectMissing, StoreUnavailable
 from coldstore.segments.segment_object import DecidedTransaction
 from coldstore.segments.segment_reader import fetch_committed_footer
+from tiering.opening.cold_start import is_below_start
 from tiering.partition_state import TieredPartition
 
 
@@ -28,4 +29,8 @@ async def decided_in_bucket(partition: TieredPartition) -> tuple[DecidedTransact
             footer = await fetch_committed_footer(partition.store, key, entry)
     except TimeoutError as late:
         raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
+    except ObjectMissing:
+        if not is_below_start(partition.manifest, entry):
+            raise
+        return ()
     return footer.transactions

@@ -20,6 +20,7 @@ from coldstore.url import parse_bucket_url
 from seams.interpreter import this_build
 from tests.support.processes.ports import free_port
 from tests.support.repository import ROOT
+from thermocline.cli.clients.client_properties import HTTP_TOKEN
 
 README = ROOT / "README.md"
 KAFKA, HTTP = "127.0.0.1:9092", "127.0.0.1:9644"
@@ -231,7 +232,9 @@ def test_the_s3_example_is_a_bucket_url() -> None:
 
 def test_every_config_that_is_named_exists() -> None:
     """`thermocline.…` in the README and the docs is a config, a module, a metric, or a record's header."""
-    known = {definition.name for definition in OWN} | snapshot_properties() | {"thermocline.rewrite"}  # a header
+    known = (
+        {definition.name for definition in OWN} | snapshot_properties() | {"thermocline.rewrite", HTTP_TOKEN}
+    )  # a header, a line of a client's file
     modules = {f"thermocline.{name}" for name in ("cli", "read", "format_version", "level", "decoders")}
     for page in (README, *sorted((ROOT / "docs").rglob("*.md"))):
         for name in re.findall(r"(?<![_/])thermocline\.[a-z_]+(?:\.[a-z_]+)*", page.read_text()):

@@ -192,6 +192,28 @@ async def test_design_c07_a_lost_disk_gives_no_offset_twice(tier: object) -> Non
     await life.kill()
 
 
+async def test_seed_105_a_log_opens_whose_last_object_was_deleted_with_its_records() -> None:
+    """Regression: DeleteRecords moved the log start above the bucket's end. The last object was deleted, and the broker
+    ended before the root said so. A start on another disk read its footer, and the log stayed offline for ever."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True)
+    await life.fill(60)
+    sealed = opened.log.active_info().base_offset
+    await settle(lambda: opened.tier.remote_end_offset == sealed)
+    start = sealed + 1
+    await opened.tier.delete_records(start)
+    manifest = await house.manifest()
+    assert manifest.log_start_offset == start and manifest.tail
+    for entry in manifest.tail:
+        del house.memory.objects[str(entry.key(TOPIC_ID, 0))]
+    await life.lose_disk()
+    life = await house.start()
+    opened = await life.open()
+    assert opened.log.log_start_offset >= start and life.append() >= BLOCK
+    await life.kill()
+
+
 async def test_design_c07_a_resend_is_known_after_a_lost_disk() -> None:
     """C7, C8: the producers at the cold end come from the last object's footer, its own last batch included."""
     house = House()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.outcome import CommandFailed, no_partition
 from thermocline.cli.terminal.output import note
 from thermocline.cli.terminal.times import TIME_HELP, Instant, noted_ms, parse_time
@@ -64,6 +63,8 @@ def starts(consumer: Consumer, topic: str, partition: int | None, start: Start) 
     with failing(f"reading topic {topic}"):
         found = consumer.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
     if found is None:
+        from thermocline.cli.clients.connection_properties import no_topic
+
         raise no_topic(topic)
     if partition is not None and partition not in found.partitions:
         raise no_partition(topic, partition, len(found.partitions))

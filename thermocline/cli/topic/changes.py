@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, filled, key_value, positive
 from thermocline.cli.terminal.confirm import can_ask, confirm
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -87,6 +86,8 @@ def _described(admin: AdminClient, topic: str) -> TopicMetadata:
     with failing(f"altering topic {topic}"):
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(topic)
     if found is None:
+        from thermocline.cli.clients.connection_properties import no_topic
+
         raise no_topic(topic)
     return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, filled, key_value, positive
 from thermocline.cli.terminal.outcome import Exit
 from thermocline.cli.terminal.output import json_line, table
@@ -88,6 +87,8 @@ def describe_topic(arguments: argparse.Namespace) -> int:
     with failing(f"describing topic {arguments.topic}"):
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.get(arguments.topic)
     if found is None:
+        from thermocline.cli.clients.connection_properties import no_topic
+
         raise no_topic(arguments.topic)
     configs = topic_configs(admin, arguments.topic)
     partitions = [found.partitions[index] for index in sorted(found.partitions)]

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from thermocline.cli.clients.connection_properties import no_topic
 from thermocline.cli.terminal.arguments import add_bootstrap, add_json, checked, filled, natural
 from thermocline.cli.terminal.confirm import can_ask, confirm
 from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_partition
@@ -312,6 +311,8 @@ def _leader_of(bootstrap: str, topic: str, partition: int) -> tuple[str, int]:
         metadata = client.metadata([topic])
     (found,) = metadata.topics
     if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        from thermocline.cli.clients.connection_properties import no_topic
+
         raise no_topic(topic)
     leaders = {row.partition_index: row.leader_id for row in found.partitions}
     if partition not in leaders:

@@ -37,10 +37,13 @@ Described = dict[str, list[tuple[str, int]]]
 
 
 def mechanisms(bootstrap: str, user: str) -> list[str]:
-    """The user's mechanisms; none if there is no such user."""
+    """The user's mechanisms before `upsert`; none if there is no such user. Alter, which `upsert` needs, includes the
+    right to describe."""
     asked = DescribeUserScramCredentialsRequest(users=[DescribeUserScramCredentialsRequestUser(name=user)])
     with connect(bootstrap) as client:
         answer = client.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, asked, DescribeUserScramCredentialsResponse)
+    if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise no_right(f"adding user {user}", "Alter")
     _check(f"user {user}", answer.error_code, answer.error_message)
     for result in answer.results:
         if result.error_code != ErrorCode.RESOURCE_NOT_FOUND:
