@@ -21,6 +21,7 @@ from broker.handlers.request_limits import refuse_flood, together
 from broker.metadata.image import Topic
 from broker.security.audit import AuditEvent
 from broker.wire import messages as wire
+from broker.wire.row_counts import resource_counts
 from logformat.errors import ThermoclineError
 
 Resource = wire.AlterConfigsRequestResource | wire.IncrementalAlterConfigsRequestResource
@@ -108,7 +109,7 @@ async def _answers(
         refuse_flood(resources)
     except ApiError as flood:
         return [refused(resources[0], flood)]
-    names = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    names = resource_counts(resources)
     answers = [answer_type(ErrorCode.NONE, None, each.resource_type, each.resource_name) for each in resources]
 
     async def alter(at: int, resource: R) -> None:

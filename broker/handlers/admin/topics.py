@@ -5,7 +5,6 @@ A topic that a request names twice is not changed. Source: KIP-4, KIP-195, KIP-5
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final
 from uuid import UUID
@@ -19,6 +18,7 @@ from broker.handlers.request_limits import CHANGES_PER_REQUEST_MAX, deadline_s, 
 from broker.quotas.client_quotas import Mutations
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
+from broker.wire.row_counts import deletion_counts, topic_counts
 from logformat.errors import ThermoclineError
 
 _STRICT_SINCE: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
@@ -33,7 +33,7 @@ async def handle_create_topics(
 ) -> wire.CreateTopicsResponse:
     """Create each topic, or return its error."""
     until_s = deadline_s(request.timeout_ms)
-    names = Counter(wanted.name for wanted in request.topics)
+    names = topic_counts(request)
     response = wire.CreateTopicsResponse()
     mutations = _mutations(context, call, ApiKey.CREATE_TOPICS)
 
@@ -120,8 +120,7 @@ async def handle_delete_topics(
     """Free each name; the topic's data is deleted in the background. A topic that is named by name and by id counts as
     named twice."""
     until_s = deadline_s(request.timeout_ms)
-    wanted = request.topics or [wire.DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
-    named = Counter((topic.name, topic.topic_id) for topic in wanted)
+    named = deletion_counts(request)
     ids = _named_by_id(context, named)
     response = wire.DeleteTopicsResponse()
     mutations = _mutations(context, call, ApiKey.DELETE_TOPICS)
@@ -131,7 +130,7 @@ async def handle_delete_topics(
         answer = wire.DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
         response.responses.append(answer)
         try:
-            refuse_flood(wanted)
+            refuse_flood(request.topics or request.topic_names)
             _refuse_unclear(answer, count, ids)
             await _delete(context, call, answer, until_s, mutations)
         except (ThermoclineError, TimeoutError) as refused:
@@ -203,7 +202,7 @@ async def handle_create_partitions(
     context: Context, request: wire.CreatePartitionsRequest, call: Call
 ) -> wire.CreatePartitionsResponse:
     until_s = deadline_s(request.timeout_ms)
-    names = Counter(wanted.name for wanted in request.topics)
+    names = topic_counts(request)
     response = wire.CreatePartitionsResponse()
     mutations = _mutations(context, call, ApiKey.CREATE_PARTITIONS)
 

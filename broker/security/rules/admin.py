@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -27,6 +26,7 @@ from broker.security.rules.verdict import (
 )
 from broker.wire import messages as wire
 from broker.wire.message import Message
+from broker.wire.row_counts import deletion_counts, resource_counts, topic_counts
 
 # Kafka's ConfigResource.Type
 _OF_TOPIC: Final = 2
@@ -46,7 +46,7 @@ async def create_topics(
 ) -> Verdict:
     """CREATE on the cluster or on each topic. The response shows the configs of a new topic only to a client with
     DESCRIBE_CONFIGS on it. A duplicate name is not checked, because the handler refuses it."""
-    names = Counter(topic.name for topic in request.topics)
+    names = topic_counts(request)
     creates_all = access.allows_cluster(Operation.CREATE, audited=False)
     allowed, refused = await parted_by(
         request.topics,
@@ -78,7 +78,7 @@ async def create_partitions(
     access: Unrestricted, request: wire.CreatePartitionsRequest, version: int, topics: KnownTopics
 ) -> Verdict:
     """ALTER on each topic. A duplicate name is not checked, because the handler refuses it."""
-    names = Counter(topic.name for topic in request.topics)
+    names = topic_counts(request)
     allowed, refused = await parted_by(
         request.topics,
         lambda topic: names[topic.name] > 1 or access.allows(Operation.ALTER, ResourceType.TOPIC, topic.name),
@@ -100,14 +100,7 @@ async def delete_topics(
     exists, or which name belongs to an id. A duplicate name or id is not checked, because the handler refuses it."""
     if access.allows_cluster(Operation.DELETE, audited=False):
         return ALLOWED
-    # The handler counts rows by the same pair. A row with name and id is no duplicate of a row with the name alone: the
-    # handler refuses the first and carries out the second.
-    named = Counter(
-        [
-            *((topic.name, topic.topic_id) for topic in request.topics),
-            *((name, wire.ZERO_UUID) for name in request.topic_names),
-        ]
-    )
+    named = deletion_counts(request)
     rows: list[wire.DeleteTopicsResponseTopic] = []
 
     def may(name: str | None, topic_id: UUID) -> bool:
@@ -168,7 +161,7 @@ def alter_configs(row: Callable[..., Message]) -> Split:
     checked, because the handler refuses it. `row` is the class of a response's row."""
 
     async def split(access: Unrestricted, request: Any, version: int, topics: KnownTopics) -> Verdict:
-        named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        named = resource_counts(request.resources)
         allowed, refused = await parted_by(
             request.resources,
             lambda resource: (

@@ -1,0 +1,42 @@
+"""How often a request names each topic or resource.
+
+A topic or resource that two rows name is not changed. The authorizer does not check such rows, because the handler
+refuses them: that is safe only while both count by the same key, so both count here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+from uuid import UUID
+
+from broker.wire import messages as wire
+
+
+class NamedResource(Protocol):
+    """A row of AlterConfigs or IncrementalAlterConfigs."""
+
+    resource_type: int
+    resource_name: str
+
+
+def topic_counts(request: wire.CreateTopicsRequest | wire.CreatePartitionsRequest) -> Counter[str]:
+    """How often each name occurs."""
+    return Counter(topic.name for topic in request.topics)
+
+
+def deletion_counts(request: wire.DeleteTopicsRequest) -> Counter[tuple[str | None, UUID]]:
+    """How often each pair of name and id occurs, the zero id where a row has a name only. A row with name and id is no
+    duplicate of a row with the name alone: the handler refuses the first and carries out the second."""
+    return Counter(
+        [
+            *((topic.name, topic.topic_id) for topic in request.topics),
+            *((name, wire.ZERO_UUID) for name in request.topic_names),  # clients before version 6
+        ]
+    )
+
+
+def resource_counts(resources: Iterable[NamedResource]) -> Counter[tuple[int, str]]:
+    """How often each pair of kind and name occurs."""
+    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
