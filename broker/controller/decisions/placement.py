@@ -2,7 +2,9 @@
 
 The first replica leads and has a session. Only registered brokers are chosen, each once. Leaders are spread evenly over
 the brokers in session: within the topic, then over all topics. Replicas are spread over fault domains (R15): racks, or
-machines without a rack. More replicas than domains are allowed. Errors are in Kafka's words.
+machines without a rack. More replicas than domains are allowed. A broker without a session is chosen only where those
+with one are too few, as in Kafka: a topic that is created while a broker restarts keeps its replication factor. Errors
+are in Kafka's words.
 """
 
 from __future__ import annotations
@@ -24,22 +26,29 @@ _COUNTED_MAX: Final = 2_000  # rows in which leaders are counted, newest topics 
 
 
 def spread(image: ClusterImage, count: int, replication_factor: int, rows: Sequence[Row] = ()) -> list[Replicas]:
-    """Replicas of `count` new partitions of a topic with `rows`, over the brokers in session. Raises ApiError
-    INVALID_REPLICATION_FACTOR when there are too few brokers."""
-    nodes = [node for _, node in sorted(image.nodes.items()) if node.active]
-    if replication_factor > len(nodes):
+    """Replicas of `count` new partitions of a topic with `rows`. Raises ApiError INVALID_REPLICATION_FACTOR when there
+    are too few brokers."""
+    says = f"Unable to replicate the partition {replication_factor} time(s): "
+    if replication_factor > len(image.nodes):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(nodes)} broker(s) are "
-            f"{'registered' if len(nodes) == len(image.nodes) else 'active'} or some brokers have all their log "
-            "directories cordoned.",
+            f"{says}The target replication factor of {replication_factor} cannot be reached because only "
+            f"{len(image.nodes)} broker(s) are registered or some brokers have all their log directories cordoned.",
         )
-    if len(nodes) == 1:
-        return [(nodes[0].node_id,)] * count
-    domains = {node.node_id: domain(node.rack, node.boot_id) for node in nodes}
+    in_session = [node for _, node in sorted(image.nodes.items()) if node.active]
+    if not in_session:
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{says}All brokers are currently fenced.")
+    domains = {node.node_id: domain(node.rack, node.boot_id) for node in in_session}
     order = _from_the_idlest(_striped(domains), image, rows)
-    return [_replicas(order, domains, turn, replication_factor) for turn in range(count)]
+    found = [_replicas(order, domains, turn, min(replication_factor, len(order))) for turn in range(count)]
+    lacking = replication_factor - len(order)
+    if lacking <= 0:
+        return found
+    fenced = sorted(image.nodes.keys() - domains.keys())
+    return [
+        (*replicas, *(fenced[(turn + further) % len(fenced)] for further in range(lacking)))
+        for turn, replicas in enumerate(found)
+    ]
 
 
 def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:

@@ -78,7 +78,7 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
     _check_count(wanted.partitions)
     factor = wanted.replication_factor
     if wanted.internal:  # fewer replicas, so that groups do not wait for brokers that may join later
-        factor = min(factor, sum(node.active for node in image.nodes.values()))
+        factor = min(factor, len(image.nodes))
     return placement.spread(image, wanted.partitions, factor)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.controller.decisions import placement
+from broker.config.resolve import resolve
+from broker.controller.decisions import placement, topics
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import Row
@@ -117,10 +118,41 @@ def test_an_assignment_gives_every_partition_as_many_replicas() -> None:
         placement.added(image, [[2, 3], [3]], 2, new_rows(image, [(1, 2)]))
 
 
-def test_who_has_no_session_is_given_nothing_but_by_assignment() -> None:
-    """And then not alone: nobody could lead."""
+@given(NODES, st.integers(1, 20), st.integers(1, 9), st.data())
+def test_a_broker_that_restarts_gets_replicas_only_where_the_others_are_too_few(
+    nodes: list[int], count: int, factor: int, data: st.DataObject
+) -> None:
+    """As in Kafka: a topic of replication factor 3 can be created while one of three brokers restarts. Until then it
+    was refused, and internal topics got fewer replicas for ever."""
+    ended = data.draw(st.sets(st.sampled_from(nodes)))
+    image = cluster(*nodes, ended=tuple(ended))
+    if factor > len(nodes) or len(ended) == len(nodes):
+        with pytest.raises(
+            ApiError, match=f"only {len(nodes)} broker" if factor > len(nodes) else "are currently fenced"
+        ):
+            placement.spread(image, count, factor)
+        return
+    for replicas in placement.spread(image, count, factor):
+        assert len(set(replicas)) == len(replicas) == factor and set(replicas) <= set(nodes)
+        in_session = min(factor, len(nodes) - len(ended))
+        assert ended.isdisjoint(replicas[:in_session]) and ended.issuperset(replicas[in_session:])
+        row = new_rows(image, [replicas])[0]
+        assert (row.leader, row.in_sync) == (replicas[0], replicas[:in_session])
+
+
+def test_an_internal_topic_counts_brokers_that_restart() -> None:
+    """It got one replica for ever if a group came first while two of three brokers restarted."""
+    wanted = topics.NewTopic(id_of(1), "__consumer_offsets", 2, {}, 3, internal=True)
+    config = resolve({"log.dirs": "/data"}, (), {}, None)
+    created = topics.create(cluster(1, 2, 3, ended=(1, 3)), wanted, config, 0).answer
+    assert [row.replicas for row in created.rows] == [(2, 1, 3), (2, 3, 1)]
+    assert [row.in_sync for row in created.rows] == [(2,), (2,)]
+    created = topics.create(cluster(2), wanted, config, 0).answer
+    assert [row.replicas for row in created.rows] == [(2,), (2,)]
+
+
+def test_an_assignment_needs_one_broker_with_a_session() -> None:
     image = cluster(1, 2, 3, ended=(2,))
-    assert {node_id for replicas in placement.spread(image, 9, 2) for node_id in replicas} == {1, 3}
     assert placement.assigned(image, [(0, [2, 1])]) == [(2, 1)]
     assert new_rows(image, [(2, 1)])[0].leader == 1
     with pytest.raises(ApiError, match="assignment for partition 5 are fenced or in controlled shutdown"):
