@@ -231,6 +231,33 @@ async def test_groups_survive_their_coordinator_where_its_partition_has_replicas
         await brokers[node_id].stop()
 
 
+async def test_a_broker_that_restarts_gets_its_replicas_of_topics_created_meanwhile() -> None:
+    """As in Kafka: its replicas join the in-sync sets, of ordinary and of internal topics, and can lead. The first was
+    refused until then, and the second had fewer replicas for ever."""
+    place = Place("offsets.topic.num.partitions=3")
+    brokers = await _three(place)
+    await brokers[3].crash()
+    one = brokers[1]
+    await until(lambda: actives(one) == [1, 2])
+    wanted = CreateTopicsRequestTopic(name="log", num_partitions=1, replication_factor=3)
+    (created,) = (await one.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[wanted], timeout_ms=30_000))).topics
+    assert created.error_code == NONE, created
+    group = "g"
+    node_id = await _coordinator(brokers, one, group)
+    await _committed(brokers[node_id], group, "log", 5)
+    image = one.context.metadata
+    rows = [row for name in ("log", OFFSETS_TOPIC) for row in image.topic(name).rows]
+    assert all(row.replicas[2] == 3 and set(row.in_sync) == {1, 2} for row in rows)
+
+    brokers[3] = await place.start("node.id=3", directory="c")
+    await until(lambda: all(len(row.in_sync) == 3 for name in ("log", OFFSETS_TOPIC) for row in image.topic(name).rows))
+    await brokers[2].crash()
+    await until(lambda: actives(one) == [1, 3])
+    assert await _position(brokers[await _coordinator(brokers, one, group)], group, "log") == 5
+    for node_id in (3, 1):
+        await brokers[node_id].stop()
+
+
 async def test_cluster_d46_a_new_coordinator_loads_its_groups_though_the_bucket_holds_nothing_it_can_read() -> None:
     """The store went away for them when their coordinator died: what is committed is on every replica's disk."""
     place = Place("offsets.topic.num.partitions=3")
