@@ -65,17 +65,18 @@ def register(nouns: Subparsers[Parser]) -> None:
 def list_certificates(arguments: argparse.Namespace) -> int:
     from datetime import UTC, datetime
 
-    found = list(_directory(arguments).certificates())
+    found = _directory(arguments).certificates()
     if arguments.json:
         for file, hosts, expires in found:
             print(json_line({"file": str(file), "hosts": list(hosts), "expires": f"{expires:%Y-%m-%dT%H:%M:%SZ}"}))
         return Exit.DONE
     now = datetime.now(UTC)
-    rows = [
-        (file.name, f"{expires:%Y-%m-%d}" + " (expired)" * (expires <= now), ", ".join(hosts))
-        for file, hosts, expires in found
-    ]
-    print(table(("certificate", "expires", "hosts"), rows))
+    rows: list[tuple[str, str, str]] = []
+    try:
+        for file, hosts, expires in found:
+            rows.append((file.name, f"{expires:%Y-%m-%d}" + " (expired)" * (expires <= now), ", ".join(hosts)))
+    finally:  # an unreadable file is reported after the others
+        print(table(("certificate", "expires", "hosts"), rows))
     return Exit.DONE
 
 

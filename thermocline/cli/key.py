@@ -77,6 +77,14 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     remove.add_argument("--yes", action="store_true", help="do not ask")
     remove.set_defaults(run=_remove)
+    restore = _verb(
+        verbs,
+        "restore",
+        about="put a removed key back from FILE.old, for objects that still need it",
+        example="thermocline key restore /etc/thermocline/keys.json 2025-11-28",
+    )
+    restore.add_argument("id", metavar="ID")
+    restore.set_defaults(run=_restore)
     show = _verb(
         verbs,
         "list",
@@ -158,6 +166,27 @@ def _remove(arguments: argparse.Namespace) -> int:
     return _list(arguments)
 
 
+def _restore(arguments: argparse.Namespace) -> int:
+    """The key is readable again, not active. FILE.old keeps it."""
+    import msgspec
+
+    file, removed = _read(arguments.file), _read(_removed_keys(arguments.file))
+    entry = removed.keys.get(arguments.id)
+    if entry is None:
+        known = ", ".join(removed.keys)
+        raise CommandFailed(f"{_removed_keys(arguments.file)} has no key {arguments.id}; it has {known}")
+    if file.keys.get(arguments.id, entry) != entry:
+        raise CommandFailed(f"{arguments.file} has another key {arguments.id}; nothing was changed")
+    _write(arguments.file, msgspec.structs.replace(file, keys={**file.keys, arguments.id: entry}))
+    print(f"{arguments.file} has key {arguments.id} again: run `thermocline certificate reload` on the brokers")
+    return _list(arguments)
+
+
+def _removed_keys(path: str) -> str:
+    """The file of the keys that were removed from the key file at `path`."""
+    return f"{path}.old"
+
+
 def _refuse_in_use(url: str, key_id: str) -> None:
     """Raises CommandFailed if objects of the bucket are under the key, or if the bucket has none: a URL with a typo
     proves nothing."""
@@ -181,7 +210,7 @@ def _keep(path: str, key_id: str, entry: KeyEntry) -> str:
 
     from coldstore.encryption.key_file import FORMAT, KeyFile
 
-    kept = f"{path}.old"
+    kept = _removed_keys(path)
     keys = dict(_read(kept).keys) if os.path.exists(kept) else {}
     if keys.setdefault(key_id, entry) != entry:
         raise CommandFailed(f"{kept} has another key {key_id}: move that file elsewhere first; nothing was changed")

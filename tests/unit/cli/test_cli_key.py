@@ -78,6 +78,24 @@ def test_a_removed_key_is_kept_beside_the_file(tmp_path: Path, capsys: pytest.Ca
     assert load_file(str(kept)).keys["old"] == before["old"]
 
 
+def test_a_removed_key_is_put_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator had to edit JSON, while objects could not be read. The key is not active then."""
+    path, kept = write_key_file(tmp_path / "keys.json", "new", "old"), tmp_path / "keys.json.old"
+    before = load_file(path)
+    assert main(["key", "restore", path, "old"]) != 0
+    assert str(kept) in capsys.readouterr().err
+    assert main(["key", "remove", path, "old", "--yes"]) == 0
+    assert main(["key", "restore", path, "older"]) == 1
+    assert f"{kept} has no key older; it has old" in capsys.readouterr().err
+    assert main(["key", "restore", path, "old"]) == 0
+    assert secret_of("old").hex() not in capsys.readouterr().out
+    assert load_file(path) == before and list(load_file(str(kept)).keys) == ["old"]
+    write_key_file(tmp_path / "keys.json", "new", "old", secrets={"old": secret_of("another")})
+    assert main(["key", "restore", path, "old"]) == 1
+    assert "has another key old" in capsys.readouterr().err
+    assert load_file(path).keys["old"] != before.keys["old"]
+
+
 def test_a_question_names_what_becomes_unreadable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

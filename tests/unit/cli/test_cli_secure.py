@@ -357,5 +357,9 @@ def test_an_expired_certificate_is_marked_and_an_unreadable_one_named(
     assert "(expired)" in rows["broker-1.pem"] and "(expired)" not in rows["broker-2.pem"]
     directory.broker_file(1).write_bytes(b"garbage")
     assert main(["certificate", "list", "--data-dir", str(tmp_path)]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert f"{directory.broker_file(1)}: no broker's certificate in PEM" in said and "https:" not in said
+    said = capsys.readouterr()
+    assert f"{directory.broker_file(1)}: no broker's certificate in PEM" in said.err and "https:" not in said.err
+    assert "broker-2.pem" in said.out, "the list ended at the first unreadable file"
+    before = directory.broker_file(2).read_bytes()
+    assert main(["certificate", "renew", "--data-dir", str(tmp_path)]) == Exit.USAGE
+    assert directory.broker_file(2).read_bytes() != before

@@ -113,19 +113,25 @@ class SecuredDirectory:
         return expires if due(expires, now) else None
 
     def renew(self, now: datetime) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
-        """Renew every broker's certificate for its hosts. Returns each file, its hosts and its expiry."""
+        """Renew every broker's certificate for its hosts. Returns each file, its hosts and its expiry. Raises
+        CommandFailed, after the others, for files that are no certificates."""
         for file, hosts, _ in self.certificates():
             self.certify(int(file.stem.removeprefix(BROKER_NAME)), hosts, now, anew=True)
-        yield from self.certificates()
+            yield file, *described(_read(file))
 
     def certificates(self) -> Iterator[tuple[Path, tuple[str, ...], datetime]]:
-        """Each existing certificate's file, its hosts and its expiry."""
+        """Each existing certificate's file, its hosts and its expiry. Raises CommandFailed, after the others, for files
+        that are no certificates."""
+        unreadable: list[str] = []
         for file in sorted((self.data_dir / SECURITY).glob(f"{BROKER_NAME}*.pem")):
             try:
                 hosts, expires = described(_read(file))
             except AuthorityError as refused:
-                raise CommandFailed(f"{file}: {refused}", Exit.USAGE) from refused
+                unreadable.append(f"{file}: {refused}")
+                continue
             yield file, hosts, expires
+        if unreadable:
+            raise CommandFailed("; ".join(unreadable), Exit.USAGE)
 
     def nodes(self) -> list[int]:
         """Node ids of the brokers that have a certificate here."""
