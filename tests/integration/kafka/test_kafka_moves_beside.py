@@ -183,3 +183,19 @@ def test_a_move_to_a_dead_broker_is_listed_and_called_off(beside: Beside) -> Non
     assert "Successfully cancelled partition reassignment for: pair-0" in said
     beside.same(MOVES, "--list", until="No partition reassignments found.")
     assert beside.raw(("pair", 0, None)) == [[(85, None)]] * 2
+
+
+def test_a_topic_is_created_while_a_broker_is_away(beside: Beside) -> None:
+    """The dead broker of the test above gets a replica, because the others are too few. It does not lead, and is not in
+    sync. A replication factor above the number of registered brokers is refused in the same words."""
+    words = ("--create", "--partitions", "3", "--config", "remote.storage.enable=false")
+    beside.once(TOPICS, *words, "--topic", "meanwhile", "--replication-factor", "3")
+    refused = beside.once(TOPICS, *words, "--topic", "more", "--replication-factor", "4")
+    assert any("only 3 broker(s) are registered" in line for line in refused)
+    for address in (beside.kafka, beside.ours):
+        partitions = (
+            AdminClient({"bootstrap.servers": address}).list_topics("meanwhile", timeout=10).topics["meanwhile"]
+        )
+        for partition in partitions.partitions.values():
+            assert partition.replicas[2] == DEAD and sorted(partition.isrs) == [1, 2], (address, partition)
+            assert partition.leader == partition.replicas[0]
