@@ -36,7 +36,9 @@ class LocalReads:
         self._log = lease.log
         self._name = f"{lease.log.path} (role {next(_ROLES)})"  # unique: a role does not share work with the next role
         self._damaged = damaged
-        self._unreadable: dict[Segment, DamagedLog] = {}  # the reason why an index could not be rebuilt
+        # The reason why an index could not be rebuilt, by segment, and whether the index was wrong: a wrong index still
+        # serves other offsets.
+        self._unreadable: dict[tuple[Segment, bool], DamagedLog] = {}
 
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
@@ -90,11 +92,12 @@ class LocalReads:
         return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
     def _load(self, residency: Residency, needed: IndexNeeded) -> asyncio.Future[None]:
-        """Load or rebuild an index in a worker, once for all readers of the segment. Raises its damage."""
-        damage = self._unreadable.pop(needed.segment, None)
+        """Load or rebuild an index in a worker, once for all readers of the segment. Raises its damage, until the role
+        ends: a repeated rebuild would read the segment up to the same place."""
+        damage = self._unreadable.get((needed.segment, needed.is_wrong))
         if damage is not None:
             self._damaged(damage)
-            raise damage
+            raise damage.with_traceback(None)  # otherwise it would keep the frames of every read that met it
         return residency.once(
             f"index of {self._name} at", needed.segment.base_offset, partial(self._load_index, needed)
         )
@@ -102,5 +105,5 @@ class LocalReads:
     async def _load_index(self, needed: IndexNeeded) -> None:
         try:
             await self._call(needed.load)
-        except DamagedLog as damage:  # the next read reports it to its client
-            self._unreadable[needed.segment] = damage
+        except DamagedLog as damage:  # each later read reports it to its client
+            self._unreadable[needed.segment, needed.is_wrong] = damage

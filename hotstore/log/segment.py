@@ -52,10 +52,8 @@ class IndexNeeded(Retryable):
 
     def __init__(self, segment: Segment, cache: IndexCache, wrong_at: int | None = None) -> None:
         """`wrong_at`: an offset for which the index in memory is wrong."""
-        super().__init__(
-            f"{segment.file.path}: its index is {'not loaded' if wrong_at is None else 'wrong'}; read again"
-        )
-        self.segment = segment
+        self.segment, self.is_wrong = segment, wrong_at is not None
+        super().__init__(f"{segment.file.path}: its index is {'wrong' if self.is_wrong else 'not loaded'}; read again")
         self._cache, self._wrong_at = cache, wrong_at
 
     def load(self) -> None:
@@ -191,7 +189,7 @@ class Segment:
         if damage is None or not position <= damage.position < position + length:
             return length
         if damage.position == position:
-            raise damage
+            raise damage.with_traceback(None)  # otherwise it would keep the frames of every read that met it
         return damage.position - position
 
     def check(self, position: int, length: int, cache: IndexCache) -> None:

@@ -167,9 +167,7 @@ def test_a_start_without_the_authoritys_key_warns_while_the_certificate_is_valid
     assert "new certificate of broker 1" in capsys.readouterr().err
 
 
-def test_a_start_replaces_a_certificate_that_cannot_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_replaces_a_certificate_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`certificate list` says so; the start was refused, and did not name the file."""
     config_of(tmp_path / "data")
     directory = SecuredDirectory(tmp_path / "data")
