@@ -34,10 +34,8 @@ entry for each append. 17 000 of the smallest batches, 10 ms."""
 class SegmentIndexes(NamedTuple):
     offsets: OffsetIndex
     times: TimeIndex
-    rebuilt_bytes: int = 0
-    """Size of the segment when they were rebuilt from it; 0: they were not rebuilt, and may be wrong."""
     rebuilt_end: int = 0
-    """They were rebuilt from the batches below this offset."""
+    """They were rebuilt from the batches below this offset; 0: they were not rebuilt, and may be wrong."""
 
 
 class IndexSource(Protocol):
@@ -226,7 +224,7 @@ class Segment:
     def _find(self, indexes: SegmentIndexes, offset: int) -> BatchPlace | None:
         """The batch that holds `offset`. None if the index is wrong, or there is no such batch."""
         index = indexes.offsets
-        reach = self.size if indexes.rebuilt_bytes else self.interval_bytes + REACH_BYTES
+        reach = self.size if indexes.rebuilt_end else self.interval_bytes + REACH_BYTES
         try:
             entry = index.lookup(offset)
         except IndexError:
@@ -262,7 +260,7 @@ class IndexCache:
     def loaded(self, segment: Segment) -> SegmentIndexes | None:
         """The indexes of the whole segment, if they are in memory."""
         found = self._loaded.pop(segment, None)
-        if found is None or found.rebuilt_bytes not in (0, segment.size):  # rebuilt while the segment was active
+        if found is None or found.rebuilt_end not in (0, segment.end_offset):  # rebuilt while the segment was active
             return None
         self._loaded[segment] = found
         return found
@@ -289,9 +287,9 @@ class IndexCache:
         blocks. Raises DamagedLog if the headers cannot be read."""
         found = self.loaded_rebuilt(segment, offset)
         if found is None:
-            end_offset, size = segment.end_offset, segment.size  # before the rebuild: the loop may append meanwhile
+            end_offset = segment.end_offset  # read before the rebuild, because the loop may append meanwhile
             indexer = build_indexer(segment)
-            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, size, end_offset))
+            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, end_offset))
         return found
 
     def drop(self, segment: Segment) -> None:
