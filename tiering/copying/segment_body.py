@@ -114,9 +114,10 @@ def source_of(
     """Find the bytes of the range, and read the other input of the footer. `aborted`: transactions that overlap the
     range; all transactions that began in it are decided (TX5). Raises Corrupt, OSError, Retryable."""
     ranges: Sequence[ByteRange] = local.batch_ranges(wanted.start_offset, wanted.end_offset)
-    if not local.segments_between(wanted.start_offset, wanted.start_offset + 1):
+    segments = local.segments_between(wanted.start_offset, wanted.end_offset)
+    if not segments or segments[0].base_offset > wanted.start_offset:
         raise Retryable(f"{local.path}: the segment of offset {wanted.start_offset} was deleted before the copy began")
-    if local.segments_between(wanted.start_offset, wanted.end_offset)[-1].end_offset != wanted.end_offset:
+    if segments[-1].end_offset != wanted.end_offset:
         raise Retryable(f"{local.path}: compaction merged the segment that ends at {wanted.end_offset} with the next")
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
