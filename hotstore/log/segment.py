@@ -50,16 +50,27 @@ class IndexNeeded(Retryable):
 
     def __init__(self, segment: Segment, cache: IndexCache, wrong_at: int | None = None) -> None:
         """`wrong_at`: an offset for which the index in memory is wrong."""
-        self.segment, self.is_wrong = segment, wrong_at is not None
-        super().__init__(f"{segment.file.path}: its index is {'wrong' if self.is_wrong else 'not loaded'}; read again")
+        super().__init__(
+            f"{segment.file.path}: its index is {'not loaded' if wrong_at is None else 'wrong'}; read again"
+        )
+        self.segment = segment
         self._cache, self._wrong_at = cache, wrong_at
 
     def load(self) -> None:
-        """Load or rebuild the index. Blocking. Raises DamagedLog, OSError."""
-        if self._wrong_at is None:
-            self._cache.get(self.segment)
-        else:
-            self._cache.rebuilt(self.segment, self._wrong_at)
+        """Load or rebuild the index. Blocking. Raises OSError, and DamagedLog, which `LoadedIndexes` raises from then
+        on: another rebuild would read the segment up to the same place."""
+        segment = self.segment
+        try:
+            if self._wrong_at is None:
+                self._cache.get(segment)
+            else:
+                self._cache.rebuilt(segment, self._wrong_at)
+        except DamagedLog as damage:
+            if self._wrong_at is None:
+                segment.index_damage = damage
+            else:
+                segment.rebuild_damage = damage
+            raise
 
 
 class SegmentInfo(NamedTuple):
@@ -98,6 +109,10 @@ class Segment:
     trusted_bytes: int = 0
     """End of the bytes whose batches this process has not read: a clean stop or an earlier sync covers them."""
     damage: DamagedLog | None = None
+    index_damage: DamagedLog | None = None
+    """Why its index could neither be loaded nor rebuilt."""
+    rebuild_damage: DamagedLog | None = None
+    """Why its index could not be rebuilt, which is wrong for some offsets."""
     preallocate_at: int = 0
     """End at which an append preallocates again (host.preallocation); 0 before the first append."""
     preallocated_bytes: int = 0
@@ -187,7 +202,7 @@ class Segment:
         if damage is None or not position <= damage.position < position + length:
             return length
         if damage.position == position:
-            raise damage.with_traceback(None)  # otherwise it would keep the frames of every read that met it
+            raise _without_frames(damage)
         return damage.position - position
 
     def check(self, position: int, length: int, cache: IndexCache) -> None:
@@ -316,18 +331,27 @@ class LoadedIndexes:
         self._cache = cache
 
     def get(self, segment: Segment) -> SegmentIndexes:
-        """The indexes of a segment. Raises IndexNeeded."""
+        """The indexes of a segment. Raises IndexNeeded, and the damage that a load met."""
         found = self._cache.loaded(segment)
         if found is None:
+            if segment.index_damage is not None:
+                raise _without_frames(segment.index_damage)
             raise IndexNeeded(segment, self._cache)
         return found
 
     def rebuilt(self, segment: Segment, offset: int) -> SegmentIndexes:
-        """The rebuilt indexes of a segment. Raises IndexNeeded."""
+        """The rebuilt indexes of a segment. Raises IndexNeeded, and the damage that a rebuild met."""
         found = self._cache.loaded_rebuilt(segment, offset)
         if found is None:
+            if segment.rebuild_damage is not None:
+                raise _without_frames(segment.rebuild_damage)
             raise IndexNeeded(segment, self._cache, offset)
         return found
+
+
+def _without_frames(damage: DamagedLog) -> DamagedLog:
+    """For another raise. Otherwise the error would keep the frames of every read that met it."""
+    return damage.with_traceback(None)
 
 
 def load_indexes(segment: Segment) -> SegmentIndexes:
