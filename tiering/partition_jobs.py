@@ -21,6 +21,7 @@ from seams.loop.workers import Lane
 from tiering.cleaning.cold_cleaner import ColdCleaner
 from tiering.copying.copier import Copier, ReplacedMeanwhile
 from tiering.copying.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
+from tiering.copying.segment_body import RangeChanged
 from tiering.expiry.collector import AGAIN_S, Collector
 from tiering.expiry.expirer import Expirer
 from tiering.expiry.local_gaps import local_gaps
@@ -233,6 +234,9 @@ class PartitionJobs:
                     await self._copier.copy(wanted)
                 except Fenced:
                     return None
+                except RangeChanged as changed:  # not the store's refusal
+                    log.info("%s: planned again: %s", partition.name, changed)
+                    return 0.0
                 except (Retryable, AccessRefused) as unanswered:
                     partition.blocks[Block.STORE] = str(unanswered)
                     raise

@@ -9,7 +9,8 @@ quotas measure:
 * request time: seconds of the event loop, from the dispatch of a request to its response or its first wait, and in the
   task that continues the request. Time in workers, on the disk and of other tasks does not count. 100 % is the whole
   loop.
-* controller mutations: counted by the controller, whose throttle time is in its response.
+* controller mutations: counted by the controller, whose throttle time is in its response; for topics that Metadata
+  creates, by the client's broker.
 
 Hot path while a quota is set: a run of produce requests costs 1.7 µs if no quota applies to its client, 2.6 µs with a
 quota on bytes, 7 µs with quotas on bytes and time. Without any quota it costs 13 ns (`QuotaManagers.is_set`).
@@ -37,7 +38,9 @@ from seams.files.disk import FileRange
 
 _INT32: Final = struct.Struct(">i")
 _FIELD: Final = "throttle_time_ms"
-_MUTATES: Final = frozenset({int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS), int(ApiKey.CREATE_PARTITIONS)})
+_MUTATES: Final = frozenset(
+    map(int, (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.METADATA))
+)
 
 
 class RequestThrottle:
@@ -144,7 +147,9 @@ def _place(api_key: int, version: int) -> int | None:
 
 def _get(parts: list[Part], api_key: int, version: int) -> int:
     place, first = _place(api_key, version), parts[0]
-    assert place is not None and not isinstance(first, FileRange)
+    if place is None:
+        return 0  # Metadata below version 3
+    assert not isinstance(first, FileRange)
     (throttle_ms,) = _INT32.unpack_from(first, place)
     return int(throttle_ms)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final, TypeVar, TypeVarTuple
@@ -16,7 +17,7 @@ from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
 from hotstore.log.locator import ByteRange, LogSlice
-from hotstore.log.segment import IndexNeeded, Segment
+from hotstore.log.segment import IndexNeeded
 from hotstore.log.timestamps import TimestampedOffset
 from seams.loop.workers import Lane
 
@@ -29,14 +30,13 @@ _ROLES: Final = count()
 class LocalReads:
     """Reads for the role that holds `lease`. `damaged` is called with damage that a read found."""
 
-    __slots__ = ("_damaged", "_lease", "_log", "_name", "_unreadable")
+    __slots__ = ("_damaged", "_lease", "_log", "_name")
 
     def __init__(self, lease: Lease, damaged: Callable[[DamagedLog], None]) -> None:
         self._lease = lease
         self._log = lease.log
         self._name = f"{lease.log.path} (role {next(_ROLES)})"  # unique: a role does not share work with the next role
         self._damaged = damaged
-        self._unreadable: dict[Segment, DamagedLog] = {}  # the reason why an index could not be rebuilt
 
     def read(
         self, residency: Residency, offset: int, bytes_max: int, end_offset: int, *, min_one: bool
@@ -53,7 +53,8 @@ class LocalReads:
                 return found
             found = log.sound(found)
         except IndexNeeded as needed:
-            return self._load(residency, needed)
+            load = partial(self._load_index, needed)
+            return residency.once(f"index of {self._name} at", needed.segment.base_offset, load)
         except DamagedLog as damaged:
             self._damaged(damaged)
             raise
@@ -89,18 +90,6 @@ class LocalReads:
         self._lease.check()
         return await self._lease.call(function, *args, lane=Lane.HOT_READ)
 
-    def _load(self, residency: Residency, needed: IndexNeeded) -> asyncio.Future[None]:
-        """Load or rebuild an index in a worker, once for all readers of the segment. Raises its damage."""
-        damage = self._unreadable.pop(needed.segment, None)
-        if damage is not None:
-            self._damaged(damage)
-            raise damage
-        return residency.once(
-            f"index of {self._name} at", needed.segment.base_offset, partial(self._load_index, needed)
-        )
-
     async def _load_index(self, needed: IndexNeeded) -> None:
-        try:
+        with suppress(DamagedLog):  # each later read raises it, and reports it to its client
             await self._call(needed.load)
-        except DamagedLog as damage:  # the next read reports it to its client
-            self._unreadable[needed.segment] = damage

@@ -336,6 +336,7 @@ class LogHost:
             job = self._data_dir.checkpoints.sample_cleaned(opened.place, min(offset, opened.log.log_end_offset))
             async with self._checkpointing:
                 await self._run(job.run)
+            opened.log.owner.cleaned()
 
         await opened.at.alone(note)
 

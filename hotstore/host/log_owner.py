@@ -32,6 +32,10 @@ class LogOwner(Protocol):
         """The log start moved."""
         ...
 
+    def cleaned(self) -> None:
+        """A pass of compaction ended: the log is clean further than before (`Lease.clean_end`)."""
+        ...
+
     def cleanable_end(self) -> int:
         """End of the offsets that compaction may change. Records below it are committed. In a tiered log they are also
         in the bucket, except those for whose key the bucket has a newer record."""
@@ -62,6 +66,9 @@ class _Unowned:
         return True
 
     def start_moved(self) -> None:
+        pass
+
+    def cleaned(self) -> None:
         pass
 
     def cleanable_end(self) -> int:

@@ -209,7 +209,7 @@ class Locator:
         segment = next((one for one in list(self.segments) if one.file is batches.file), None)
         if segment is None or segment.interval_bytes > apart_max:
             return None
-        base, (offset_index, time_index, *_) = segment.base_offset, segment.indexes(self.cache)
+        base, (offset_index, time_index, _) = segment.base_offset, segment.indexes(self.cache)
         offsets, positions = offset_index.columns
         timestamps, time_offsets = time_index.columns
         first = bisect_right(positions, batches.position)
@@ -235,7 +235,7 @@ class Locator:
             if batch is not None and batch[1] == entry.offset + 1:
                 self._remember(batch[0], entry.position)
                 return entry.position - position
-            if indexes.rebuilt_bytes:
+            if indexes.rebuilt_end:
                 break
             indexes = self._loaded.rebuilt(segment, segment.base_offset)
         length = whole_batches(segment.file, position, bytes_max) if bytes_max > 0 else 0

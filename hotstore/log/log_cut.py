@@ -124,6 +124,7 @@ class LogCut(LogCore):
         truncate(self.directory, self._locator.segments, keep)
         if is_cut:
             last.indexer = build_indexer(last)
+            last.index_damage = last.rebuild_damage = None
         active = create_segment(self.directory, end, self.config.index_interval_bytes)
         self.directory.sync()
         segments = [*kept, active]

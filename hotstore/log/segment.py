@@ -34,10 +34,8 @@ entry for each append. 17 000 of the smallest batches, 10 ms."""
 class SegmentIndexes(NamedTuple):
     offsets: OffsetIndex
     times: TimeIndex
-    rebuilt_bytes: int = 0
-    """Size of the segment when they were rebuilt from it; 0: they were not rebuilt, and may be wrong."""
     rebuilt_end: int = 0
-    """They were rebuilt from the batches below this offset."""
+    """They were rebuilt from the batches below this offset; 0: they were not rebuilt, and may be wrong."""
 
 
 class IndexSource(Protocol):
@@ -59,11 +57,20 @@ class IndexNeeded(Retryable):
         self._cache, self._wrong_at = cache, wrong_at
 
     def load(self) -> None:
-        """Load or rebuild the index. Blocking. Raises DamagedLog, OSError."""
-        if self._wrong_at is None:
-            self._cache.get(self.segment)
-        else:
-            self._cache.rebuilt(self.segment, self._wrong_at)
+        """Load or rebuild the index. Blocking. Raises OSError, and DamagedLog, which `LoadedIndexes` raises from then
+        on: another rebuild would read the segment up to the same place."""
+        segment = self.segment
+        try:
+            if self._wrong_at is None:
+                self._cache.get(segment)
+            else:
+                self._cache.rebuilt(segment, self._wrong_at)
+        except DamagedLog as damage:
+            if self._wrong_at is None:
+                segment.index_damage = damage
+            else:
+                segment.rebuild_damage = damage
+            raise
 
 
 class SegmentInfo(NamedTuple):
@@ -102,6 +109,10 @@ class Segment:
     trusted_bytes: int = 0
     """End of the bytes whose batches this process has not read: a clean stop or an earlier sync covers them."""
     damage: DamagedLog | None = None
+    index_damage: DamagedLog | None = None
+    """Why its index could neither be loaded nor rebuilt."""
+    rebuild_damage: DamagedLog | None = None
+    """Why its index could not be rebuilt, which is wrong for some offsets."""
     preallocate_at: int = 0
     """End at which an append preallocates again (host.preallocation); 0 before the first append."""
     preallocated_bytes: int = 0
@@ -191,7 +202,7 @@ class Segment:
         if damage is None or not position <= damage.position < position + length:
             return length
         if damage.position == position:
-            raise damage
+            raise _without_frames(damage)
         return damage.position - position
 
     def check(self, position: int, length: int, cache: IndexCache) -> None:
@@ -228,7 +239,7 @@ class Segment:
     def _find(self, indexes: SegmentIndexes, offset: int) -> BatchPlace | None:
         """The batch that holds `offset`. None if the index is wrong, or there is no such batch."""
         index = indexes.offsets
-        reach = self.size if indexes.rebuilt_bytes else self.interval_bytes + REACH_BYTES
+        reach = self.size if indexes.rebuilt_end else self.interval_bytes + REACH_BYTES
         try:
             entry = index.lookup(offset)
         except IndexError:
@@ -264,7 +275,7 @@ class IndexCache:
     def loaded(self, segment: Segment) -> SegmentIndexes | None:
         """The indexes of the whole segment, if they are in memory."""
         found = self._loaded.pop(segment, None)
-        if found is None or found.rebuilt_bytes not in (0, segment.size):  # rebuilt while the segment was active
+        if found is None or found.rebuilt_end not in (0, segment.end_offset):  # rebuilt while the segment was active
             return None
         self._loaded[segment] = found
         return found
@@ -291,9 +302,9 @@ class IndexCache:
         blocks. Raises DamagedLog if the headers cannot be read."""
         found = self.loaded_rebuilt(segment, offset)
         if found is None:
-            end_offset, size = segment.end_offset, segment.size  # before the rebuild: the loop may append meanwhile
+            end_offset = segment.end_offset  # read before the rebuild, because the loop may append meanwhile
             indexer = build_indexer(segment)
-            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, size, end_offset))
+            found = self._keep(segment, SegmentIndexes(indexer.offset_index, indexer.time_index, end_offset))
         return found
 
     def drop(self, segment: Segment) -> None:
@@ -320,18 +331,27 @@ class LoadedIndexes:
         self._cache = cache
 
     def get(self, segment: Segment) -> SegmentIndexes:
-        """The indexes of a segment. Raises IndexNeeded."""
+        """The indexes of a segment. Raises IndexNeeded, and the damage that a load met."""
         found = self._cache.loaded(segment)
         if found is None:
+            if segment.index_damage is not None:
+                raise _without_frames(segment.index_damage)
             raise IndexNeeded(segment, self._cache)
         return found
 
     def rebuilt(self, segment: Segment, offset: int) -> SegmentIndexes:
-        """The rebuilt indexes of a segment. Raises IndexNeeded."""
+        """The rebuilt indexes of a segment. Raises IndexNeeded, and the damage that a rebuild met."""
         found = self._cache.loaded_rebuilt(segment, offset)
         if found is None:
+            if segment.rebuild_damage is not None:
+                raise _without_frames(segment.rebuild_damage)
             raise IndexNeeded(segment, self._cache, offset)
         return found
+
+
+def _without_frames(damage: DamagedLog) -> DamagedLog:
+    """For another raise. Otherwise the error would keep the frames of every read that met it."""
+    return damage.with_traceback(None)
 
 
 def load_indexes(segment: Segment) -> SegmentIndexes:

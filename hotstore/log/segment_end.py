@@ -52,7 +52,7 @@ def find_end(segment: Segment, *, is_last: bool) -> SegmentEnd:
 def resume(segment: Segment) -> None:
     """Continue the active segment with its index files after a clean stop."""
     try:
-        offsets, times, *_ = load_indexes(segment)
+        offsets, times, _ = load_indexes(segment)
         segment.indexer = SegmentIndexer.resume(offsets, times, segment.size, segment.interval_bytes)
     except Corrupt:
         segment.indexer = build_indexer(segment)

@@ -113,7 +113,7 @@ def _create(arguments: argparse.Namespace) -> int:
 
     if arguments.inactive and not arguments.accept_plain:
         raise CommandFailed("--inactive leaves new objects plain: it goes with --accept-plain", Exit.USAGE)
-    key_id, entry = _new_key(arguments)
+    key_id, entry = _new_key(arguments, taken=_removed(arguments.file))
     file = KeyFile(FORMAT, None if arguments.inactive else key_id, arguments.accept_plain, {key_id: entry})
     _write(arguments.file, file, replace=False)
     print(f"{arguments.file} has key {key_id}; keep a copy elsewhere: without it nobody can read the bucket")
@@ -123,10 +123,12 @@ def _create(arguments: argparse.Namespace) -> int:
 def _rotate(arguments: argparse.Namespace) -> int:
     import msgspec
 
-    file = _read(arguments.file)
-    key_id, entry = _new_key(arguments, taken=file.keys)
+    file, removed = _read(arguments.file), _removed(arguments.file)
+    key_id, entry = _new_key(arguments, taken={**removed, **file.keys})
     if key_id in file.keys:
         raise CommandFailed(f"{arguments.file} has a key {key_id} already: give another --id")
+    if key_id in removed:  # objects of a backup name their key by its id only
+        raise CommandFailed(f"{_kept(arguments.file)} has a removed key {key_id}: give another --id")
     active = file.active if arguments.inactive else key_id
     _write(arguments.file, msgspec.structs.replace(file, active=active, keys={**file.keys, key_id: entry}))
     print(f"{arguments.file} has key {key_id}" + ("" if arguments.inactive else ", which is active"))
@@ -170,21 +172,16 @@ def _restore(arguments: argparse.Namespace) -> int:
     """The key is readable again, not active. FILE.old keeps it."""
     import msgspec
 
-    file, removed = _read(arguments.file), _read(_removed_keys(arguments.file))
-    entry = removed.keys.get(arguments.id)
+    file, removed = _read(arguments.file), _removed(arguments.file)
+    entry = removed.get(arguments.id)
     if entry is None:
-        known = ", ".join(removed.keys)
-        raise CommandFailed(f"{_removed_keys(arguments.file)} has no key {arguments.id}; it has {known}")
+        known = ", ".join(removed) or "none"
+        raise CommandFailed(f"{_kept(arguments.file)} has no key {arguments.id}; it has {known}")
     if file.keys.get(arguments.id, entry) != entry:
         raise CommandFailed(f"{arguments.file} has another key {arguments.id}; nothing was changed")
     _write(arguments.file, msgspec.structs.replace(file, keys={**file.keys, arguments.id: entry}))
     print(f"{arguments.file} has key {arguments.id} again: run `thermocline certificate reload` on the brokers")
     return _list(arguments)
-
-
-def _removed_keys(path: str) -> str:
-    """The file of the keys that were removed from the key file at `path`."""
-    return f"{path}.old"
 
 
 def _refuse_in_use(url: str, key_id: str) -> None:
@@ -206,16 +203,24 @@ def _refuse_in_use(url: str, key_id: str) -> None:
 def _keep(path: str, key_id: str, entry: KeyEntry) -> str:
     """Add the key to the removed keys beside the key file; returns their file. Raises CommandFailed if the file has
     another key under that id."""
-    import os
-
     from coldstore.encryption.key_file import FORMAT, KeyFile
 
-    kept = _removed_keys(path)
-    keys = dict(_read(kept).keys) if os.path.exists(kept) else {}
+    kept, keys = _kept(path), _removed(path)
     if keys.setdefault(key_id, entry) != entry:
         raise CommandFailed(f"{kept} has another key {key_id}: move that file elsewhere first; nothing was changed")
     _write(kept, KeyFile(FORMAT, key_id, False, keys))
     return kept
+
+
+def _kept(path: str) -> str:
+    """The file of the keys that were removed from the key file `path`."""
+    return f"{path}.old"
+
+
+def _removed(path: str) -> dict[str, KeyEntry]:
+    import os
+
+    return dict(_read(_kept(path)).keys) if os.path.exists(_kept(path)) else {}
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -238,7 +243,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _new_key(arguments: argparse.Namespace, taken: Collection[str] = ()) -> tuple[str, KeyEntry]:
+def _new_key(arguments: argparse.Namespace, taken: Collection[str]) -> tuple[str, KeyEntry]:
     """A new key: its id, by default one that is not in `taken`, and its entry in the key file. Raises InvalidRequest,
     AccessRefused, StoreUnavailable."""
     from datetime import UTC, datetime

@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 PIECE_BYTES: Final = 1 << 20
 
 
+class RangeChanged(Retryable):
+    """The local log no longer has the segments for which the copy was planned. The copy is planned again."""
+
+
 class SegmentSource(msgspec.Struct, frozen=True):
     """A range of one log: the location of its bytes, and the other content of its footer. Expired files keep their disk
     space until `release_files`."""
@@ -112,12 +116,15 @@ def source_of(
     aborted: Sequence[AbortedTransaction] = (),
 ) -> SegmentSource:
     """Find the bytes of the range, and read the other input of the footer. `aborted`: transactions that overlap the
-    range; all transactions that began in it are decided (TX5). Raises Corrupt, OSError, Retryable."""
+    range; all transactions that began in it are decided (TX5). Raises Corrupt, OSError, RangeChanged."""
     ranges: Sequence[ByteRange] = local.batch_ranges(wanted.start_offset, wanted.end_offset)
-    if not local.segments_between(wanted.start_offset, wanted.start_offset + 1):
-        raise Retryable(f"{local.path}: the segment of offset {wanted.start_offset} was deleted before the copy began")
-    if local.segments_between(wanted.start_offset, wanted.end_offset)[-1].end_offset != wanted.end_offset:
-        raise Retryable(f"{local.path}: compaction merged the segment that ends at {wanted.end_offset} with the next")
+    segments = local.segments_between(wanted.start_offset, wanted.end_offset)
+    if not segments or segments[0].base_offset > wanted.start_offset:
+        raise RangeChanged(
+            f"{local.path}: the segment of offset {wanted.start_offset} was deleted before the copy began"
+        )
+    if segments[-1].end_offset != wanted.end_offset:
+        raise RangeChanged(f"{local.path}: compaction merged the segment that ends at {wanted.end_offset}")
     producers = local.producer_snapshot_at(wanted.end_offset)
     if producers is None:
         # Recovery writes a snapshot for every roll point, so the file was removed. Copying the records matters more

@@ -22,7 +22,6 @@ from broker.handlers.metadata.cluster_view import ClusterView, PartitionView, co
 from broker.handlers.request_limits import within
 from broker.handlers.responder import encoded_in_turns
 from broker.metadata.image import Topic
-from broker.quotas.client_quotas import QuotaKind
 from broker.security.authorizer.access import NOT_REQUESTED
 from broker.security.authorizer.kinds import Operation, ResourceType
 from broker.security.rules.cluster import cluster_operations
@@ -153,7 +152,7 @@ async def _answer(context: Context, request: MetadataRequest, call: Call, named:
         response.topics.append(found)
         if turns.over(1 + len(found.partitions)):
             await next_turn()
-    context.quotas.throttle(call.peer, QuotaKind.CONTROLLER_MUTATION, query.mutations.throttle_ms)
+    response.throttle_time_ms = query.mutations.throttle_ms
     return response
 
 

@@ -357,6 +357,11 @@ class FollowerReplica:
         if self.reads is not None:
             self.reads.advanced()
 
+    def cleaned(self) -> None:
+        """The next fetch reports it, also of an idle log: the leader must not copy records to the bucket for the first
+        time whose tombstones this log has no more."""
+        self._moved()
+
     def cleanable_end(self) -> int:
         """As on the leader, but bounded by this log's last stable offset, because an undecided record does not
         supersede another record (TX17). `verified_end`: the end that the leader verified in the bucket."""

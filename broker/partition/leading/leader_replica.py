@@ -446,6 +446,9 @@ class LeaderReplica(Watchable):
         self._held(self.log.log_start_offset)
         self.waiters.wake()
 
+    def cleaned(self) -> None:
+        """Does nothing: the bucket's cleaner and the first copy ask for the clean end when they need it."""
+
     def cleanable_end(self) -> int:
         """The last stable offset; of a tiered log at most the verified end of the bucket, unless this log has to be
         cleaned before the bucket gets its first records."""

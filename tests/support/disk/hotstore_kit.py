@@ -174,6 +174,9 @@ class RecordingOwner:
     def start_moved(self) -> None:
         self.starts_moved += 1
 
+    def cleaned(self) -> None:
+        pass
+
     def cleanable_end(self) -> int:
         return self.cleanable
 

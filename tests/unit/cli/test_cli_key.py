@@ -96,6 +96,19 @@ def test_a_removed_key_is_put_back(tmp_path: Path, capsys: pytest.CaptureFixture
     assert load_file(path).keys["old"] != before.keys["old"]
 
 
+def test_a_new_key_never_has_the_id_of_a_removed_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A third key of the day got the id of the removed first one. Objects of a backup name only the id, and the removed
+    key could not be put back."""
+    path = str(tmp_path / "keys.json")
+    assert [main(["key", "create", path]), main(["key", "rotate", path])] == [0, 0]
+    first, second = load_file(path).keys
+    assert main(["key", "remove", path, first, "--yes"]) == 0
+    assert main(["key", "rotate", path]) == 0
+    assert set(load_file(path).keys) == {second, f"{first}-3"}
+    assert main(["key", "rotate", path, "--id", first]) == 1
+    assert f"{path}.old has a removed key {first}" in capsys.readouterr().err
+
+
 def test_a_question_names_what_becomes_unreadable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,3 +156,17 @@ def test_a_rewrap_counts_objects_that_it_cannot_read_by_key(
     write_key_file(tmp_path / "keys.json", "lost", secrets={"lost": secret_of("another")})
     assert main(["bucket", "rewrap", url, *flags]) == 5
     assert "2 objects under key lost, but the file has another key under that id" in capsys.readouterr().out
+
+
+def test_a_rewrap_of_a_cut_off_object_does_not_only_advise_to_accept_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An encrypted object without its end looks plain. If plain objects are accepted, a rewrap encrypts it again, and
+    says that all is well."""
+    path = write_key_file(tmp_path / "keys.json", "new")
+    url = f"{bucket_of(tmp_path / 'bucket', new=1)}?key_file={path}"
+    file = tmp_path / "bucket" / SEGMENTS[0]
+    file.write_bytes(file.read_bytes()[:-150])
+    assert main(["bucket", "rewrap", url, "--dry-run"]) == 5
+    said = capsys.readouterr().out
+    assert "if they are older than the encryption" in said and "cut off: `thermocline bucket verify`" in said

@@ -23,7 +23,7 @@ from broker.security_protocol import SecurityProtocol
 from logformat.properties import properties_in
 from thermocline.cli.main import main
 from thermocline.cli.serve.secure import settings
-from thermocline.cli.serve.secure.authority import BROKER_DAYS, RENEW_BEFORE_DAYS, Authority, AuthorityError, due, flaw
+from thermocline.cli.serve.secure.authority import BROKER_DAYS, RENEW_BEFORE_DAYS, Authority, due, flaw
 from thermocline.cli.serve.secure.directory import JOIN, SecuredDirectory
 from thermocline.cli.serve.secure.setup import secured_config
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
@@ -63,8 +63,7 @@ def test_a_certificate_serves_its_hosts_until_it_expires() -> None:
         "the same name"
     )
     assert not due(end, end - timedelta(days=RENEW_BEFORE_DAYS, hours=1)) and due(end, end - timedelta(days=1))
-    with pytest.raises(AuthorityError):
-        flaw(b"no certificate", authority.certificate, HOSTS, NOW)
+    assert flaw(b"no certificate", authority.certificate, HOSTS, NOW) == "has no certificate in PEM"
 
 
 def test_a_broker_is_no_authority_and_the_authority_signs_no_authority() -> None:
@@ -166,6 +165,23 @@ def test_a_start_without_the_authoritys_key_warns_while_the_certificate_is_valid
     directory.authority_key_file.write_bytes(key)
     config_of(tmp_path / "data")
     assert "new certificate of broker 1" in capsys.readouterr().err
+
+
+def test_a_start_replaces_a_certificate_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`certificate list` says so; the start was refused, and did not name the file."""
+    config_of(tmp_path / "data")
+    directory = SecuredDirectory(tmp_path / "data")
+    directory.broker_file(1).write_bytes(b"garbage")
+    capsys.readouterr()
+    config_of(tmp_path / "data")
+    assert "new certificate of broker 1" in capsys.readouterr().err and list(directory.certificates())
+    directory.broker_file(1).write_bytes(b"garbage")
+    directory.authority_key_file.unlink()
+    with pytest.raises(CommandFailed, match=r"broker-1\.pem has no certificate in PEM, and .*ca-key"):
+        config_of(tmp_path / "data")
+    directory.authority_file.write_bytes(b"garbage")
+    with pytest.raises(CommandFailed, match=r"ca\.pem: no certificate in PEM$"):
+        config_of(tmp_path / "data")
 
 
 def test_a_joined_directory_has_the_clusters_authority_and_no_admin(tmp_path: Path) -> None:

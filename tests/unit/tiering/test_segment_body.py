@@ -19,6 +19,8 @@ from coldstore.segments.segment_sections import FooterOutgrown
 from coldstore.stores.directory import DirectoryStore
 from hotstore.log.locator import ByteRange
 from hotstore.log.log_config import LogConfig
+from hotstore.log.partition_log import PartitionLog
+from hotstore.log.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
@@ -289,3 +291,35 @@ def test_a_range_that_begins_below_the_log_start_is_copied_until_its_segment_is_
     log.delete_local_before(first.end_offset)
     with pytest.raises(Retryable, match="was deleted"):
         source_of(log, "orders", wanted, log.epochs)
+
+
+def test_a_segment_may_be_deleted_while_a_worker_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it looked twice. A deletion in between ended the job with an IndexError."""
+    _, log = new_log(CrashDisk(), LogConfig(tiered=True, segment_bytes=600))
+    while len(log.sealed_segments()) < 2:
+        append(log, batch(2, size=60))
+    flush(log)
+    seal(log)
+    first = log.sealed_segments()[0]
+    look = PartitionLog.segments_between
+
+    def deleted_meanwhile(self: PartitionLog, start: int, end: int) -> list[SegmentInfo]:
+        found = look(self, start, end)
+        self.advance_log_start(first.end_offset)
+        self.delete_local_before(first.end_offset)
+        return found
+
+    monkeypatch.setattr(PartitionLog, "segments_between", deleted_meanwhile)
+    source = source_of(log, "orders", CopyRange(0, first.end_offset, first.bytes), log.epochs)
+    assert sum(found.length for found in source.ranges) == first.bytes
+
+
+def test_a_range_whose_last_segment_was_merged_meanwhile_is_planned_again() -> None:
+    """Compaction may merge it with the next one, so no segment ends where the range does."""
+    _, log = new_log(CrashDisk(), LogConfig(tiered=True, segment_bytes=600))
+    while len(log.sealed_segments()) < 1:
+        append(log, batch(2, size=60))
+    flush(log)
+    seal(log)
+    with pytest.raises(Retryable, match="compaction merged"):
+        source_of(log, "orders", CopyRange(0, 2, 100), log.epochs)

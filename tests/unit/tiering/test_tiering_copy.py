@@ -20,6 +20,8 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.host.data_dir import DataDir
+from hotstore.log.locator import ByteRange
+from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_loading import make_log
 from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
@@ -49,6 +51,7 @@ from tests.support.tier.tier_kit import (
 from tests.support.workers import LoopWorkers
 from tiering.copying import segment_body
 from tiering.opening.reservation import LocalReservation, write_reservation
+from tiering.partition_state import Block
 
 
 def sunk(opened: Opened) -> bool:
@@ -97,6 +100,28 @@ async def test_a_log_that_an_unclean_start_cut_still_sinks() -> None:
     await life.fill(60)
     await settle(lambda: sunk(opened))
     assert opened.tier.remote_end_offset > 3 and not house.failures
+    await life.stop()
+
+
+async def test_a_range_that_changed_before_its_copy_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords came between plan and copy. `tier status` said that the store blocks the partition, perhaps until a
+    long transaction ended, and the copy waited as for a store that does not answer."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True)
+    log, look, blocks = opened.log, PartitionLog.batch_ranges, list[dict[Block, str]]()
+
+    def changed(self: PartitionLog, start: int, end: int) -> list[ByteRange]:
+        blocks.append(dict(opened.tier.partition_state.blocks))
+        if len(blocks) == 1:
+            log.advance_log_start(end)
+            log.delete_local_before(end)
+        return look(self, start, end)
+
+    monkeypatch.setattr(PartitionLog, "batch_ranges", changed)
+    await life.fill(60)
+    await settle(lambda: sunk(opened))
+    assert len(blocks) > 1 and not any(blocks) and not house.failures
     await life.stop()
 
 

@@ -109,6 +109,9 @@ def _print_sums(tally: Tally, ids: Collection[str], *, change: bool) -> None:
         where = "which is not in the file" if key not in ids else "but the file has another key under that id"
         print(f"{count} objects under key {key}, {where}")
     if plain := tally.outcomes[Outcome.PLAIN]:
-        print(f"{plain} {Outcome.PLAIN.value}: `thermocline key set FILE --plain accept` lets a rewrap encrypt them")
+        print(
+            f"{plain} {Outcome.PLAIN.value}: if they are older than the encryption, `thermocline key set FILE --plain "
+            "accept` lets a rewrap encrypt them; otherwise they were replaced or cut off: `thermocline bucket verify`"
+        )
     if not change:
         print("this was a dry run; leave out --dry-run")

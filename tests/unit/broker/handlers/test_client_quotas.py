@@ -297,21 +297,24 @@ async def test_mutations_are_refused_or_throttled_by_version() -> None:
 
 
 async def test_topics_made_by_metadata_count_as_mutations() -> None:
-    """Otherwise Metadata would be the way around the quota, 100 topics a request."""
+    """Otherwise Metadata would be the way around the quota, 100 topics a request. The client hears for how long its
+    connection is not read: regression, a client that was not told sent requests, and they timed out."""
     life = await Place().start("num.partitions=20")
     peer = await limit(life, controller_mutation_rate=1.0)
 
-    async def made(*names: str) -> dict[str, int]:
+    async def made(*names: str, version: int = 12) -> tuple[dict[str, int], int]:
         wanted = [wire.MetadataRequestTopic(name=name) for name in names]
         request = wire.MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
-        found = await life.call(ApiKey.METADATA, request, peer=peer)
-        return {topic.name: topic.error_code for topic in found.topics}
+        found = await life.call(ApiKey.METADATA, request, version, peer)
+        return {topic.name: topic.error_code for topic in found.topics}, found.throttle_time_ms
 
-    assert await made("a") == {"a": 0}
-    assert await made("b", "c") == {"b": ErrorCode.LEADER_NOT_AVAILABLE, "c": ErrorCode.LEADER_NOT_AVAILABLE}
+    away = ErrorCode.LEADER_NOT_AVAILABLE
+    assert await made("a") == ({"a": 0}, 0)
+    assert await made("b", "c") == ({"b": away, "c": away}, muted[7][-1])
     assert {topic.name for topic in life.context.metadata.image.topics.values()} == {"a"}
     assert 8000 < muted[7][-1] <= 9000
-    assert await made("a") == {"a": 0} and len(muted[7]) == 1, "a topic that exists costs nothing"
+    assert await made("a") == ({"a": 0}, 0) and len(muted[7]) == 1, "a topic that exists costs nothing"
+    assert await made("b", version=1) == ({"b": away}, 0) and len(muted[7]) == 1, "it has no field for a throttle time"
     await life.stop()
 
 

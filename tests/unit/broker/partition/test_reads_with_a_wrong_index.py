@@ -177,7 +177,40 @@ async def test_damage_that_a_rebuild_meets_is_reported_to_each_read() -> None:
     for reported in (1, 2):
         with pytest.raises(DamagedLog):
             await role.read(FAR)
-        assert len(role.damage) == reported and role.loads == reported
+        assert len(role.damage) == reported and role.loads == 1
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+async def test_damage_of_one_rebuild_is_reported_to_all_readers(is_missing: bool) -> None:
+    """Regression: only one read heard of the damage. Each other one began a rebuild of its own, a second of a worker
+    for 256 MiB, and a read that goes on in the bucket needs the report twice: before and after its chunk is loaded."""
+    disk = CrashDisk()
+    log = sealed(disk)
+    role = Role(log)
+    at = build_indexer(log._locator.segments[0]).offset_index.lookup(FAR + 900).position
+    disk.flip_bit(f"{LOG_PATH}/{0:020d}.log", at + 16, 0)  # the magic
+    if is_missing:
+        disk.unlink(INDEX)
+    else:
+        shift_positions(disk)
+        with pytest.raises(DamagedLog):
+            await role.read(1)
+        role.loads = 0
+
+    def read() -> object:
+        return role.reads.read(role.residency, FAR, 5000, log.log_end_offset, min_one=True)
+
+    if is_missing:
+        first, second = read(), read()
+        assert first is second and isinstance(first, asyncio.Future)
+        await first
+    frames = set()
+    for _ in range(3):
+        with pytest.raises(DamagedLog) as reported:
+            read()
+        frames.add(len(reported.traceback))
+    assert role.loads == is_missing
+    assert len(frames) == 1, "it kept the frames of every earlier read"
 
 
 async def test_a_base_offset_that_is_far_away_is_damage() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotstore.errors import (
+    DamagedLog,
     LeaderEpochFenced,
     LogFull,
     OffsetOutOfRange,
@@ -436,6 +437,18 @@ def test_a_deleted_segment_is_still_read_by_who_holds_it() -> None:
         log.unlink()
         assert found.file.read_at(found.position, found.length) == bytes(data)
         log.close(clean=False)
+
+
+def test_a_known_damage_keeps_no_frames_of_the_reads_that_met_it() -> None:
+    """An error object collects the frames of each raise, and the damage is raised until the log is closed."""
+    segment = fresh().active_segment
+    segment.damage = DamagedLog(segment.file.path, 0, 0, "damaged", "restore it")
+    frames = set()
+    for _ in range(3):
+        with pytest.raises(DamagedLog) as met:
+            segment.sound_bytes(0, 100)
+        frames.add(len(met.traceback))
+    assert len(frames) == 1
 
 
 def test_old_indexes_are_loaded_on_demand() -> None:

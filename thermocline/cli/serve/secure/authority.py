@@ -95,11 +95,11 @@ class Authority:
 
 def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> str | None:
     """Why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by `authority`, names
-    all hosts and has not expired. Raises AuthorityError for a text without a certificate."""
+    all hosts and has not expired."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
-    except ValueError as unreadable:
-        raise AuthorityError("no certificate in PEM") from unreadable
+    except ValueError:
+        return "has no certificate in PEM"
     try:
         certificate.verify_directly_issued_by(authority)
         named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)

@@ -103,9 +103,10 @@ class SecuredDirectory:
         if not file.exists():
             return "does not exist"
         try:
-            return flaw(_read(file), x509.load_pem_x509_certificate(_read(self.authority_file)), hosts, now)
-        except (ValueError, AuthorityError) as refused:
-            raise CommandFailed(f"{self.data_dir / SECURITY}: {refused}", Exit.USAGE) from refused
+            authority = x509.load_pem_x509_certificate(_read(self.authority_file))
+        except ValueError as unreadable:
+            raise CommandFailed(f"{self.authority_file}: no certificate in PEM", Exit.USAGE) from unreadable
+        return flaw(_read(file), authority, hosts, now)
 
     def ending(self, node_id: int, now: datetime) -> datetime | None:
         """When the broker's certificate expires, if it should have been renewed by now."""
