@@ -2,7 +2,9 @@
 
 With secrets (`thermocline.http.token.file`), every request needs a secret. Exceptions are probes, and /metrics if it is
 configured as open. Without secrets, a request that changes state is accepted only from loopback. Such a request always
-needs a JSON content type, so that no web page can send it (cli.md).
+needs a JSON content type, and must have no Origin, so that no web page can send it (cli.md). The content type stops
+pages of other sites. A browser believes that a page is of this site if the name of the page's server was changed to the
+address of this port (DNS rebinding), but it still sends the Origin.
 """
 
 from __future__ import annotations
@@ -171,6 +173,8 @@ class HttpServer:
                 f"addresses\n",
                 403,
             )
+        if "Origin" in request.headers:
+            return _text(f"{request.path} is not answered to web pages\n", 403)
         if request.content_type != "application/json":
             return _text("send Content-Type: application/json\n", 415)
         return None
