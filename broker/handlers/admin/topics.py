@@ -121,11 +121,13 @@ async def handle_delete_topics(
     named twice."""
     until_s = deadline_s(request.timeout_ms)
     wanted = request.topics or [wire.DeleteTopicsRequestTopic(name=name) for name in request.topic_names]
-    named = Counter((topic.name, topic.topic_id) for topic in wanted)
-    ids = _named_by_id(context, named)
+    # By the bytes of the id: a client could choose many ids of which Python's hash is the same.
+    counts = Counter((topic.name, topic.topic_id.bytes) for topic in wanted)
+    named = {(topic.name, topic.topic_id.bytes): topic for topic in wanted}
+    ids = _named_by_id(context, named.values())
     response = wire.DeleteTopicsResponse()
     mutations = _mutations(context, call, ApiKey.DELETE_TOPICS)
-    by_both = {topic_id for name, topic_id in ids.items() if (name, wire.ZERO_UUID) in named}
+    by_both = {topic_id for name, topic_id in ids.items() if (name, wire.ZERO_UUID.bytes) in named}
 
     async def delete(name: str | None, topic_id: UUID, count: int) -> None:
         answer = wire.DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
@@ -139,25 +141,25 @@ async def handle_delete_topics(
             answer.error_message = str(refused)
 
     await together(
-        delete(name, topic_id, count)
-        for (name, topic_id), count in named.items()
+        delete(topic.name, topic.topic_id, counts[key])
+        for key, topic in named.items()
         # The topic was answered already, by its name. An id that is named twice is answered for every client, because
         # the authorizer does not check it.
-        if name is not None or count > 1 or topic_id not in by_both
+        if topic.name is not None or counts[key] > 1 or topic.topic_id not in by_both
     )
     response.throttle_time_ms = mutations.throttle_ms
     return response
 
 
-def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
+def _named_by_id(context: Context, named: Collection[wire.DeleteTopicsRequestTopic]) -> dict[str, UUID]:
     """The ids in `named`, by the names of their topics. Empty when there are too many ids; the request is then
     refused."""
     found: dict[str, UUID] = {}
     if len(named) <= CHANGES_PER_REQUEST_MAX:
-        for name, topic_id in named:
-            topic = context.metadata.image.topics.get(str(topic_id)) if name is None else None
+        for one in named:
+            topic = context.metadata.image.topics.get(str(one.topic_id)) if one.name is None else None
             if topic is not None:
-                found[topic.name] = topic_id
+                found[topic.name] = one.topic_id
     return found
 
 

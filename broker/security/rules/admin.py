@@ -102,10 +102,11 @@ async def delete_topics(
         return ALLOWED
     # The handler counts rows by the same pair. A row with name and id is no duplicate of a row with the name alone: the
     # handler refuses the first and carries out the second.
+    # Ids count by their bytes: a client could choose many ids of which Python's hash is the same.
     named = Counter(
         [
-            *((topic.name, topic.topic_id) for topic in request.topics),
-            *((name, wire.ZERO_UUID) for name in request.topic_names),
+            *((topic.name, topic.topic_id.bytes) for topic in request.topics),
+            *((name, wire.ZERO_UUID.bytes) for name in request.topic_names),
         ]
     )
     rows: list[wire.DeleteTopicsResponseTopic] = []
@@ -113,7 +114,7 @@ async def delete_topics(
     def may(name: str | None, topic_id: UUID) -> bool:
         if (name is not None and topic_id != wire.ZERO_UUID) or (name is None and topic_id == wire.ZERO_UUID):
             return True  # the handler refuses it for every client
-        if named[name, topic_id] > 1:
+        if named[name, topic_id.bytes] > 1:
             return True
         known = topics.name_of(topic_id) if name is None else name
         if known is None:
