@@ -1,8 +1,8 @@
 """A client cannot slow the broker by topic ids that Python hashes alike.
 
-Everybody knows the hash of an `int`, and so of a `UUID`. A client can choose any number of ids with one hash, and a dict
-then compares each of them with all others. Found by a penetration test: a Metadata request of 20 000 such ids, which
-needs no right, held the event loop for half a minute.
+Everybody knows the hash of an `int`, and so of a `UUID`. A client can choose any number of ids with one hash, and a
+dict then compares each of them with all others. Found by a penetration test: a Metadata request of 20 000 such ids,
+which needs no right, held the event loop for half a minute.
 """
 
 from __future__ import annotations
