@@ -15,6 +15,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.handlers.transactions.coordinator import named
 from broker.handlers.transactions.id_pattern import STEPS_MAX, IdPattern
+from broker.internal_topics.partitioning import rows_of
 from broker.security.authorizer.access import Unrestricted
 from broker.security.authorizer.kinds import Operation, ResourceType
 from broker.transactions.coordinator import Listed, TransactionCoordinator
@@ -45,7 +46,7 @@ async def handle_describe_transactions(
         else:
             room -= 8 * len(found.partitions) + 500
             answer.transaction_states.append(_described(found))
-        if turns.over(1 + (len(found.partitions) if found else 0)):
+        if turns.over(rows_of(transactional_id) + (len(found.partitions) if found else 0)):
             await next_turn()
     return answer
 
