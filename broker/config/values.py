@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from enum import IntEnum
@@ -34,7 +35,7 @@ class InvalidConfig(InvalidRequest):
 
 _INTEGER_BITS = {ConfigType.INT: 32, ConfigType.SHORT: 16, ConfigType.LONG: 64}
 _INTEGER = re.compile(r"[+-]?\d{1,25}", re.ASCII)
-_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _REPLICA = re.compile(r"\d+:\d+", re.ASCII)
 
 
@@ -43,7 +44,9 @@ def _shown(limit: float) -> str:
 
 
 def double_text(number: float) -> str:
-    """A double in Java's format: `0.5`, `1.0`, `5.0E-4`."""
+    """A double in Java's format: `0.5`, `1.0`, `5.0E-4`, `Infinity`."""
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     digits, _, exponent = f"{Decimal(repr(number)):e}".partition("e")

@@ -156,7 +156,7 @@ def wanted_by(request: FetchRequest, version: int, names: Names) -> dict[Key, Ta
     by_id = version >= _TOPIC_IDS_FROM
     for topic in request.topics:
         name = names.get(topic.topic_id) if by_id else topic.topic
-        identity = topic.topic_id if by_id else topic.topic
+        identity = topic.topic_id.bytes if by_id else topic.topic
         for wanted in topic.partitions:
             found[identity, wanted.partition] = Target(name, topic.topic_id if by_id else ZERO_UUID, wanted)
     return found
@@ -164,7 +164,7 @@ def wanted_by(request: FetchRequest, version: int, names: Names) -> dict[Key, Ta
 
 def forgotten_by(request: FetchRequest, version: int) -> Iterable[Key]:
     for topic in request.forgotten_topics_data:
-        identity = topic.topic_id if version >= _TOPIC_IDS_FROM else topic.topic
+        identity = topic.topic_id.bytes if version >= _TOPIC_IDS_FROM else topic.topic
         for index in topic.partitions:
             yield identity, index
 

@@ -22,8 +22,9 @@ FINAL_EPOCH: Final = -1
 _INT32_MAX: Final = (1 << 31) - 1
 TARGET_BYTES: Final = 400  # one partition of a session, with its request and its places in the dicts; measured
 
-Key = tuple[str | UUID, int]
-"""A partition as in the request: by topic name below version 13, by topic id from then on."""
+Key = tuple[str | bytes, int]
+"""A partition as in the request: by topic name below version 13, by the bytes of its topic id from then on. A client
+could choose many ids of which Python's hash is the same, but not their bytes."""
 
 
 class WatchedPartition(Protocol):

@@ -24,6 +24,7 @@ from broker.groups.offsets import TopicPosition, subscribed_of
 from broker.groups.records import stored_group_record
 from broker.groups.shard import Group, GroupShard
 from broker.internal_topics.internal_log import InternalLog
+from broker.internal_topics.partitioning import rows_of
 from broker.metadata.image import TopicLookup
 from seams.loop.turns import Turns, next_turn
 
@@ -119,7 +120,7 @@ class GroupAdmin:
             else:
                 room -= size
             rows.append(row)
-            if turns.over() or size > ANSWER_BYTES_MAX >> 6:
+            if turns.over(rows_of(group_id)) or size > ANSWER_BYTES_MAX >> 6:
                 await next_turn()
         return rows
 

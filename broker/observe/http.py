@@ -1,8 +1,12 @@
 """The HTTP port: /metrics, /healthz, /readyz, /status, /broker, /cluster, `POST /tier/seal`, `POST /reload`.
 
 With secrets (`thermocline.http.token.file`), every request needs a secret. Exceptions are probes, and /metrics if it is
-configured as open. Without secrets, a request that changes state is accepted only from loopback. Such a request always
-needs a JSON content type, so that no web page can send it (cli.md).
+configured as open. A probe without a secret gets no reasons, because they name topics, files and servers.
+
+Without secrets, a request that changes state is accepted only from loopback. Such a request always needs a JSON content
+type, and must have no Origin, so that no web page can send it (cli.md). The content type stops pages of other sites. A
+browser believes that a page is of this site if the name of the page's server was changed to the address of this port
+(DNS rebinding), but it still sends the Origin.
 """
 
 from __future__ import annotations
@@ -95,16 +99,20 @@ class HttpServer:
         """Asks for a secret before a request is handled."""
         from aiohttp import web
 
-        secrets = self._protection.secrets
         free = {"/healthz", "/readyz"} | ({"/metrics"} if self._protection.metrics_open else set())
 
         @web.middleware
         async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if secrets is None or request.path in free or secrets.allows(request.headers.get("Authorization", "")):
+            if request.path in free or self._is_allowed(request):
                 return await handler(request)
             return _text("give a secret of thermocline.http.token.file: Authorization: Bearer TOKEN\n", 401)
 
         return cast("Middleware", authenticated)
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        """Whether the request has a secret, or needs none."""
+        secrets = self._protection.secrets
+        return secrets is None or secrets.allows(request.headers.get("Authorization", ""))
 
     async def close(self) -> None:
         if self._listening is not None:
@@ -117,11 +125,14 @@ class HttpServer:
 
     async def _healthz(self, request: web.Request) -> web.Response:
         """200 while the process works; the body names recent failures."""
-        return _text("\n".join(["ok", *self._views.failures()]) + "\n")
+        failures = self._views.failures() if self._is_allowed(request) else []
+        return _text("\n".join(["ok", *failures]) + "\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
         waiting_for = self._views.not_ready()
-        return _text(f"not ready: {waiting_for}\n", 503) if waiting_for else _text("ready\n")
+        if not waiting_for:
+            return _text("ready\n")
+        return _text(f"not ready: {waiting_for}\n" if self._is_allowed(request) else "not ready\n", 503)
 
     async def _status(self, request: web.Request) -> web.Response:
         return _response(self._views.status())
@@ -171,6 +182,8 @@ class HttpServer:
                 f"addresses\n",
                 403,
             )
+        if "Origin" in request.headers:
+            return _text(f"{request.path} is not answered to web pages\n", 403)
         if request.content_type != "application/json":
             return _text("send Content-Type: application/json\n", 415)
         return None

@@ -92,7 +92,7 @@ class Rate:
         rate = self.per_s(now_ms)
         if rate <= bound:
             return 0
-        return min(round((rate - bound) / bound * self.span_ms(now_ms)), THROTTLE_MS_MAX)
+        return _whole_ms((rate - bound) / bound * self.span_ms(now_ms))
 
     def _advance(self, now_ms: int) -> _Sample:
         self._current = (self._current + 1) % (self._windows.count + 1)
@@ -136,7 +136,12 @@ class TokenBucket:
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """Time until the count of tokens is 0 again; 0 if it is not below 0."""
         tokens = self.tokens(bound, now_ms)
-        return 0 if tokens >= 0 else min(round(-tokens / bound * 1000), THROTTLE_MS_MAX)
+        return 0 if tokens >= 0 else _whole_ms(-tokens / bound * 1000)
 
     def _burst(self, bound: float) -> float:
         return self._windows.span_ms / 1000 * bound
+
+
+def _whole_ms(time_ms: float) -> int:
+    """The throttle time. It is infinite for a bound near the smallest double."""
+    return THROTTLE_MS_MAX if time_ms >= THROTTLE_MS_MAX else round(time_ms)

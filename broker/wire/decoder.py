@@ -3,6 +3,7 @@
 In the generated code:
 * every length and count is compared with the remaining bytes before use;
 * all arrays of a message together have at most `ARRAY_ELEMENTS_MAX` elements (a request `REQUEST_UNITS_MAX` units);
+* a string of a request has at most `STRING_BYTES_MAX` bytes, because handlers take time for each byte of a name;
 * every byte of the body is consumed;
 * `records` are views of the frame; all other fields are copied;
 
@@ -24,6 +25,7 @@ from broker.wire.message import Message
 from broker.wire.primitives import (
     ARRAY_ELEMENTS_MAX,
     REQUEST_UNITS_MAX,
+    STRING_BYTES_MAX,
     STRING_UNITS,
     STRUCTURE_UNITS,
     ZERO_UUID,
@@ -208,9 +210,12 @@ class _DecoderSource:
         else:
             value = "buf[pos:stop]"
 
+        is_bounded = self.is_request and self.flexible and field.type == "string"
+        too_long = f" or {count} > {STRING_BYTES_MAX}" if is_bounded else ""
+
         def take() -> None:
             line(f"stop = pos + {count}")
-            with block(f"if {count} < 0 or stop > end"):
+            with block(f"if {count} < 0 or stop > end{too_long}"):
                 line(f"raise bad_length({path!r}, {count}, end - pos)")
             line(f"{target} = {value}")
             line("pos = stop")

@@ -19,6 +19,8 @@ ms and 4 MiB to decode; handler and response take as much again. No client names
 OffsetCommit, too."""
 STRUCTURE_UNITS: Final = 4
 STRING_UNITS: Final = 2
+STRING_BYTES_MAX: Final = 32_767
+"""Longest string of a request, as in Kafka; in the older encodings a length has 16 bits."""
 TAGS_MAX: Final = 10_000
 UVARINT_BYTES_MAX: Final = 5  # 32 bits, 7 in each byte
 ZERO_UUID: Final = UUID(int=0)
@@ -94,6 +96,8 @@ def bad_length(field: str, length: int, left: int) -> MalformedFrame:
         return MalformedFrame(
             f"{field} must not be null" if length == -1 else f"{field} has the impossible length {length}"
         )
+    if length <= left:
+        return MalformedFrame(f"{field} has {length} bytes, a string has at most {STRING_BYTES_MAX}")
     return MalformedFrame(f"{field} claims {length} bytes, {left} are left")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
-from uuid import UUID
 
 from broker.wire import messages as wire
 
@@ -26,13 +25,14 @@ def topic_counts(request: wire.CreateTopicsRequest | wire.CreatePartitionsReques
     return Counter(topic.name for topic in request.topics)
 
 
-def deletion_counts(request: wire.DeleteTopicsRequest) -> Counter[tuple[str | None, UUID]]:
+def deletion_counts(request: wire.DeleteTopicsRequest) -> Counter[tuple[str | None, bytes]]:
     """How often each pair of name and id occurs, the zero id where a row has a name only. A row with name and id is no
-    duplicate of a row with the name alone: the handler refuses the first and carries out the second."""
+    duplicate of a row with the name alone: the handler refuses the first and carries out the second. Ids count by their
+    bytes, because a client could choose many ids of which Python's hash is the same."""
     return Counter(
         [
-            *((topic.name, topic.topic_id) for topic in request.topics),
-            *((name, wire.ZERO_UUID) for name in request.topic_names),  # clients before version 6
+            *((topic.name, topic.topic_id.bytes) for topic in request.topics),
+            *((name, wire.ZERO_UUID.bytes) for name in request.topic_names),  # clients before version 6
         ]
     )
 

@@ -124,7 +124,7 @@ async def handle_delete_topics(
     ids = _named_by_id(context, named)
     response = wire.DeleteTopicsResponse()
     mutations = _mutations(context, call, ApiKey.DELETE_TOPICS)
-    by_both = {topic_id for name, topic_id in ids.items() if (name, wire.ZERO_UUID) in named}
+    by_both = {topic_id for name, topic_id in ids.items() if (name, wire.ZERO_UUID.bytes) in named}
 
     async def delete(name: str | None, topic_id: UUID, count: int) -> None:
         answer = wire.DeleteTopicsResponseTopic(name=name, topic_id=topic_id)
@@ -138,25 +138,25 @@ async def handle_delete_topics(
             answer.error_message = str(refused)
 
     await together(
-        delete(name, topic_id, count)
+        delete(name, UUID(bytes=topic_id), count)
         for (name, topic_id), count in named.items()
         # The topic was answered already, by its name. An id that is named twice is answered for every client, because
         # the authorizer does not check it.
-        if name is not None or count > 1 or topic_id not in by_both
+        if name is not None or count > 1 or UUID(bytes=topic_id) not in by_both
     )
     response.throttle_time_ms = mutations.throttle_ms
     return response
 
 
-def _named_by_id(context: Context, named: Collection[tuple[str | None, UUID]]) -> dict[str, UUID]:
+def _named_by_id(context: Context, named: Collection[tuple[str | None, bytes]]) -> dict[str, UUID]:
     """The ids in `named`, by the names of their topics. Empty when there are too many ids; the request is then
     refused."""
     found: dict[str, UUID] = {}
     if len(named) <= CHANGES_PER_REQUEST_MAX:
         for name, topic_id in named:
-            topic = context.metadata.image.topics.get(str(topic_id)) if name is None else None
+            topic = context.metadata.image.topics.get(str(UUID(bytes=topic_id))) if name is None else None
             if topic is not None:
-                found[topic.name] = topic_id
+                found[topic.name] = UUID(topic.topic_id)
     return found
 
 

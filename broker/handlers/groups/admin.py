@@ -11,6 +11,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.admin import GROUP_TYPE, DescribedGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.groups.members import ClientInfo
+from broker.internal_topics.partitioning import rows_of
 from broker.security.authorizer.access import NOT_REQUESTED, UNRESTRICTED
 from broker.security.authorizer.kinds import ResourceType
 from broker.wire import messages as wire
@@ -93,7 +94,7 @@ async def handle_delete_groups(
     for name in dict.fromkeys(request.groups_names):
         code = await coordinator.admin.delete(name, until_s=until_s)
         answer.results.append(wire.DeleteGroupsResponseResult(group_id=name, error_code=code))
-        if turns.over():
+        if turns.over(rows_of(name)):
             await next_turn()
     return answer
 

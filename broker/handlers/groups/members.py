@@ -17,6 +17,7 @@ from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import Join, JoinReply, Leaver, Protocol, Sync
 from broker.handlers.metadata.cluster_view import BrokerAt
+from broker.internal_topics.partitioning import rows_of
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
@@ -66,7 +67,7 @@ async def handle_find_coordinator(
     rows = []
     turns = Turns()
     for key in keys:
-        if turns.over():
+        if turns.over(rows_of(key)):
             await next_turn()
         error, where = await _find(locator, key, broker_of)
         rows.append(

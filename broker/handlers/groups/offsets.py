@@ -134,11 +134,12 @@ _Positions = dict[str, dict[int, None]]
 
 @dataclass(slots=True)
 class _GroupQuery:
-    """The request for one group; `positions` None: all. `ids`: topic ids by name."""
+    """The request for one group; `positions` None: all. `ids`: topic ids by name. `strangers`: partitions of unknown
+    topics, by the bytes of the id, because a client could choose many ids of which Python's hash is the same."""
 
     positions: _Positions | None = field(default_factory=dict)
     ids: dict[str, UUID] = field(default_factory=dict)
-    strangers: dict[UUID, dict[int, None]] = field(default_factory=dict)
+    strangers: dict[bytes, dict[int, None]] = field(default_factory=dict)
 
 
 def _by_group(
@@ -153,7 +154,7 @@ def _by_group(
         for topic in group.topics:
             name = coordinator.topic_name(topic.topic_id) if by_id else topic.name
             if name is None:
-                asked.strangers.setdefault(topic.topic_id, {}).update(dict.fromkeys(topic.partition_indexes))
+                asked.strangers.setdefault(topic.topic_id.bytes, {}).update(dict.fromkeys(topic.partition_indexes))
             else:
                 asked.ids[name] = topic.topic_id
                 asked.positions.setdefault(name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -227,7 +228,7 @@ def _group_answer(
     name now."""
     topics = [_named(topic) if asked is None else _identified(topic, asked, topic_id_of) for topic in fetched]
     if asked is not None and error is ErrorCode.NONE:
-        topics += [_stranger(topic_id, indexes) for topic_id, indexes in asked.strangers.items()]
+        topics += [_stranger(UUID(bytes=topic_id), indexes) for topic_id, indexes in asked.strangers.items()]
     return wire.OffsetFetchResponseGroup(group_id=group_id, error_code=error, topics=topics)
 
 

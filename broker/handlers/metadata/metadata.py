@@ -50,8 +50,9 @@ _INDEX: Final = struct.Struct(">i")
 _AUTO_CREATION_S: Final = 5.0  # longest wait of a Metadata request for all topics that it creates
 
 
-_Named: TypeAlias = dict[tuple[UUID, str | None], MetadataRequestTopic]
-"""The requested topics, each once: by id when one is given, else by name."""
+_Named: TypeAlias = dict[tuple[bytes, str | None], MetadataRequestTopic]
+"""The requested topics, each once: by the bytes of the id when one is given, else by name. A client could choose many
+ids of which Python's hash is the same, but not their bytes."""
 
 
 async def handle_metadata(context: Context, request: MetadataRequest, call: Call) -> Encoded:
@@ -80,7 +81,10 @@ def _named(request: MetadataRequest, version: int) -> _Named | None:
     if request.topics is None or (version < _NULL_TOPICS_MEAN_ALL_SINCE and not request.topics):
         return None
     # The names are a set, as in Kafka: a name repeated 12 000 times is one topic.
-    return {(wanted.topic_id, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted for wanted in request.topics}
+    return {
+        (wanted.topic_id.bytes, "" if wanted.topic_id != ZERO_UUID else wanted.name): wanted
+        for wanted in request.topics
+    }
 
 
 async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, list[MetadataResponseTopic]]:

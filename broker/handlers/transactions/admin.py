@@ -8,26 +8,23 @@ took a new id. The answer also lists the partitions of `__transaction_state` tha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.handlers.transactions.coordinator import named
-from broker.transactions.coordinator import TransactionCoordinator
+from broker.handlers.transactions.id_pattern import STEPS_MAX, IdPattern
+from broker.internal_topics.partitioning import rows_of
+from broker.security.authorizer.access import Unrestricted
+from broker.security.authorizer.kinds import Operation, ResourceType
+from broker.transactions.coordinator import Listed, TransactionCoordinator
 from broker.transactions.transaction import STATE_BY_TITLE, Transaction, TransactionState
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
 ANSWER_BYTES_MAX: Final = 32 << 20
-_PATTERN_CHARS_MAX: Final = 256
-_COUNT_MAX: Final = 1_000  # greatest count of a repetition, as in RE2J
-_GROUP_BEGINS: Final = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
-"""Beginning of a group that captures nothing or has a name. In a match of the whole text such groups are plain
-parentheses.
-"""
-_READ_OTHERWISE: Final = re.compile(r"\[\[|[*+?}]\+|\\[^AbBdDfnrsStvwWx\W]")
-"""Refused syntax: sets in sets, possessive repetitions, and escapes of letters that only one of Python and RE2J knows.
-"""
+_STEPS_PER_ROW: Final = 5_000  # steps of a match that take as long as a row
 _HIDDEN: Final = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 
 
@@ -49,7 +46,7 @@ async def handle_describe_transactions(
         else:
             room -= 8 * len(found.partitions) + 500
             answer.transaction_states.append(_described(found))
-        if turns.over(1 + (len(found.partitions) if found else 0)):
+        if turns.over(rows_of(transactional_id) + (len(found.partitions) if found else 0)):
             await next_turn()
     return answer
 
@@ -91,7 +88,7 @@ async def handle_list_transactions(
     for_broker = request.partition_index >= 0
     now_ms = context.world.clock.wall_ms()
     try:
-        pattern = _pattern(request.transactional_id_pattern)
+        pattern = IdPattern(text) if (text := request.transactional_id_pattern) else None
     except re.error:
         return wire.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
 
@@ -103,14 +100,13 @@ async def handle_list_transactions(
             return False
         if transaction.state in _HIDDEN:
             return False
-        if request.duration_filter >= 0 and (
-            transaction.state is not TransactionState.ONGOING
-            or now_ms - transaction.started_ms <= request.duration_filter
-        ):
-            return False
-        return pattern is None or pattern.fullmatch(transaction.transactional_id) is not None
+        return request.duration_filter < 0 or (
+            transaction.state is TransactionState.ONGOING and now_ms - transaction.started_ms > request.duration_filter
+        )
 
     error, found, led = await coordinator.listed(is_wanted)
+    if pattern is not None:
+        error, found = await _matching(pattern, call.access, error, found)
     if sum(len(one.transaction.transactional_id) + 40 for one in found) > ANSWER_BYTES_MAX:
         error, found = ErrorCode.POLICY_VIOLATION, ()
     answer = wire.ListTransactionsResponse(error_code=error, unknown_state_filters=unknown)
@@ -133,23 +129,27 @@ async def handle_list_transactions(
     return answer
 
 
+async def _matching(
+    pattern: IdPattern, access: Unrestricted, error: ErrorCode, listed: Sequence[Listed]
+) -> tuple[ErrorCode, Sequence[Listed]]:
+    """The transactions whose ids match, among those that the client may describe. Neither the error nor the time of the
+    response depends on other ids. POLICY_VIOLATION if a match may take too long."""
+    found: list[Listed] = []
+    turns = Turns()
+    for one in listed:
+        transactional_id = one.transaction.transactional_id
+        steps = 0
+        if access.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, audited=False):
+            steps = pattern.steps(transactional_id)
+            if steps > STEPS_MAX:
+                return ErrorCode.POLICY_VIOLATION, ()
+            if pattern.matches(transactional_id):
+                found.append(one)
+        if turns.over(1 + steps // _STEPS_PER_ROW):
+            await next_turn()
+    return error, found
+
+
 def _has(transaction: Transaction, request: wire.ListTransactionsRequest) -> bool:
     at = (request.partition_topic_id, request.partition_index)
     return any((one.topic_id, one.partition) == at for one in transaction.partitions)
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile a pattern. Raises re.error. Kafka's RE2J needs no limit, but Python's `re` does: with at most two
-    repetitions and no repeated group, its time is at most quadratic in an id's length. Syntax that Python and RE2J read
-    differently, or that only one of them knows, is refused.
-    """
-    if not text:
-        return None
-    if len(text) > _PATTERN_CHARS_MAX:
-        raise re.error("too long")
-    simple = _GROUP_BEGINS.sub("(", text)
-    if len(re.findall(r"[*+?{]", simple)) > 2 or re.search(r"\)\s*[*+{?]|\(\?|\\\d", simple):
-        raise re.error("too complex: use characters, classes and their repetitions")
-    if _READ_OTHERWISE.search(simple) or any(int(count) > _COUNT_MAX for count in re.findall(r"[{,](\d{1,9})", simple)):
-        raise re.error("RE2J does not know this syntax, or it is not served here")
-    return re.compile(simple, re.ASCII)

@@ -106,7 +106,7 @@ async def delete_topics(
     def may(name: str | None, topic_id: UUID) -> bool:
         if (name is not None and topic_id != wire.ZERO_UUID) or (name is None and topic_id == wire.ZERO_UUID):
             return True  # the handler refuses it for every client
-        if named[name, topic_id] > 1:
+        if named[name, topic_id.bytes] > 1:
             return True
         known = topics.name_of(topic_id) if name is None else name
         if known is None:

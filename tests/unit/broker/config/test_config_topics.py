@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -20,7 +22,7 @@ from broker.config.topic.topic_config import (
     log_config_of,
     resolve_topic,
 )
-from broker.config.values import InvalidConfig
+from broker.config.values import InvalidConfig, double_text
 from logformat.compression import Compression
 from logformat.errors import InvalidRequest
 from logformat.record_batch import Codec
@@ -424,3 +426,24 @@ def test_describe_broker_shows_what_is_in_effect() -> None:
     assert "inter.broker.protocol.version" in entries
     assert entries["thermocline.bucket"].read_only
     assert not entries["log.retention.ms"].read_only
+
+
+@pytest.mark.parametrize("digits", ["1" * 4_000 + "x", "1" * 2_000 + "." + "1" * 2_000 + "x", "." + "1" * 4_000 + "e"])
+def test_a_long_number_is_refused_at_once(digits: str) -> None:
+    """Found by a penetration test: each took a second of the event loop, and one CreateTopics may have a thousand."""
+    began_s = time.process_time()
+    for _ in range(20):
+        with pytest.raises(InvalidConfig, match="Not a number of type DOUBLE"):
+            configs_at_creation(BROKER, {"min.cleanable.dirty.ratio": digits})
+    assert time.process_time() - began_s < 1.0
+
+
+@pytest.mark.parametrize("text", ["1e999", "9" * 400])
+def test_a_number_above_every_double_is_too_large(text: str) -> None:
+    """It is infinite, as Java reads it. A broker failed to print it, and closed the connection."""
+    with pytest.raises(InvalidConfig, match=r"Invalid value Infinity .*: Value must be no more than 1"):
+        configs_at_creation(BROKER, {"min.cleanable.dirty.ratio": text})
+
+
+def test_infinite_doubles_have_javas_names() -> None:
+    assert (double_text(math.inf), double_text(-math.inf)) == ("Infinity", "-Infinity")

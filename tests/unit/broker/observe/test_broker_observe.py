@@ -290,6 +290,10 @@ def test_sealing_asks_for_json_and_says_what_came_of_it() -> None:
             assert answer.status == 415
         async with session.post(f"{url}/tier/seal", data="{", headers={"Content-Type": "application/json"}) as answer:
             assert answer.status == 400
+        # A page whose server's name now means this port: its browser sends any content type, and its origin.
+        page = {"Host": "evil.example", "Origin": "http://evil.example"}
+        async with session.post(f"{url}/tier/seal", json={}, headers=page) as answer:
+            assert answer.status == 403
         async with session.get(f"{url}/tier/seal") as answer:
             assert answer.status == 405
         assert sealed == []

@@ -66,6 +66,30 @@ def test_every_request_but_probes_needs_a_secret(tmp_path: Path, metrics_open: b
     with_http(tmp_path, scenario, metrics_open=metrics_open)
 
 
+def test_a_probe_without_a_secret_gets_no_reasons(tmp_path: Path) -> None:
+    """They name topics, files and servers, and the port may be reached by everybody."""
+
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        server._views = views(
+            failures=lambda: ["orders-0: OSError: /data"], not_ready=lambda: "waiting for s3.internal"
+        )
+        url = f"https://127.0.0.1:{server.address[1]}"
+        for headers, health, ready in (
+            ({}, "ok\n", "not ready\n"),
+            (
+                {"Authorization": f"Bearer {TOKEN}"},
+                "ok\norders-0: OSError: /data\n",
+                "not ready: waiting for s3.internal\n",
+            ),
+        ):
+            async with session.get(f"{url}/healthz", headers=headers) as answer:
+                assert (answer.status, await answer.text()) == (200, health)
+            async with session.get(f"{url}/readyz", headers=headers) as answer:
+                assert (answer.status, await answer.text()) == (503, ready)
+
+    with_http(tmp_path, scenario)
+
+
 def test_an_authorization_that_is_not_text_is_refused_like_any_other(tmp_path: Path) -> None:
     """Each such request without a secret would write an exception to the log."""
     asked = b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: %s\r\n\r\n"

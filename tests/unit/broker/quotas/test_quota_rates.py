@@ -152,3 +152,13 @@ def test_kafkas_example_of_a_token_bucket() -> None:
     bucket.take(560, 5.0, 0)
     assert bucket.throttle_ms(5.0, 0) == 12_000
     assert (bucket.throttle_ms(5.0, 11_990), bucket.throttle_ms(5.0, 12_000)) == (10, 0)
+
+
+@pytest.mark.parametrize("bound", [1e-300, 5e-324])
+def test_the_smallest_quotas_throttle_for_the_longest_time(bound: float) -> None:
+    """Kafka accepts every request_percentage above 0. Found by a penetration test: the time was infinite, and every
+    request of such a client ended in an OverflowError."""
+    rate, bucket = Rate(Windows()), TokenBucket(Windows(), bound, 0)
+    rate.record(1e6, 0)
+    bucket.take(10, bound, 0)
+    assert rate.throttle_ms(bound, 10) == bucket.throttle_ms(bound, 10) == THROTTLE_MS_MAX

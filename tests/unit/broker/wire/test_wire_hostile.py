@@ -19,7 +19,14 @@ from broker.wire.decoder import TRAILING_BYTES_TAKEN, build_decoder
 from broker.wire.encoder import build_encoder
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import parse_request_header, parse_response_header
-from broker.wire.primitives import REQUEST_UNITS_MAX, STRUCTURE_UNITS, TAGS_MAX, read_uvarint, uvarint
+from broker.wire.primitives import (
+    REQUEST_UNITS_MAX,
+    STRING_BYTES_MAX,
+    STRUCTURE_UNITS,
+    TAGS_MAX,
+    read_uvarint,
+    uvarint,
+)
 from broker.wire.schema import Schema
 from broker.wire.table import MESSAGES
 from logformat.errors import InvalidRequest
@@ -248,3 +255,20 @@ def test_librdkafka_null_topics_metadata_12_is_read() -> None:
     """librdkafka 2.16's request for all topics carries three stray bytes behind its last field; Kafka ignores them."""
     request = codec.decode_request(3, 12, memoryview(bytes.fromhex("00000000010000")))
     assert request == m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_string_of_a_request_has_at_most_what_kafka_reads(version: int) -> None:
+    """Found by a penetration test: a group id of 100 MB, whose hash took the event loop a minute and a half."""
+    longest = "g" * STRING_BYTES_MAX
+
+    def decoded(key: str) -> m.Message:
+        request = m.FindCoordinatorRequest(key=key) if version < 4 else m.FindCoordinatorRequest(coordinator_keys=[key])
+        (body,) = codec.encode_request(ApiKey.FIND_COORDINATOR, version, request)
+        assert isinstance(body, bytes)
+        return codec.decode_request(ApiKey.FIND_COORDINATOR, version, memoryview(body))
+
+    assert longest in str(decoded(longest))
+    with pytest.raises((MalformedFrame, struct.error)) as refused:  # old versions cannot even say it
+        decoded(longest + "g")
+    assert version < 3 or f"a string has at most {STRING_BYTES_MAX}" in str(refused.value)
