@@ -272,6 +272,7 @@ class BrokerStart(msgspec.Struct, frozen=True):
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
             in_session=lambda: session.fresh.is_in_session,
+            is_complete=lambda: not is_rebuilt(metadata.image),
         )
         self.components.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
