@@ -72,8 +72,8 @@ class GroupCoordinator:
     ) -> None:
         """`topics`: the topics that allow commits; the default allows all topics. `names`: topic names by id.
         `leaving`: names of deleted topics that are still being removed. `keep_objects`: see `World.keep_objects`.
-        `in_session`: whether this broker's session excludes another coordinator (R25). `is_complete`: whether all topics
-        are known (R29)."""
+        `in_session`: whether this broker's session excludes another coordinator (R25). `is_complete`: whether all
+        topics are known (R29)."""
         self._clock = clock
         self._rng = rng
         self._config = config

@@ -92,9 +92,7 @@ class ColdReader:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
         place = (manifest.topic_id.int, manifest.partition, offset)
         try:
-            found = answer(
-                self._table, manifest, place, bytes_max, min_one, self._clock.monotonic_s(), end_offset
-            )
+            found = answer(self._table, manifest, place, bytes_max, min_one, self._clock.monotonic_s(), end_offset)
             if isinstance(found, Missing):
                 return self._load(manifests, found)
         except ThermoclineError as failure:
