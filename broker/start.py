@@ -129,6 +129,10 @@ class BrokerStart(msgspec.Struct, frozen=True):
         ahead = ReadAhead(store, world, limits.store_timeout_s)
         session, joined = await self._join(store, cluster, links, data_dir, ahead)
         logs = LogHost(data_dir, world, self.report)
+
+        def is_complete() -> bool:
+            return not is_rebuilt(following.metadata.image)
+
         self.components.tiers = tiers = TierService(
             store,
             world,
@@ -137,7 +141,7 @@ class BrokerStart(msgspec.Struct, frozen=True):
             limits,
             report=self.report,
             is_fresh=lambda: world.clock.boottime_s() - session.fresh.confirmed_s <= _FRESH_S,
-            is_complete=lambda: not is_rebuilt(following.metadata.image),
+            is_complete=is_complete,
             ahead=ahead,
             engine=self.make_engine(),
             cleaner=lambda: self.live.now.cleaner,
@@ -161,7 +165,9 @@ class BrokerStart(msgspec.Struct, frozen=True):
             following.feed.watch(lambda at: authorizer.follow(at.image.acls))
         for name, service in following.services.items():
             self._spawn_service(name, service)
-        self.components.cleaner = cleaner = LogCleaner(logs, world, lambda: self.live.now.cleaner, self.make_engine)
+        self.components.cleaner = cleaner = LogCleaner(
+            logs, world, lambda: self.live.now.cleaner, self.make_engine, is_complete
+        )
         await tiers.start()
         fitness = BrokerFitness(following.registry.log_failures, lambda: logs.ballast.is_short)
         await self._publish(following, session, tiers, joined, fitness)
@@ -266,6 +272,7 @@ class BrokerStart(msgspec.Struct, frozen=True):
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
             in_session=lambda: session.fresh.is_in_session,
+            is_complete=lambda: not is_rebuilt(metadata.image),
         )
         self.components.snapshots = snapshots = Snapshots(groups.log, world.clock)
         offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)

@@ -35,13 +35,15 @@ Clean = Callable[[GroupShard, Group], Changes]
 
 @dataclass(eq=False, repr=False)
 class Cleaner:
-    """Cleans the groups of one coordinator. `leaving`: names of deleted topics that are still being removed."""
+    """Cleans the groups of one coordinator. `leaving`: names of deleted topics that are still being removed.
+    `is_complete`: whether all topics are known (R29). Until then positions in unknown topics get no tombstones."""
 
     _ready: Callable[[], Sequence[GroupShard]]
     _clock: Clock
     _config: GroupConfig
     _topics: TopicLookup
     _leaving: Callable[[], Collection[str]]
+    _is_complete: Callable[[], bool]
 
     def __post_init__(self) -> None:
         self._withdrawn: set[str] = set()
@@ -139,6 +141,8 @@ class Cleaner:
 
     def _forget(self, shard: GroupShard, group: Group, names: frozenset[str] | None = None) -> Changes:
         """Tombstones for positions in deleted topics; with `names`, only for deleted topics of these names."""
+        if not self._is_complete():
+            return []  # the next check of expiry comes back to them
         return _tombstones(group.offsets.orphaned(self._topics, names))
 
 

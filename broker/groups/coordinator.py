@@ -68,10 +68,12 @@ class GroupCoordinator:
         leaving: Callable[[], Collection[str]] = tuple,
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
+        is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
         """`topics`: the topics that allow commits; the default allows all topics. `names`: topic names by id.
         `leaving`: names of deleted topics that are still being removed. `keep_objects`: see `World.keep_objects`.
-        `in_session`: whether this broker's session excludes another coordinator (R25)."""
+        `in_session`: whether this broker's session excludes another coordinator (R25). `is_complete`: whether all
+        topics are known (R29)."""
         self._clock = clock
         self._rng = rng
         self._config = config
@@ -81,7 +83,7 @@ class GroupCoordinator:
         self._effects = GroupEffects(clock, config)
         self._memory = MemoryUsage(config)
         self._background: list[asyncio.Task[None]] = []
-        self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving)
+        self._cleaner = Cleaner(lambda: self.log.all_ready(), clock, config, topics, leaving, is_complete)
         self.log: InternalLog[GroupShard] = InternalLog(
             OFFSETS_TOPIC,
             clock,

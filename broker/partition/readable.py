@@ -95,6 +95,9 @@ class Readable(WatchedPartition, Protocol):
     @property
     def local(self) -> ReadableLocal: ...
 
+    def lacks(self, offset: int) -> bool:
+        """Whether the records below `offset` exist, but some of them cannot be read here yet."""
+
     def epoch_end(self, epoch: int) -> EpochEnd:
         """See `LeaderEpochs.end_offset_for`, at the log's end. Raises NotKnownYet."""
 

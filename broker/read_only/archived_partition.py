@@ -120,6 +120,11 @@ class ArchivedPartition:
     def local(self) -> NothingLocal:
         return _NOTHING_LOCAL
 
+    def lacks(self, offset: int) -> bool:
+        """Whether the manifest names the records below `offset`, and a newer image is awaited before they count.
+        Compaction may have merged them with earlier ones, so that a client has read them already."""
+        return self.high_watermark < offset <= self._roots.of(self).manifest.remote_end_offset
+
     def epoch_end(self, epoch: int) -> EpochEnd:
         return self._roots.epochs_of(self).end_offset_for(epoch, self.high_watermark)
 
@@ -169,7 +174,7 @@ class KnownRoot:
         self.lineage = LeaderEpochs()
         self.lineage_end = -1  # the lineage covers every epoch up to this one; −1: not read
         self.log = ArchivedLog(partition, self)
-        self.tier = ArchivedTier(self)
+        self.tier = ArchivedTier(partition, self)
 
     @property
     def manifest(self) -> Manifest:
@@ -244,11 +249,13 @@ class ArchivedLog:
 
 
 class ArchivedTier:
-    """A `ReadableTier` by the manifest."""
+    """A `ReadableTier` by the manifest, up to the partition's high watermark: while a newer image is awaited, the
+    manifest may name later objects."""
 
-    __slots__ = ("_root",)
+    __slots__ = ("_partition", "_root")
 
-    def __init__(self, root: KnownRoot) -> None:
+    def __init__(self, partition: ArchivedPartition, root: KnownRoot) -> None:
+        self._partition = partition
         self._root = root
 
     @property
@@ -264,7 +271,8 @@ class ArchivedTier:
         return self._root.manifest.max_timestamp_ms
 
     def read(self, offset: int, bytes_max: int, *, min_one: bool) -> ColdSlice | asyncio.Future[None]:
-        return self._root.cold.read(self._root, offset, bytes_max, min_one=min_one)
+        end_offset = self._partition.high_watermark
+        return self._root.cold.read(self._root, offset, bytes_max, min_one=min_one, end_offset=end_offset)
 
     async def offset_for_timestamp(self, timestamp_ms: int, before_offset: int) -> tuple[int, int] | None:
         return await self._root.cold.offset_for_timestamp(self._root, timestamp_ms, before_offset)

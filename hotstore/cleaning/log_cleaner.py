@@ -61,7 +61,8 @@ class CleanerCounters:
 
 class LogCleaner:
     """The cleaner of one data directory. `config` returns the current configs. `make_engine` is called once for each
-    slot."""
+    slot. `is_complete`: whether all configs are known (R29). Until then nothing is cleaned, because a lost config may
+    keep what a pass would remove."""
 
     def __init__(
         self,
@@ -69,10 +70,12 @@ class LogCleaner:
         world: World,
         config: Callable[[], CleanerConfig],
         make_engine: Callable[[], CleanerEngine],
+        is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
         self._host = host
         self._world = world
         self._config = config
+        self._is_complete = is_complete
         self._engines = [make_engine() for _ in range(SLOTS)]
         self._throttle = _Throttle(world.clock, config)
         self._cleaning: set[OpenLog] = set()
@@ -104,6 +107,8 @@ class LogCleaner:
 
     async def clean_dirtiest(self, engine: CleanerEngine) -> bool:
         """Clean the log with the highest dirty ratio. Returns whether a log was due."""
+        if not self._is_complete():
+            return False
         await self._roll_overdue()
         found = self._dirtiest()
         if found is None:

@@ -19,6 +19,7 @@ from coldstore.segments.chunk_cache import ChunkCache
 from coldstore.stores.metered import LATENCY_BOUNDS_MS
 from logformat.errors import Corrupt, InvalidRequest, Retryable, ThermoclineError
 from logformat.indexes.time_index import TimestampOffset
+from logformat.record_batch import INT64_MAX
 from seams.clock import Clock
 from seams.loop.tasks import Tasks
 from seams.loop.workers import Workers
@@ -72,10 +73,16 @@ class ColdReader:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
     def read(
-        self, manifests: ManifestView, offset: int, bytes_max: int, *, min_one: bool = False
+        self,
+        manifests: ManifestView,
+        offset: int,
+        bytes_max: int,
+        *,
+        min_one: bool = False,
+        end_offset: int = INT64_MAX,
     ) -> ColdSlice | asyncio.Future[None]:
         """Whole batches from the one that holds `offset`, at most `bytes_max` bytes; if `min_one`, the first batch may
-        be larger.
+        be larger. `end_offset`: no segment that begins there or above is added.
 
         Returns a future if data must be loaded first: read again when it is done. Returns an empty slice if the first
         batch is larger than `bytes_max`. Raises the errors of loading: ObjectMissing, Corrupt, AccessRefused, Retryable
@@ -85,7 +92,7 @@ class ColdReader:
             raise Retryable(f"offset {offset}: the manifest is not loaded yet; fetch again")
         place = (manifest.topic_id.int, manifest.partition, offset)
         try:
-            found = answer(self._table, manifest, place, bytes_max, min_one, self._clock.monotonic_s())
+            found = answer(self._table, manifest, place, bytes_max, min_one, self._clock.monotonic_s(), end_offset)
             if isinstance(found, Missing):
                 return self._load(manifests, found)
         except ThermoclineError as failure:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from coldstore.manifest.manifest import Manifest
 from logformat.errors import InvalidRequest, Retryable
 from logformat.indexes.transaction_index import AbortedIndex
+from logformat.record_batch import INT64_MAX
 from seams.files.disk import FileRange
 from tiering.reading.batch_slices import (
     NOTHING,
@@ -93,10 +94,16 @@ class ChunkSpan:
 
 
 def answer(
-    table: ChunkTable, manifest: Manifest, place: LogPlace, bytes_max: int, min_one: bool, now_s: float
+    table: ChunkTable,
+    manifest: Manifest,
+    place: LogPlace,
+    bytes_max: int,
+    min_one: bool,
+    now_s: float,
+    end_offset: int = INT64_MAX,
 ) -> Answer | Missing:
     """Whole batches from the one that holds `place`'s offset: at most `bytes_max` bytes; if `min_one`, the first batch
-    may be larger. Only of segments that `manifest` names.
+    may be larger. Only of segments that `manifest` names. No segment that begins at or above `end_offset` is added.
 
     Raises Corrupt where no batch can begin, InvalidRequest for a batch larger than can be loaded."""
     known = table.find(place, manifest)
@@ -120,7 +127,7 @@ def answer(
             _unite(aborted, opened.footer.aborted, place[2], end.offset)
         table.chunks.sent(opened, start, end.position)
         total += end.position - start
-        if end.position < opened.footer.log_bytes or total >= bytes_max:
+        if end.position < opened.footer.log_bytes or total >= bytes_max or end.offset >= end_offset:
             break
         following = table.beginning_at((place[0], place[1], end.offset), manifest)
         if following is None:

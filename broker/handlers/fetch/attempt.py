@@ -17,7 +17,6 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.fetch_sessions.session import Target
-from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.readable import Readable
 from broker.wire.messages import (
     FetchRequest,
@@ -163,10 +162,9 @@ def _named(producer_id: int, first_offset: int) -> FetchResponseAbortedTransacti
 
 def _out_of_range(partition: Readable, offset: int) -> ErrorCode:
     """The error for an offset outside the log. As in Kafka, a follower answers OFFSET_NOT_AVAILABLE for an offset that
-    its leader has, because some clients (aiokafka) restart at one end of the log after OFFSET_OUT_OF_RANGE."""
-    if isinstance(partition, FollowerFetch) and partition.lacks(offset):
-        return ErrorCode.OFFSET_NOT_AVAILABLE
-    return ErrorCode.OFFSET_OUT_OF_RANGE
+    its leader has, because clients restart at one end of the log after OFFSET_OUT_OF_RANGE. A read-only broker does so
+    for an offset that the bucket has."""
+    return ErrorCode.OFFSET_NOT_AVAILABLE if partition.lacks(offset) else ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def check_leader_epoch(partition: Readable, epoch: int) -> None:

@@ -200,13 +200,14 @@ async def _by_time(
         if found is None:
             local = await partition.local.offset_for_timestamp(timestamp)
             found = None if local is None else (local.timestamp, local.offset)
-        if partition.log.local_log_start_offset == seam:
+        is_gone = found is not None and found[1] < partition.log_start_offset  # the log start moved during the search
+        if partition.log.local_log_start_offset == seam and not is_gone:
             break  # otherwise segments left the local log during the search, and neither search saw them
     else:
         raise Retryable(
-            f"{partition.topic}-{partition.index}: local segments are deleted faster than they can be searched"
+            f"{partition.topic}-{partition.index}: records are deleted faster than they can be searched; ask again"
         )
-    if found is not None and partition.log_start_offset <= found[1] < _end(partition, is_committed=is_committed):
+    if found is not None and found[1] < _end(partition, is_committed=is_committed):
         answer.timestamp, answer.offset = found
         answer.leader_epoch = _epoch_at(partition, answer.offset)
 

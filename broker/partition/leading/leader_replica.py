@@ -239,6 +239,10 @@ class LeaderReplica(Watchable):
         """Whether clients may get the log end. Before, they get OFFSET_NOT_AVAILABLE (KIP-207)."""
         return self.leader.is_end_known
 
+    def lacks(self, offset: int) -> bool:
+        """Never: the leader has all records."""
+        return False
+
     def epoch_end(self, epoch: int) -> EpochEnd:
         """The end of an epoch, up to the log end. The high watermark is not the limit: after a restart a lower high
         watermark would look like a truncation to a reader."""

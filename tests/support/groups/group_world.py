@@ -34,6 +34,7 @@ class GroupWorld:
         self.failures: list[BaseException] = []
         self.topics: dict[str, TopicFacts] | None = None  # None: whatever is named exists
         self.leaving: set[str] = set()
+        self.is_complete = True
         self.epoch = 0
         self.tasks: Tasks
         self.groups: GroupCoordinator
@@ -55,6 +56,7 @@ class GroupWorld:
             self.tasks,
             topics=any_topic if self.topics is None else self.topics.get,
             leaving=lambda: self.leaving,
+            is_complete=lambda: self.is_complete,
         )
         self.epoch += 1
         for index in range(self.log.partitions):

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.controller.broker_rpc import SessionRequest
+from broker.controller.decisions.reassignments import Move
 from broker.controller.decisions.registrations import forget, register
 from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery
 from broker.error_codes import ErrorCode
@@ -20,16 +21,20 @@ from broker.membership.lease_watch import LeaseSight
 from broker.membership.lost_logs import held_logs
 from broker.metadata.image import ClusterImage, check
 from broker.metadata.rebuild_root import write_rebuilt
-from broker.metadata.rebuilt import UNKNOWN_REPLICA
+from broker.metadata.rebuilt import UNKNOWN_REPLICA, is_rebuilt
 from broker.partition.removing.stray_logs import strays
 from broker.partition.removing.topic_deletion import TopicDeletion
+from broker.wire.apis import ApiKey
 from coldstore.object_store import PreconditionFailed
+from logformat.records import Record, encode_batch
 from logformat.values import TopicPartition
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
-from tests.support.brokers.broker_kit import LEASE_S, Place
+from tests.sim.world.clock import EPOCH_MS
+from tests.support.brokers.broker_kit import LEASE_S, Place, produce_request
 from tests.support.brokers.cluster_kit import CLUSTER, cluster_root, id_of, session
 from tests.support.store.memory_store import MemoryStore
+from tests.unit.broker.handlers.test_broker_admin import BROKER, TOPIC, altered
 from tests.unit.broker.membership.test_broker_membership import lease_of, running
 from tests.unit.broker.partition.removing.test_topic_deletion import Removed
 from tests.unit.cli.cluster.test_cli_rebuild_plan import found
@@ -153,6 +158,44 @@ async def test_a_directory_says_that_it_holds_a_topic_by_its_id_not_its_name() -
         life = await place.start()
         assert life.context.metadata.topic("log").rows[0].replicas == replicas
         await life.stop()
+
+
+async def test_a_compacted_log_is_not_cleaned_until_the_operator_says_done() -> None:
+    """The cluster's `log.cleaner.min.compaction.lag.ms` was lost with the root. The cleaner took the default, and
+    removed the old values that the lag had kept."""
+    place = Place("log.cleaner.backoff.ms=1000")
+    life = await place.start()
+    lag = (BROKER, "", [("log.cleaner.min.compaction.lag.ms", 0, "604800000")])
+    assert await altered(life, lag) == [(0, None)]
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "remote.storage.enable": "false"}
+    topic_id = await life.create("log", **configs)
+    assert await altered(life, (TOPIC, "log", [("internal.segment.bytes", 0, "1000")])) == [(0, None)]
+    await asyncio.sleep(1)
+    for at in range(20):
+        batch = encode_batch([Record(0, EPOCH_MS, b"k", b"%d" % at * 100)])
+        answer = await life.call(ApiKey.PRODUCE, produce_request("log", batch))
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    await asyncio.sleep(60)
+    written = await life.read_all("log")
+    assert [offset for offset, _ in written] == list(range(20))  # kept by the lag
+    cluster_id = life.context.metadata.cluster_id
+    await life.stop()
+    image = rebuild_plan([found(topic_id, "log", **configs, **{"internal.segment.bytes": "1000"})], {}, 0).image()
+    del place.memory.objects["cluster.json"]
+    await write_rebuilt(place.store, SeededRng(1), cluster_id, image, image.next_broker_epoch - 1, None)
+    life = await place.start()
+    controller, metadata = life.context.controller, life.context.metadata
+    await controller.give_up(UNKNOWN_REPLICA, metadata.image.nodes[UNKNOWN_REPLICA].broker_epoch)
+    await asyncio.sleep(60)
+    assert is_rebuilt(metadata.image)
+    assert (await life.read_all("log"))[: len(written)] == written  # the rest closes the reserved offsets
+    await controller.reassign([Move("log", 0, (1,))])
+    await asyncio.sleep(60)
+    await controller.give_up(UNKNOWN_REPLICA, metadata.image.nodes[UNKNOWN_REPLICA].broker_epoch)  # `--done`
+    await asyncio.sleep(60)
+    assert not is_rebuilt(metadata.image)
+    assert written[0] not in await life.read_all("log")
+    await life.stop()
 
 
 async def test_a_controller_whose_root_is_gone_shows_that_it_lives() -> None:

@@ -82,6 +82,27 @@ def test_a_broker_killed_before_the_tombstones_shows_none(made_again):
 
 
 @in_topics
+async def test_no_position_goes_with_a_topic_that_a_rebuild_did_not_name(w):
+    """Before the operator says done the image may lack topics. A second rebuild brought the topic back, and the group
+    had no position in it."""
+    await w.commit("g", 42)
+    await w.commit("g", 7, topic="u")
+    await w.kill()
+    del w.topics["t"]
+    w.is_complete = False
+    await w.ready()
+    await asyncio.sleep(w.config.offsets_retention_check_interval_ms / 1000 + 1)
+    assert await w.fetch("g") == -1 and tombstones(w) == []
+    w.topics["t"] = OLD
+    await w.restart()
+    assert (await w.fetch("g"), await w.fetch("g", "u")) == (42, 7)
+    del w.topics["t"]
+    w.is_complete = True
+    await asyncio.sleep(w.config.offsets_retention_check_interval_ms / 1000 + 1)
+    assert tombstones(w) == [("g", "t")]
+
+
+@in_topics
 async def test_what_a_snapshot_says_of_a_topic_is_compared_too(w):
     """A position with a retention of its own keeps its topic id in the snapshot; in Kafka's version 1 it would not."""
     await w.commit("g", 42)

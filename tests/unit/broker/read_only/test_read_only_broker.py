@@ -541,6 +541,42 @@ async def test_a_cold_read_shows_no_epoch_that_metadata_does_not_name(monkeypatc
     await owner.stop()
 
 
+async def test_no_read_passes_the_high_watermark_while_a_newer_image_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The root names objects of an epoch that the image does not name. A read that reached them left its client above
+    the log's end, where OFFSET_OUT_OF_RANGE made it begin again at one end of the log."""
+    place = Place()
+    owner = await owner_with(place)
+    reader = await reader_of(place)
+    assert await offset(reader, -1) == (0, 30)
+    await owner.crash()
+    owner = await place.start("node.id=1")
+    await until(lambda: ("log", 0) in owner.context.registry.partitions)
+    heard = asyncio.Event()
+    look = cluster_poller.ClusterPoller._poll
+
+    async def deaf(self: cluster_poller.ClusterPoller) -> None:
+        await heard.wait()
+        await look(self)
+
+    monkeypatch.setattr(cluster_poller.ClusterPoller, "_poll", deaf)
+    await write(owner, 5, begin=30)
+    await asyncio.sleep(2 * FRESH_S)
+    asking = asyncio.create_task(offset(reader, -1))
+    await asyncio.sleep(10.0)
+    for _ in range(2):  # the first reader opens the objects after those that it read
+        assert await reader.read_all("log", start=10) == (await owner.read_all("log", start=10))[:20]
+        await asyncio.sleep(1.0)
+    assert (await reader.fetch("log", 35, max_wait_ms=100)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert (await reader.fetch("log", 36, max_wait_ms=100)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    heard.set()
+    await asking
+    assert await reader.read_all("log") == await owner.read_all("log")
+    await reader.stop()
+    await owner.stop()
+
+
 async def test_an_epoch_that_begins_while_the_image_is_read_waits_for_the_next_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
