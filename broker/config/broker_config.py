@@ -146,6 +146,17 @@ class BrokerConfig(msgspec.Struct, frozen=True):
         """All listeners, including the additional one for brokers."""
         return self.listeners if self.internal is None else (*self.listeners, self.internal)
 
+    @property
+    def skips_login(self) -> bool:
+        """Whether every client has to log in, and the brokers' own listener asks for nothing. Kafka refuses such a
+        config, because it has no additional listener."""
+        internal = self.internal
+        return (
+            internal is not None
+            and not (internal.protocol.uses_tls or internal.protocol.uses_sasl)
+            and all(listener.protocol.uses_sasl for listener in self.listeners)
+        )
+
 
 @cache
 def configs_of(kind: type) -> Mapping[str, str]:

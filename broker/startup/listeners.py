@@ -137,8 +137,7 @@ class Listeners:
 
     @property
     def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Background services by name: reading key sets of tokens, reading certificate files, and the reminder of
-        --insecure."""
+        """Background services by name: reading key sets of tokens, reading certificate files, and reminders."""
         return {
             **self.logins.services,
             "certificates": lambda: self.certificates.keep(self._workers),
@@ -146,12 +145,21 @@ class Listeners:
         }
 
     async def _keep_reminding(self) -> None:
-        """Log a warning every hour if other machines can connect without authentication."""
-        while self._config.insecure:
-            log.warning(
-                "insecure: %s can be reached by other machines without authentication, as --insecure allows",
-                ", ".join(self._config.insecure),
-            )
+        """Log a warning every hour if other machines, or other users of this one, can connect without
+        authentication."""
+        config = self._config
+        while config.insecure or config.skips_login:
+            if config.insecure:
+                log.warning(
+                    "insecure: %s can be reached by other machines without authentication, as --insecure allows",
+                    ", ".join(config.insecure),
+                )
+            if config.internal is not None and config.skips_login:
+                log.warning(
+                    "insecure: every user of this machine reaches %s (thermocline.internal) without a login, although "
+                    "clients have to log in elsewhere; set security.inter.broker.protocol to SSL or SASL_SSL",
+                    show_address(*self.server.addresses[config.internal.name]),
+                )
             await asyncio.sleep(_REMIND_S)
 
     def ready_line(self, cluster_id: str, bucket_url: str) -> str:

@@ -49,6 +49,21 @@ def test_a_listener_with_every_mechanism() -> None:
     assert found.failure_delay_ms == 100 and found.token_bytes_max == 524288
 
 
+def test_a_brokers_listener_without_a_login_beside_logins_is_known() -> None:
+    """The start warns of it: every user of the machine skips the login there."""
+    jaas = (
+        "sasl.enabled.mechanisms=PLAIN\nsasl.mechanism.inter.broker.protocol=PLAIN\n"
+        f"listener.name.in.plain.sasl.jaas.config={PLAIN} required user_a=b username=a password=b;\n"
+    )
+    both = (
+        "listeners=IN://127.0.0.1:0,OUT://127.0.0.1:0\nlistener.security.protocol.map=OUT:PLAINTEXT,IN:SASL_PLAINTEXT\n"
+    )
+    assert config(IN + jaas).skips_login
+    assert not config(both + jaas).skips_login, "clients need no login either"
+    assert not config(TWO + jaas).skips_login, "brokers have no additional listener"
+    assert not config("").skips_login
+
+
 def test_brokers_log_in_by_their_listeners_jaas_config() -> None:
     """With its user a new cluster begins; a plaintext listener needs no login."""
     text = TWO + (
