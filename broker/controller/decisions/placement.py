@@ -41,12 +41,13 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
     domains = {node.node_id: domain(node.rack, node.boot_id) for node in in_session}
     order = _from_the_idlest(_striped(domains), image, rows)
     found = [_replicas(order, domains, turn, min(replication_factor, len(order))) for turn in range(count)]
-    lacking = replication_factor - len(order)
-    if lacking <= 0:
+    if replication_factor <= len(order):
         return found
     fenced = sorted(image.nodes.keys() - domains.keys())
+    domains |= {node_id: domain(image.nodes[node_id].rack, image.nodes[node_id].boot_id) for node_id in fenced}
+    turns = [fenced[at:] + fenced[:at] for at in range(len(fenced))]
     return [
-        (*replicas, *(fenced[(turn + further) % len(fenced)] for further in range(lacking)))
+        _extended(replicas, turns[turn % len(fenced)], domains, replication_factor)
         for turn, replicas in enumerate(found)
     ]
 
@@ -89,9 +90,14 @@ def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]
-    chosen = [order[at]]
+    return _extended((order[at],), follow, domains, count)
+
+
+def _extended(replicas: Replicas, nodes: Sequence[int], domains: Mapping[int, str], count: int) -> Replicas:
+    """`replicas` with more of `nodes`, up to `count`: nodes of other domains first, then the rest."""
+    chosen = list(replicas)
     for only_new_domains in (True, False):
-        for node_id in follow:
+        for node_id in nodes:
             if len(chosen) == count:
                 return tuple(chosen)
             taken = {domains[each] for each in chosen} if only_new_domains else ()

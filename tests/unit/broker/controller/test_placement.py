@@ -140,6 +140,14 @@ def test_a_broker_that_restarts_gets_replicas_only_where_the_others_are_too_few(
         assert (row.leader, row.in_sync) == (replicas[0], replicas[:in_session])
 
 
+def test_a_broker_that_restarts_is_of_another_rack_while_there_is_one() -> None:
+    """Half of the partitions had both replicas in the rack of the one broker that was there."""
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    image = cluster(*racks, racks=racks, ended=(2, 3, 4))
+    assert {node_id for _, node_id in placement.spread(image, 20, 2)} == {3, 4}
+    assert {replicas[1] for replicas in placement.spread(image, 20, 3)} == {3, 4}
+
+
 def test_an_internal_topic_counts_brokers_that_restart() -> None:
     """It got one replica for ever if a group came first while two of three brokers restarted."""
     wanted = topics.NewTopic(id_of(1), "__consumer_offsets", 2, {}, 3, internal=True)
