@@ -113,7 +113,9 @@ def _create(arguments: argparse.Namespace) -> int:
 
     if arguments.inactive and not arguments.accept_plain:
         raise CommandFailed("--inactive leaves new objects plain: it goes with --accept-plain", Exit.USAGE)
-    key_id, entry = _new_key(arguments, taken=_removed(arguments.file))
+    removed = _removed(arguments.file)
+    key_id, entry = _new_key(arguments, taken=removed)
+    _refuse_removed(arguments.file, removed, key_id)
     file = KeyFile(FORMAT, None if arguments.inactive else key_id, arguments.accept_plain, {key_id: entry})
     _write(arguments.file, file, replace=False)
     print(f"{arguments.file} has key {key_id}; keep a copy elsewhere: without it nobody can read the bucket")
@@ -127,8 +129,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
     key_id, entry = _new_key(arguments, taken={**removed, **file.keys})
     if key_id in file.keys:
         raise CommandFailed(f"{arguments.file} has a key {key_id} already: give another --id")
-    if key_id in removed:  # objects of a backup name their key by its id only
-        raise CommandFailed(f"{_kept(arguments.file)} has a removed key {key_id}: give another --id")
+    _refuse_removed(arguments.file, removed, key_id)
     active = file.active if arguments.inactive else key_id
     _write(arguments.file, msgspec.structs.replace(file, active=active, keys={**file.keys, key_id: entry}))
     print(f"{arguments.file} has key {key_id}" + ("" if arguments.inactive else ", which is active"))
@@ -221,6 +222,12 @@ def _removed(path: str) -> dict[str, KeyEntry]:
     import os
 
     return dict(_read(_kept(path)).keys) if os.path.exists(_kept(path)) else {}
+
+
+def _refuse_removed(path: str, removed: Collection[str], key_id: str) -> None:
+    """Raises CommandFailed if a removed key has the id, because objects of a backup name their key by its id only."""
+    if key_id in removed:
+        raise CommandFailed(f"{_kept(path)} has a removed key {key_id}: give another --id")
 
 
 def _list(arguments: argparse.Namespace) -> int:

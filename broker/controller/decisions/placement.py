@@ -17,7 +17,8 @@ from typing import Final, TypeAlias
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Row
+from broker.metadata.rebuilt import UNKNOWN_REPLICA
+from broker.metadata.records import FORGOTTEN, Node, Row
 
 Replicas: TypeAlias = tuple[int, ...]  # node ids of one partition, its leader first
 
@@ -29,26 +30,38 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
     """Replicas of `count` new partitions of a topic with `rows`. Raises ApiError INVALID_REPLICATION_FACTOR when there
     are too few brokers."""
     says = f"Unable to replicate the partition {replication_factor} time(s): "
-    if replication_factor > len(image.nodes):
+    nodes = registered(image)
+    if replication_factor > len(nodes):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{says}The target replication factor of {replication_factor} cannot be reached because only "
-            f"{len(image.nodes)} broker(s) are registered or some brokers have all their log directories cordoned.",
+            f"{len(nodes)} broker(s) are registered or some brokers have all their log directories cordoned.",
         )
-    in_session = [node for _, node in sorted(image.nodes.items()) if node.active]
+    in_session = [node for node in nodes.values() if node.active]
     if not in_session:
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{says}All brokers are currently fenced.")
     domains = {node.node_id: domain(node.rack, node.boot_id) for node in in_session}
     order = _from_the_idlest(_striped(domains), image, rows)
     found = [_replicas(order, domains, turn, min(replication_factor, len(order))) for turn in range(count)]
-    lacking = replication_factor - len(order)
-    if lacking <= 0:
+    if replication_factor <= len(order):
         return found
-    fenced = sorted(image.nodes.keys() - domains.keys())
+    fenced = sorted(nodes.keys() - domains.keys())
+    domains |= {node_id: domain(nodes[node_id].rack, nodes[node_id].boot_id) for node_id in fenced}
+    turns = [fenced[at:] + fenced[:at] for at in range(len(fenced))]
     return [
-        (*replicas, *(fenced[(turn + further) % len(fenced)] for further in range(lacking)))
+        _extended(replicas, turns[turn % len(fenced)], domains, replication_factor)
         for turn, replicas in enumerate(found)
     ]
+
+
+def registered(image: ClusterImage) -> dict[int, Node]:
+    """The brokers that may get replicas, by node id, in order. The placeholder of a rebuilt cluster is no broker, and a
+    broker that was given up may never come back: with more replicas neither would leave the cluster."""
+    return {
+        node_id: node
+        for node_id, node in sorted(image.nodes.items())
+        if node_id != UNKNOWN_REPLICA and node.directory_id != FORGOTTEN
+    }
 
 
 def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
@@ -89,9 +102,14 @@ def _replicas(order: Sequence[int], domains: Mapping[int, str], turn: int, count
     around, at = divmod(turn, len(order))
     others = len(order) - 1
     follow = [order[(at + 1 + (around + further) % others) % len(order)] for further in range(others)]
-    chosen = [order[at]]
+    return _extended((order[at],), follow, domains, count)
+
+
+def _extended(replicas: Replicas, nodes: Sequence[int], domains: Mapping[int, str], count: int) -> Replicas:
+    """`replicas` with more of `nodes`, up to `count`: nodes of other domains first, then the rest."""
+    chosen = list(replicas)
     for only_new_domains in (True, False):
-        for node_id in follow:
+        for node_id in nodes:
             if len(chosen) == count:
                 return tuple(chosen)
             taken = {domains[each] for each in chosen} if only_new_domains else ()

@@ -78,7 +78,7 @@ def _replicas(image: ClusterImage, wanted: NewTopic) -> list[placement.Replicas]
     _check_count(wanted.partitions)
     factor = wanted.replication_factor
     if wanted.internal:  # fewer replicas, so that groups do not wait for brokers that may join later
-        factor = min(factor, len(image.nodes))
+        factor = min(factor, len(placement.registered(image)))
     return placement.spread(image, wanted.partitions, factor)
 
 

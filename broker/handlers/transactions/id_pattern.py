@@ -21,11 +21,12 @@ _GROUP_BEGINS: Final = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
 """Beginning of a group that captures nothing or has a name. In a match of the whole text such groups are plain
 parentheses.
 """
-_READ_OTHERWISE: Final = re.compile(r"\[\[|[*+?}]\+|\\[^AbBdDfnrsStvwWx\W]")
-"""Refused syntax: sets in sets, possessive repetitions, and escapes of letters that only one of Python and RE2J knows.
+_READ_OTHERWISE: Final = re.compile(r"\[\[|[*+?}]\+|\{,|\\[^AbBdDfnrsStvwWx\W]")
+"""Refused syntax: sets in sets, possessive repetitions, counts without a minimum (RE2J reads `{,2}` as characters), and
+escapes of letters that only one of Python and RE2J knows.
 """
 _REPETITION: Final = re.compile(r"[*+?{]")
-_TOKEN: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_TOKEN: Final = re.compile(rf"{_GROUP_BEGINS.pattern}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
 class IdPattern:
@@ -35,7 +36,7 @@ class IdPattern:
     def __init__(self, text: str) -> None:
         if len(text) > _PATTERN_CHARS_MAX:
             raise re.error("too long")
-        self.source = _GROUP_BEGINS.sub("(", text)
+        self.source = "".join("(" if _GROUP_BEGINS.fullmatch(token) else token for token in _TOKEN.findall(text))
         self._repetitions = len(_REPETITION.findall(self.source))
         if self._repetitions > _REPETITIONS_MAX or re.search(r"\)\s*[*+{?]|\(\?|\\\d", self.source):
             raise re.error("too complex: use characters, classes and their repetitions")

@@ -25,6 +25,7 @@ from broker.metadata.rebuilt import UNKNOWN_REPLICA, is_rebuilt
 from broker.partition.removing.stray_logs import strays
 from broker.partition.removing.topic_deletion import TopicDeletion
 from broker.wire.apis import ApiKey
+from broker.wire.messages import FindCoordinatorRequest
 from coldstore.object_store import PreconditionFailed
 from logformat.records import Record, encode_batch
 from logformat.values import TopicPartition
@@ -195,6 +196,28 @@ async def test_a_compacted_log_is_not_cleaned_until_the_operator_says_done() -> 
     await asyncio.sleep(60)
     assert not is_rebuilt(metadata.image)
     assert written[0] not in await life.read_all("log")
+    await life.stop()
+
+
+async def test_a_group_that_begins_in_a_rebuilt_cluster_does_not_keep_it_rebuilt() -> None:
+    """`__consumer_offsets` had replicas on the placeholder, which did not leave at `--done`: nothing was deleted or
+    compacted any more."""
+    place = Place("offsets.topic.replication.factor=3")
+    life = await place.start()
+    cluster_id = life.context.metadata.cluster_id
+    await life.stop()
+    image = rebuild_plan([], {}, 0).image()
+    del place.memory.objects["cluster.json"]
+    await write_rebuilt(place.store, SeededRng(1), cluster_id, image, image.next_broker_epoch - 1, None)
+    life = await place.start()
+    controller, metadata = life.context.controller, life.context.metadata
+    assert is_rebuilt(metadata.image)
+    await life.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key="group"), 1)
+    await asyncio.sleep(60)
+    assert {row.replicas for row in metadata.topic("__consumer_offsets").rows} == {(1,)}
+    await controller.give_up(UNKNOWN_REPLICA, metadata.image.nodes[UNKNOWN_REPLICA].broker_epoch)  # `--done`
+    await asyncio.sleep(60)
+    assert not is_rebuilt(metadata.image)
     await life.stop()
 
 

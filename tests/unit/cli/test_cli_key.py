@@ -107,6 +107,9 @@ def test_a_new_key_never_has_the_id_of_a_removed_one(tmp_path: Path, capsys: pyt
     assert set(load_file(path).keys) == {second, f"{first}-3"}
     assert main(["key", "rotate", path, "--id", first]) == 1
     assert f"{path}.old has a removed key {first}" in capsys.readouterr().err
+    Path(path).unlink()
+    assert main(["key", "create", path, "--id", first]) == 1
+    assert f"{path}.old has a removed key {first}" in capsys.readouterr().err and not Path(path).exists()
 
 
 def test_a_question_names_what_becomes_unreadable(

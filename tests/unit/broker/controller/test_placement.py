@@ -13,7 +13,8 @@ from broker.config.resolve import resolve
 from broker.controller.decisions import placement, topics
 from broker.errors import ApiError
 from broker.metadata.image import ClusterImage, Topic
-from broker.metadata.records import Row
+from broker.metadata.rebuilt import unknown_replica
+from broker.metadata.records import FORGOTTEN, Node, Row
 from broker.metadata.rows import new_rows
 from tests.support.brokers.cluster_kit import id_of, session
 
@@ -140,6 +141,14 @@ def test_a_broker_that_restarts_gets_replicas_only_where_the_others_are_too_few(
         assert (row.leader, row.in_sync) == (replicas[0], replicas[:in_session])
 
 
+def test_a_broker_that_restarts_is_of_another_rack_while_there_is_one() -> None:
+    """Half of the partitions had both replicas in the rack of the one broker that was there."""
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    image = cluster(*racks, racks=racks, ended=(2, 3, 4))
+    assert {node_id for _, node_id in placement.spread(image, 20, 2)} == {3, 4}
+    assert {replicas[1] for replicas in placement.spread(image, 20, 3)} == {3, 4}
+
+
 def test_an_internal_topic_counts_brokers_that_restart() -> None:
     """It got one replica for ever if a group came first while two of three brokers restarted."""
     wanted = topics.NewTopic(id_of(1), "__consumer_offsets", 2, {}, 3, internal=True)
@@ -149,6 +158,21 @@ def test_an_internal_topic_counts_brokers_that_restart() -> None:
     assert [row.in_sync for row in created.rows] == [(2,), (2,)]
     created = topics.create(cluster(2), wanted, config, 0).answer
     assert [row.replicas for row in created.rows] == [(2,), (2,)]
+
+
+@pytest.mark.parametrize(
+    "away", [unknown_replica(2), replace(session(node_id=2, active=False), directory_id=FORGOTTEN)]
+)
+def test_a_node_that_may_never_come_back_gets_no_replicas(away: Node) -> None:
+    """The placeholder of a rebuilt cluster, and a broker that was given up: they leave the cluster when they have no
+    replicas any more."""
+    image = cluster(1)
+    image.nodes[away.node_id] = away
+    with pytest.raises(ApiError, match="only 1 broker"):
+        placement.spread(image, 1, 2)
+    wanted = topics.NewTopic(id_of(1), "__consumer_offsets", 2, {}, 3, internal=True)
+    created = topics.create(image, wanted, resolve({"log.dirs": "/data"}, (), {}, None), 0).answer
+    assert [row.replicas for row in created.rows] == [(1,), (1,)]
 
 
 def test_an_assignment_needs_one_broker_with_a_session() -> None:

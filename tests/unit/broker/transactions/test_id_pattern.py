@@ -112,3 +112,10 @@ def test_too_many_ways_are_refused() -> None:
     IdPattern("(a|b)" * 8)
     with pytest.raises(re.error):
         IdPattern("(a|b)" * 9)
+
+
+@pytest.mark.parametrize("text", ["a{,2}", r"\(?:a", "[(?:]"])
+def test_a_pattern_that_python_would_read_otherwise_is_refused(text: str) -> None:
+    """`a{,2}` matched `aa` instead of its own characters; `(?:` was replaced after a backslash and in a class, too."""
+    with pytest.raises(re.error):
+        IdPattern(text)
