@@ -12,7 +12,6 @@ import pytest
 
 from hotstore.cleaning.clean_pass import PassOver
 from hotstore.host.log_host import LogHost
-
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from tests.support.brokers.shared_bucket import Pair, both, until
