@@ -83,7 +83,8 @@ class _Ahead:
         aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
         self.aborted.clear()
         self.last_offsets.clear()
-        return CleanRules(begin.now_ms, begin.delete_retention_ms, aborted, last_offsets, begin.tombstones_end)
+        ends = begin.tombstones_end, begin.removals_end
+        return CleanRules(begin.now_ms, begin.delete_retention_ms, aborted, last_offsets, *ends)
 
 
 def _perform(engine: CleanerEngine, request: messages.Request, files: Sequence[File], ahead: _Ahead) -> messages.Reply:

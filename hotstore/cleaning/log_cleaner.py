@@ -181,6 +181,9 @@ class LogCleaner:
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
             tombstones_end=0 if planned.has_cold_records else INT64_MAX,
+            # A pass that was interrupted set horizons, and its end was not reported. Removals above the reported clean
+            # end would be unknown to the leader that makes the first copy (ADR 32).
+            removals_end=part.first_dirty,
         )
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)

@@ -6,9 +6,12 @@ One replica's cleaner is later than `delete.retention.ms`, and it leads (ADR 32)
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from hotstore.cleaning.clean_pass import PassOver
+from hotstore.host.log_host import LogHost
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from tests.support.brokers.shared_bucket import Pair, both, until
@@ -74,6 +77,37 @@ async def test_a_deleted_key_stays_away_if_a_late_replica_dies_as_it_begins_to_c
     found = await in_bucket(pair)
     assert b"deleted" not in found and b"a-0" in found and b"b-0" in found
     assert "clean below offset 0, a replica's below" in why
+    await pair.stop()
+
+
+async def test_a_deleted_key_stays_away_if_passes_were_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: an interrupted pass of 2 set the horizon of the tombstone, and the next one removed it and was
+    interrupted too. 2 reported no clean end, so 1 copied the record. 2 copied the rest, without the tombstone."""
+
+    async def interrupted(*_: Any) -> None:
+        raise PassOver("before its end was written")
+
+    monkeypatch.setattr(LogHost, "checkpoint_cleaned", interrupted)
+    pair = await both("log.cleaner.backoff.ms=1000", **NOT_TIERED)
+    hold_cleaner(pair, held=True)
+    await put(pair, b"deleted", b"value")
+    for _ in range(3):
+        await filled(pair, "a")
+    await put(pair, b"deleted", None)
+    for _ in range(3):
+        await filled(pair, "b")
+        await asyncio.sleep(2)  # longer than delete.retention.ms
+    assert pair.bytes_of(1) != pair.bytes_of(2)
+    switch(pair, on=True)
+    state = leading(pair).tier.partition_state
+    await until(lambda: state.remote_end_offset > 0 or state.blocked_by == "cleaning", "it copies, or says why not")
+    pair.elect(2, (1, 2))
+    pair.publish()
+    await until(lambda: pair.leads(2), "2 leads")
+    await copied(pair, by=2)
+    found = await in_bucket(pair)
+    assert [value for _, value in found.get(b"deleted", [])][-1:] in ([], [None])
+    assert b"a-0" in found and b"b-0" in found
     await pair.stop()
 
 
