@@ -222,12 +222,11 @@ class PartitionJobs:
         self._seal_when_due()
         local = partition.log
         match self._plan():
-            case CopyRange() if (end := partition.must_clean_to) != 0:
-                if end is not None:
-                    partition.blocks[Block.CLEANING] = (
-                        f"the local log is clean below offset {partition.lease.clean_end}, a replica's below {end}: "
-                        "nothing is copied until this log is clean below that, too"
-                    )
+            case CopyRange() if end := partition.must_clean_to:
+                partition.blocks[Block.CLEANING] = (
+                    f"the local log is clean below offset {partition.lease.clean_end}, and another replica's may be "
+                    f"below {end}: nothing is copied until this log is clean below that, too"
+                )
                 return CLEANING_RETRY_S
             case CopyRange() as wanted:
                 try:

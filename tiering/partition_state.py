@@ -104,7 +104,7 @@ class TieredPartition:
         Kafka."""
         self.clean_end: Callable[[], int] = lambda: lease.clean_end
         """Offset below which the local log of every replica is clean, or has no records."""
-        self.cleanest_end: Callable[[], int | None] = lambda: 0
+        self.cleanest_end: Callable[[], int] = lambda: 0
         """Greatest clean end of another replica; None while it is not known."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
@@ -164,17 +164,16 @@ class TieredPartition:
         return self.withdraws and not self.manifests.settled
 
     @property
-    def must_clean_to(self) -> int | None:
-        """Offset below which the local log has to be clean before the first copy; 0 if the copy may begin, None while a
-        replica has not reported.
+    def must_clean_to(self) -> int:
+        """Offset below which the local log has to be clean before the first copy; 0 if the copy may begin.
 
-        A log that was compacted before it was tiered may lack tombstones below a replica's clean end. If the bucket got
-        records that those tombstones delete, and that replica copied the rest, the bucket would show the records for
-        ever. A log that is clean that far does not have them."""
+        Another replica may have compacted the log before it was tiered, and lack tombstones. If the bucket got records
+        that those tombstones delete, and that replica copied the rest, the bucket would show the records for ever. A
+        log that is clean as far as the other can be does not have such records."""
         if self.is_in_bucket or not self.log.config.compacts:
             return 0
         cleanest = self.cleanest_end()
-        return 0 if cleanest is not None and cleanest <= self.lease.clean_end else cleanest
+        return 0 if cleanest <= self.lease.clean_end else cleanest
 
     @property
     def log_start_offset(self) -> int:

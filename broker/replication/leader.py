@@ -66,7 +66,7 @@ class Leader:
         self._own_end = own_end
         self._held_end = 0
         self._reports: dict[int, Report] = {}
-        self._cleanest_end = 0
+        self._cleanest_end = epoch_start if len(row.replicas) > 1 else 0
         self._sampled: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
         """By node id of a lagging replica with a session: the time of the first sample whose records it still lacks."""
@@ -202,11 +202,10 @@ class Leader:
         reports, others = self._reports, self.in_sync.row.replicas - {self.node_id}
         return min((own, *(reports[node_id].clean_end if node_id in reports else 0 for node_id in others)))
 
-    def cleanest_end(self) -> int | None:
-        """Greatest clean end that another replica reported in this leader epoch, also if it is down now; None while a
-        member of the in-sync set has not reported."""
-        if not self._reports.keys() >= set(self._others):
-            return None
+    def cleanest_end(self) -> int:
+        """End of the offsets in which another replica may lack tombstones, also if it is down now. The start of this
+        leader epoch, because a replica removed them in committed records of earlier epochs, or copied its log from a
+        replica that had; or the greatest clean end that was reported in this epoch."""
         return self._cleanest_end
 
     @property

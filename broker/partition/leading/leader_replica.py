@@ -463,7 +463,7 @@ class LeaderReplica(Watchable):
 
     def must_clean_to(self) -> int:
         state = self.tier.partition_state
-        return (state.must_clean_to or 0) if state.config.copies else 0
+        return state.must_clean_to if state.config.copies else 0
 
     def is_in_bucket(self) -> bool:
         return self.tier.partition_state.is_in_bucket
