@@ -105,7 +105,7 @@ class TieredPartition:
         self.clean_end: Callable[[], int] = lambda: lease.clean_end
         """Offset below which the local log of every replica is clean, or has no records."""
         self.cleanest_end: Callable[[], int] = lambda: 0
-        """Greatest clean end of another replica; None while it is not known."""
+        """End of the offsets in which another replica may lack tombstones (`Leader.cleanest_end`)."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
