@@ -47,7 +47,6 @@ class Target:
     last; −1: none was sent."""
 
     __slots__ = (
-        "clean_end",
         "high_watermark",
         "index",
         "is_at_tail",
@@ -69,7 +68,6 @@ class Target:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.verified_end = -1  # used for replicas only
-        self.clean_end = 0  # used for replicas only
         self.turn = 0
         self.session: FetchSession | None = None
         self.source: WatchedPartition | None = None
@@ -110,7 +108,6 @@ class Target:
             or answer.error_code
             or answer.log_start_offset != self.log_start_offset
             or answer.verified_end != self.verified_end
-            or answer.clean_end != self.clean_end
             or answer.records
             or answer.diverging_epoch is not None
             or answer.preferred_read_replica >= 0
@@ -123,7 +120,6 @@ class Target:
             or answer.error_code
             or answer.log_start_offset != self.log_start_offset
             or answer.verified_end != self.verified_end
-            or answer.clean_end != self.clean_end
             or answer.diverging_epoch is not None
         )
 
@@ -136,7 +132,6 @@ class Target:
         self.high_watermark = -1 if is_refused else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         self.verified_end = answer.verified_end
-        self.clean_end = answer.clean_end
 
     def subscribe(self, source: WatchedPartition) -> None:
         """Let `source` notify the session of its next move."""
