@@ -165,9 +165,7 @@ class LogCleaner:
         segments = [segment.info for segment in local.sealed_runs()]
         committed_end = min(local.owner.cleanable_end(), local.flushed_end_offset)
         cleaned_offset = self._host.cleaned_offset(opened)
-        return cleanable(
-            segments, cleaned_offset, committed_end, local.local_log_start_offset, now_ms, local.config
-        )
+        return cleanable(segments, cleaned_offset, committed_end, local.local_log_start_offset, now_ms, local.config)
 
     async def _clean(self, engine: CleanerEngine, opened: OpenLog, lease: Lease, part: Cleanable) -> None:
         config, workers, local = self._config(), self._world.workers, opened.log

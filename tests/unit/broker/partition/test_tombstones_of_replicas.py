@@ -52,8 +52,8 @@ def hold_cleaner(pair: Pair, node_id: int, *, held: bool) -> None:
 
 
 async def one_lags(lagging: int = 1) -> Pair:
-    """1 leads. The cleaner of `lagging` is late, so its log has the record and its tombstone. The other's has no record.
-    The topic is not tiered."""
+    """1 leads. The cleaner of `lagging` is late, so its log has the record and its tombstone. The other's has the
+    tombstone only. The topic is not tiered."""
     pair = await both(OFTEN, **NOT_TIERED)
     hold_cleaner(pair, lagging, held=True)
     await put(pair, b"deleted", b"value")
