@@ -42,8 +42,8 @@ class LogOwner(Protocol):
         ...
 
     def tombstones_end(self) -> int:
-        """Offset below which the log of every other replica is clean, or has no records, as far as this replica knows.
-        The time of a tombstone begins only below it, because above it a replica may have a record that it deletes."""
+        """Offset below which the log of every replica is clean, or has no records, as far as this replica knows. The
+        time of a tombstone begins only below it, because above it a replica may have a record that it deletes."""
         ...
 
     def is_in_bucket(self) -> bool:

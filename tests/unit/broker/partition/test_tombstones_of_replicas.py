@@ -145,6 +145,20 @@ async def test_a_tombstone_leaves_every_log_once_all_are_clean() -> None:
     await pair.stop()
 
 
+async def test_the_only_replica_removes_a_tombstone_in_the_second_pass() -> None:
+    """As in Kafka."""
+    pair = await both(OFTEN, replicas=(1,), **NOT_TIERED)
+    await put(pair, b"deleted", b"value")
+    await put(pair, b"deleted", None)
+    await filled(pair, "a")
+    await asyncio.sleep(3)
+    assert values_of(pair, 1) == [None]
+    await filled(pair, "b")
+    await asyncio.sleep(3)
+    assert values_of(pair, 1) == []
+    await pair.stop()
+
+
 async def test_a_tombstone_stays_while_a_replica_is_down() -> None:
     """The replica that is away may have the record. It cleans its log when it is back, and the tombstone goes."""
     pair = await one_lags(lagging=2)
