@@ -28,7 +28,6 @@ from hotstore.host.open_log import OpenLog
 from hotstore.host.place import PlaceQuiesced
 from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced
-from logformat.record_batch import INT64_MAX
 from logformat.values import TopicPartition
 from seams.clock import Clock
 from seams.loop.workers import Lane
@@ -179,9 +178,8 @@ class LogCleaner:
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-            tombstones_end=0 if planned.has_cold_records else INT64_MAX,
             # Another replica may serve, or copy to the bucket, the record that a tombstone deletes (ADR 32).
-            removals_end=local.owner.clean_end(),
+            tombstones_end=0 if planned.has_cold_records else local.owner.tombstones_end(),
         )
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)

@@ -368,7 +368,7 @@ class FollowerReplica:
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
-    def clean_end(self) -> int:
+    def tombstones_end(self) -> int:
         """By the leader's last report. A log that is clean gets no superseded record again, so it is true for ever."""
         return self._all_clean_end
 

@@ -45,7 +45,7 @@ from hotstore.log.log_append import MarkerResult, marker_runs
 from hotstore.log.partition_log import Appended, LogState
 from logformat.errors import Fenced, StorageFailed
 from logformat.leader_epochs import EpochEnd
-from logformat.record_batch import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, Fields
+from logformat.record_batch import BASE_SEQUENCE, INT64_MAX, PRODUCER_EPOCH, PRODUCER_ID, Fields
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
 
@@ -458,7 +458,13 @@ class LeaderReplica(Watchable):
         return min(stable, self.tier.partition_state.sure_end_offset) if self.log.config.tiered else stable
 
     def clean_end(self) -> int:
+        """Offset below which the local log of every replica is clean, or has no records."""
         return self.leader.clean_end(self.lease.clean_end)
+
+    def tombstones_end(self) -> int:
+        """No end for the only replica, as in Kafka: a pass removes the deleted record before the tombstone's time begins,
+        and nobody has a copy."""
+        return self.clean_end() if len(self.leader.in_sync.row.replicas) > 1 else INT64_MAX
 
     def is_in_bucket(self) -> bool:
         return self.tier.partition_state.is_in_bucket

@@ -180,7 +180,7 @@ class RecordingOwner:
     def cleanable_end(self) -> int:
         return self.cleanable
 
-    def clean_end(self) -> int:
+    def tombstones_end(self) -> int:
         return self.all_clean_end
 
     def is_in_bucket(self) -> bool:
