@@ -169,6 +169,7 @@ def _unzstd(data: memoryview, cap: int) -> bytes:
         raise CorruptBatch(f"the data is not zstd: {error}") from None
     if not parts:
         raise CorruptBatch("zstd data is empty")
+    del frame, context  # they hold a window as large as the output, and the join below holds the output twice
     return b"".join(parts)
 
 

@@ -36,17 +36,19 @@ log = logging.getLogger(__name__)
 QUEUE_MAX: Final = 1000  # changes that wait at once; more are refused as Retryable
 _TURN_S: Final = 60.0  # a change waits for earlier changes, which may wait for the bucket
 _OUTCOME_S: Final = 120.0  # a change waits for its commit: four requests of at most 30 s (a page twice, two roots)
-_TOPICS_PER_TURN: Final = 20_000  # rows visited by deciders: 5 ms of the loop
+_TOPICS_PER_TURN: Final = 20_000  # topics visited by deciders: 5 ms of the loop
+_TOPICS_PER_ROW: Final = 10  # the row of a new partition takes as long as ten visited topics
 _SETTLE_S: Final = 5.0  # time between polls for an unknown outcome, while no change waits
 
 
 class _Asked:
     """One change with a waiting caller. `outcome` is cancelled when the caller stops waiting."""
 
-    __slots__ = ("_answer", "_decider", "_refusal", "is_begun", "outcome")
+    __slots__ = ("_answer", "_decider", "_refusal", "is_begun", "outcome", "rows")
 
-    def __init__(self, decider: Decider[Any]) -> None:
+    def __init__(self, decider: Decider[Any], rows: int) -> None:
         self._decider = decider
+        self.rows = max(rows, 0)  # a client's count may be negative
         self._answer: object = None
         self._refusal: ThermoclineError | None = None
         self.is_begun = False
@@ -96,8 +98,9 @@ class CommitQueue:
     def image_bytes(self) -> int:
         return self._root.image_bytes
 
-    async def decide(self, decider: Decider[T]) -> T:
+    async def decide(self, decider: Decider[T], rows: int = 0) -> T:
         """Run `decider`, wait until its records are committed and their image is applied here, and return its answer.
+        `rows`: partitions that it adds, committed or not, because each takes time of the event loop.
         Raises the decider's errors; ApiError NOT_CONTROLLER; Retryable when earlier changes take too long or the
         outcome is unknown; and the errors of a commit. If the caller is cancelled, a change that did not begin is
         withdrawn."""
@@ -105,7 +108,7 @@ class CommitQueue:
             raise not_controller()
         if len(self._queue) >= QUEUE_MAX:
             raise Retryable(f"{QUEUE_MAX} changes of the cluster are queued already; try again")
-        asked = _Asked(decider)
+        asked = _Asked(decider, rows)
         self._queue.append(asked)
         self._asked.set()
         try:
@@ -216,7 +219,7 @@ class CommitQueue:
                     begun.pop().refuse(not_controller())
                 else:
                     begun.pop().tell()
-            if turns.over(1 + len(image.topics)):
+            if turns.over(1 + len(image.topics) + _TOPICS_PER_ROW * asked.rows):
                 await next_turn()  # only this task commits, so the image stays the same
         return tuple(records)
 

@@ -89,7 +89,7 @@ class ControllerRequests:
             charge(decision.answer.partitions)
             return decision
 
-        topic = await self._decide(create, validate_only=validate_only)
+        topic = await self._decide(create, validate_only=validate_only, rows=len(assignments) or partitions)
         if not validate_only:
             await self.opened(topic)
             log.info("created topic %s (%s) with %d partitions", name, topic.topic_id, topic.partitions)
@@ -144,7 +144,7 @@ class ControllerRequests:
             charge(count - decision.answer.partitions)
             return decision
 
-        topic = await self._decide(grow, validate_only=validate_only)
+        topic = await self._decide(grow, validate_only=validate_only, rows=count)
         if not validate_only:
             await self.opened(topic)
 
@@ -276,8 +276,8 @@ class ControllerRequests:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted before it could be opened"
             )
 
-    async def _decide(self, decider: Decider[T], *, validate_only: bool = False) -> T:
-        """Decide a change and commit it. `validate_only`: commit nothing."""
+    async def _decide(self, decider: Decider[T], *, validate_only: bool = False, rows: int = 0) -> T:
+        """Decide a change and commit it. `validate_only`: commit nothing. `rows`: see `CommitQueue.decide`."""
         if not validate_only:
-            return await self._commit_queue.decide(decider)
-        return await self._commit_queue.decide(lambda image: replace(decider(image), records=()))
+            return await self._commit_queue.decide(decider, rows)
+        return await self._commit_queue.decide(lambda image: replace(decider(image), records=()), rows)

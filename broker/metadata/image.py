@@ -101,14 +101,20 @@ class ClusterImage(msgspec.Struct):
             self.quotas,
             self.scram_secret,
         )
-        quotas: list[ClientQuotas] = []  # applied in one step, because one request may change a thousand topics
+        # Applied in one step, because one request may change thousands, and each step copies all.
+        quotas: list[ClientQuotas] = []
+        credentials: list[ScramCredential] = []
         for record in records:
             if isinstance(record, ClientQuotas):
                 quotas.append(record)
+            elif isinstance(record, ScramCredential):
+                credentials.append(record)
             else:
                 image._apply(record)
         if quotas:
             image.quotas = _with_quotas(self.quotas, quotas)
+        if credentials:
+            image.scram = _with_credentials(self.scram, credentials)
         return image
 
     def _apply(self, record: MetadataRecord) -> None:
@@ -137,8 +143,6 @@ class ClusterImage(msgspec.Struct):
                 self.node_configs[node_id] = configs
             case ConfigsSet(configs, None, None):
                 self.cluster_configs = configs
-            case ScramCredential():
-                self.scram = _with_credential(self.scram, record)
             case ScramSecret(secret):
                 self.scram_secret = self.scram_secret or secret
             case AclsChanged(added, removed):
@@ -169,17 +173,21 @@ def _with_rows(topic: Topic, changed: Iterable[tuple[int, Row]]) -> Topic:
     return replace(topic, rows=tuple(rows))
 
 
-def _with_credential(
-    known: dict[str, dict[str, ScramCredential]], record: ScramCredential
+def _with_credentials(
+    known: dict[str, dict[str, ScramCredential]], records: Iterable[ScramCredential]
 ) -> dict[str, dict[str, ScramCredential]]:
-    had = known.get(record.user, {})
-    if had.get(record.mechanism) == record or (record.mechanism not in had and not record.stored_key):
-        return known
-    has = {mechanism: credential for mechanism, credential in had.items() if mechanism != record.mechanism}
-    if record.stored_key:
-        has[record.mechanism] = record
-    others = {user: credentials for user, credentials in known.items() if user != record.user}
-    return others | {record.user: has} if has else others
+    now = dict(known)
+    for record in records:
+        had = now.get(record.user, {})
+        if had.get(record.mechanism) == record or (record.mechanism not in had and not record.stored_key):
+            continue
+        has = {mechanism: credential for mechanism, credential in had.items() if mechanism != record.mechanism}
+        if record.stored_key:
+            has[record.mechanism] = record
+        now.pop(record.user, None)
+        if has:
+            now[record.user] = has
+    return known if now == known else now
 
 
 def _with_acls(known: tuple[Acl, ...], added: tuple[Acl, ...], removed: tuple[Acl, ...]) -> tuple[Acl, ...]:

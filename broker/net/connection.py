@@ -35,6 +35,9 @@ _COPY_MAX: Final = 4 << 10  # frames up to this size are copied after a large re
 _COPY_BLOCKING_MAX: Final = 64 << 10  # the limit on a connection that had a blocking request before
 _ANSWER_SMALL: Final = 4 << 10  # ready responses up to this size are joined; a larger response is sent at once
 _TURN_FRAMES: Final = 128  # frames dispatched before other connections get their turn
+_TURN_BYTES: Final = 32 << 10
+"""Bytes of frames dispatched one by one before other connections get their turn. A frame of 3 KB can name 1 000 topics:
+0.3 µs a byte."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -157,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         queue, take, dispatcher = outbox.answers, reader.next, peer.dispatcher or self._shared.dispatcher
         dispatch, dispatch_run = dispatcher.dispatch, dispatcher.dispatch_run
         ready: list[Part] = []
-        frames = size = copy_max = 0
+        frames = size = taken = copy_max = 0
         try:
             while life.state is reading and reader.pos != reader.end:
                 count = 0
@@ -171,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
                         break
                     frames += 1
                     size, copy_max = len(frame), self._copy_max()
+                    taken += size
                     answer = dispatch(peer, memoryview(bytearray(frame)) if size <= copy_max else frame)
                 if answer is None:
                     pass
@@ -189,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
                     if len(answer) != 1 or answer[0].__class__ is not bytes or len(answer[0]) > _ANSWER_SMALL:
                         self._flush(ready)
                         ready = []
-                if frames >= _TURN_FRAMES and life.state is reading:
+                if (frames >= _TURN_FRAMES or taken >= _TURN_BYTES) and life.state is reading:
                     life.step(_MUTE)
                     asyncio.get_running_loop().call_soon(self._advance)
         except FrameLengthRefused as refused:

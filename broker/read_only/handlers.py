@@ -56,7 +56,7 @@ class NoCommitQueue:
     epoch = -1
     image_bytes = 0
 
-    async def decide(self, decider: Decider[T]) -> T:
+    async def decide(self, decider: Decider[T], rows: int = 0) -> T:
         raise ApiError(OF_CLUSTER, WHY)
 
 

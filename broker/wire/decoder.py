@@ -3,6 +3,7 @@
 In the generated code:
 * every length and count is compared with the remaining bytes before use;
 * all arrays of a message together have at most `ARRAY_ELEMENTS_MAX` elements (a request `REQUEST_UNITS_MAX` units);
+* unknown tagged fields count as structures;
 * a string of a request has at most `STRING_BYTES_MAX` bytes, because handlers take time for each byte of a name;
 * every byte of the body is consumed;
 * `records` are views of the frame; all other fields are copied;
@@ -34,7 +35,7 @@ from broker.wire.primitives import (
     read_tag,
     read_tag_count,
     read_uvarint,
-    skip_tags,
+    skip_counted_tags,
 )
 from broker.wire.schema import Field, Kind, Schema
 
@@ -52,7 +53,7 @@ _RUNTIME = {
     "read_tag": read_tag,
     "read_tag_count": read_tag_count,
     "read_uvarint": read_uvarint,
-    "skip_tags": skip_tags,
+    "skip_counted_tags": skip_counted_tags,
 }
 
 
@@ -290,11 +291,15 @@ class _DecoderSource:
             values[field.name] = self.source.fresh("o")
             line(f"{values[field.name]} = {_empty(field)}")
         with block(f"if {count}"):
+            # Known fields are free: they occur once a structure, which was counted.
+            units, known = STRUCTURE_UNITS if self.is_request else 1, len(fields)
+            line(f"{count}, pos = read_tag_count(buf, pos - 1, end, budget // {units} + {known})")
+            with block(f"if {count} > {known}"):
+                line(f"budget -= ({count} - {known}) * {units}")
             if not fields:
-                line("pos = skip_tags(buf, pos - 1, end)")
+                line(f"pos = skip_counted_tags(buf, pos, end, {count})")
                 return
             tag, stop = self.source.fresh("tag"), self.source.fresh("stop")
-            line(f"{count}, pos = read_tag_count(buf, pos - 1, end)")
             line(f"{tag} = -1")
             with block(f"for _ in range({count})"):
                 line(f"{tag}, pos, {stop} = read_tag(buf, pos, end, {tag})")

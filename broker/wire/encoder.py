@@ -1,8 +1,8 @@
 """Generates the Python source that encodes one message in one version.
 
-The parts of `records` are not copied. All other fields between them are joined into one `bytes`. Fields that the
-version lacks are ignored. A message that does not fit its types (None where null is not allowed, a number too large) is
-a bug and raises TypeError, AttributeError or struct.error.
+The parts of `records` are not copied. All other fields between them are joined into one `bytes`, or into one for each
+step. Fields that the version lacks are ignored. A message that does not fit its types (None where null is not allowed,
+a number too large) is a bug and raises TypeError, AttributeError or struct.error.
 
 Hot path: a run of fixed-size fields is one `pack`; structures are encoded in line.
 """
@@ -56,11 +56,9 @@ class _EncoderSource:
             line("add = chunks.append")
             if self.steps:
                 line(f"left = {STEP_ELEMENTS}")
-            if not has_records(self.schema.fields):
+            if not (self.steps or has_records(self.schema.fields)):
                 self._structure("message", self.schema.fields)
                 self._flush()
-                if self.steps:
-                    line("if not left: yield")  # never executed; it makes the function a generator
                 line('return [b"".join(chunks)]')
             else:
                 line("parts = []")
@@ -68,6 +66,8 @@ class _EncoderSource:
                 self._flush()
                 with block("if chunks"):
                     line('parts.append(b"".join(chunks))')
+                if self.steps:
+                    line("if not left: yield")  # never executed; it makes the function a generator
                 line("return parts")
         return self.source.function("encode")
 
@@ -211,6 +211,9 @@ class _EncoderSource:
             if self.steps:
                 self.source.line("left -= 1")
                 with self.source.block("if not left"):
+                    # Each chunk takes 50 bytes besides its own: all of them would take ten times the response.
+                    self.source.line('parts.append(b"".join(chunks))')
+                    self.source.line("chunks.clear()")
                     self.source.line("yield")
                     self.source.line(f"left = {STEP_ELEMENTS}")
 

@@ -22,6 +22,8 @@ STRING_UNITS: Final = 2
 STRING_BYTES_MAX: Final = 32_767
 """Longest string of a request, as in Kafka; in the older encodings a length has 16 bits."""
 TAGS_MAX: Final = 10_000
+"""Most tagged fields of one structure. In a request an unknown tagged field is also `STRUCTURE_UNITS` units, because
+reading it takes as long as a structure."""
 UVARINT_BYTES_MAX: Final = 5  # 32 bits, 7 in each byte
 ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no id" (`Uuid.ZERO_UUID`)."""
@@ -71,11 +73,13 @@ def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int)
     return tag, position, position + size
 
 
-def read_tag_count(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Number of tagged fields. Refuses more than `TAGS_MAX`, and more than the remaining bytes can hold."""
+def read_tag_count(buffer: bytes | memoryview, position: int, end: int, count_max: int = TAGS_MAX) -> tuple[int, int]:
+    """Number of tagged fields. Refuses more than `TAGS_MAX` or `count_max`, and more than the remaining bytes can
+    hold."""
     count, position = read_uvarint(buffer, position)
-    if count > TAGS_MAX or count * 2 > end - position:  # tag and size take 2 bytes or more
-        raise MalformedFrame(f"{count} tagged fields are claimed in {end - position} bytes (at most {TAGS_MAX})")
+    count_max = min(count_max, TAGS_MAX)
+    if count > count_max or count * 2 > end - position:  # tag and size take 2 bytes or more
+        raise MalformedFrame(f"{count} tagged fields are claimed in {end - position} bytes (at most {count_max})")
     return count, position
 
 
@@ -84,6 +88,11 @@ def skip_tags(buffer: bytes | memoryview, position: int, end: int) -> int:
     if position < end and buffer[position] == 0:
         return position + 1
     count, position = read_tag_count(buffer, position, end)
+    return skip_counted_tags(buffer, position, end, count)
+
+
+def skip_counted_tags(buffer: bytes | memoryview, position: int, end: int, count: int) -> int:
+    """Position after `count` unknown tagged fields."""
     tag = -1
     for _ in range(count):
         tag, _, position = read_tag(buffer, position, end, tag)

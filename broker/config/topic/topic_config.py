@@ -24,6 +24,7 @@ from logformat.record_batch import INT32_MAX
 from logformat.values import TOPIC_NAME_CHARS_MAX
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_SHOWN_CHARS_MAX = TOPIC_NAME_CHARS_MAX + 2  # with quotes; DescribeProducers repeats the message for each partition
 
 _SEGMENT_BYTES_MIN = 61  # one batch header; Kafka's internal.segment.bytes has no limit
 _INDEX_BYTES_MIN = 24  # Kafka allows 4, which is less than one entry of either index
@@ -45,7 +46,7 @@ def check_topic_name(name: str) -> None:
         )
     if not _TOPIC_NAME.fullmatch(name):
         raise InvalidTopicName(
-            f"Topic name is invalid: {name!r} contains one or more characters other than "
+            f"Topic name is invalid: {name!r:.{_SHOWN_CHARS_MAX}} contains one or more characters other than "
             "ASCII alphanumerics, '.', '_' and '-'"
         )
 

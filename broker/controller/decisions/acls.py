@@ -56,22 +56,27 @@ def delete(image: ClusterImage, filters: Sequence[AclFilter]) -> Decision[list[D
     """Remove the bindings that each filter matches. A binding that two filters match is in both answers."""
     answer: list[Deleted] = []
     removed: dict[Acl, None] = {}
-    if sum(wanted.place is None for wanted in filters) > SCANS_MAX:
+    if len(filters) > RECORDS_MAX:
+        raise _too_many("remove")
+    places = [wanted.place for wanted in filters]
+    scans = places.count(None)
+    if scans > SCANS_MAX:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"at most {SCANS_MAX} filters of one request may leave resource type, name or pattern type open",
         )
     by_place: dict[tuple[int, str, int], list[Acl]] = {}
-    for acl in image.acls if any(wanted.place is not None for wanted in filters) else ():
+    for acl in image.acls if scans < len(places) else ():
         by_place.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)
-    for wanted in filters:
+    for wanted, place in zip(filters, places, strict=True):
         if (refusal := filter_refusal(wanted)) is not None:
             answer.append(ApiError(ErrorCode.INVALID_REQUEST, refusal))
             continue
-        among = image.acls if wanted.place is None else by_place.get(wanted.place, ())
+        among = image.acls if place is None else by_place.get(place, ())
         found = tuple(acl for acl in among if wanted.matches(acl))
         answer.append(found)
-        removed |= dict.fromkeys(found)
+        if found:
+            removed |= dict.fromkeys(found)
         if len(removed) > RECORDS_MAX:
             raise _too_many("remove")
     return Decision((AclsChanged(removed=tuple(removed)),) if removed else (), answer)

@@ -52,7 +52,7 @@ class MetadataWriter(Protocol):
     def image_bytes(self) -> int:
         """Approximate size of the image in the bucket."""
 
-    async def decide(self, decider: Decider[T]) -> T: ...
+    async def decide(self, decider: Decider[T], rows: int = 0) -> T: ...
 
 
 def check_room(image_bytes: int) -> None:
@@ -78,5 +78,5 @@ class RemoteMetadataWriter:
     epoch = -1
     image_bytes = 0
 
-    async def decide(self, decider: Decider[T]) -> T:
+    async def decide(self, decider: Decider[T], rows: int = 0) -> T:
         raise not_controller()

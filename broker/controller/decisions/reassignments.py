@@ -23,6 +23,7 @@ from broker.metadata.image import ClusterImage, Topic
 from broker.metadata.records import NO_LEADER, LogPlace, Row
 from broker.metadata.row_steps import PartitionFitness
 from broker.metadata.rows import cancelled, ended, reassigned, rows_set
+from logformat.values import TOPIC_NAME_CHARS_MAX
 
 
 class Move(NamedTuple):
@@ -81,7 +82,9 @@ def reassign(
 def _found(topics: dict[str, Topic], move: Move) -> Topic:
     topic = topics.get(move.topic)
     if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {move.topic}.")
+        # A request has many partitions of one topic, and each gets the message.
+        name = move.topic[:TOPIC_NAME_CHARS_MAX]
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if not 0 <= move.partition < topic.partitions:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {move.topic}:{move.partition}.")
     return topic

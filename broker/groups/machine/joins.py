@@ -21,7 +21,7 @@ from broker.groups.machine.events import (
     Timer,
     TimerKind,
 )
-from broker.groups.machine.members import Member
+from broker.groups.machine.members import MEMBER_OVERHEAD_BYTES, Member
 from broker.groups.machine.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, RebalancingGroup
 
 
@@ -75,14 +75,18 @@ class JoiningGroup(RebalancingGroup):
         return ErrorCode.NONE
 
     def _has_room(self, event: Join) -> bool:
-        """Whether group.max.size allows another member. A static member that returns under a new id does not count
-        twice (in Kafka it may)."""
+        """Whether group.max.size allows another member, and the group's record could hold its metadata. A static member
+        that returns under a new id does not count twice (in Kafka it may)."""
         if self.state is EMPTY:
             return True
         known_id = event.member_id
         if known_id == NO_MEMBER and event.instance_id is not None:
             known_id = self.members.static_id(event.instance_id) or NO_MEMBER
         known = self.members.get(known_id)
+        more = MEMBER_OVERHEAD_BYTES + sum(len(protocol.metadata) for protocol in event.protocols)
+        size = self.members.size_bytes + more - (0 if known is None else known.size_bytes)
+        if size > self._config.group_record_bytes_max:
+            return False  # no SyncGroup could succeed, and the leader would get all metadata in one response
         if self.state is PREPARING:
             # Waiting members count, so that after a reduction of the limit the members that rejoin last are removed.
             waiting = known is not None and known.join_token is not None

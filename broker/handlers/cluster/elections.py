@@ -24,6 +24,7 @@ from broker.wire.messages import (
     ElectLeadersResponseTopic,
 )
 from logformat.errors import ThermoclineError
+from logformat.values import TOPIC_NAME_CHARS_MAX
 
 _NAMED_MAX: Final = 10_000  # partitions, and topics, of one request
 
@@ -93,7 +94,7 @@ def _unchanged(
     context: Context, view: ClusterView, kind: ElectionType, topic: Topic | None, name: str, index: int
 ) -> Election:
     if topic is None:
-        return Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+        return Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name:.{TOPIC_NAME_CHARS_MAX}}")
     if not 0 <= index < topic.partitions:
         return Election(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
     if view.partition(topic, index).leader_id != NO_LEADER:

@@ -67,8 +67,8 @@ async def handle_metadata(context: Context, request: MetadataRequest, call: Call
         return Encoded(cached)
     response = await _answer(context, request, call, named)
     response.topics += hidden
-    (body,) = await encoded_in_turns(ApiKey.METADATA, call.version, response)
-    assert isinstance(body, bytes)  # the response has no records
+    # The response has no records, so its parts are bytes.
+    body = b"".join(cast(list[bytes], await encoded_in_turns(ApiKey.METADATA, call.version, response)))
     # A response with a missing topic is not cached, because the topic may exist at the next request.
     is_whole = all(topic.error_code == ErrorCode.NONE for topic in response.topics)
     if key is not None and is_whole and stamp == view_stamp(context):

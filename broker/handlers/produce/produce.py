@@ -193,8 +193,8 @@ def _append(
     """Check and append one batch, and fill `answer`. Raises ThermoclineError or OSError when nothing was written."""
     partition = context.registry.partitions.get((topic, data.index))
     if partition is None:
-        refusal = context.registry.refusal(topic, data.index)
-        raise ApiError(refusal, f"this broker does not lead {topic}-{data.index}")
+        # A message that names the topic could make the response a thousand times as long as the request.
+        raise ApiError(context.registry.refusal(topic, data.index), "this broker does not lead the partition")
     if data.records is None or not len(data.records):
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must carry one record batch a partition")
     batch = data.records if made is None else made.batch_for(partition)

@@ -44,6 +44,8 @@ class Names(IntEnum):
     EMPTY = 3  # "" and 0, as short as can be
     BY_TIME = 4  # as EACH, and timestamps are times, not sentinels
     RECORDS = 5  # as SAME, and records are batches that are dear to check
+    LONG = 6  # as UNKNOWN, as long as strings may be: what an answer repeats for each element grows most
+    ODD = 7  # as UNKNOWN, as long as a topic's name may be, of characters that are longest when they are escaped
 
 
 class Inner(IntEnum):
@@ -227,12 +229,12 @@ class _Filling:
 
     def _single(self, field: Field) -> object:
         names, at = self._recipe.names, self._ordinal
-        exists = names not in (Names.UNKNOWN, Names.EMPTY)
+        exists = names not in (Names.UNKNOWN, Names.EMPTY, Names.LONG, Names.ODD)
         match field.type:
             case "string":
                 return self._string(field)
             case "uuid":
-                return self._topic_id if exists else UUID(int=at) if names is Names.UNKNOWN else ZERO_UUID
+                return self._topic_id if exists else ZERO_UUID if names is Names.EMPTY else UUID(int=at)
             case "bytes":
                 return b""
             case "records":
@@ -253,8 +255,8 @@ class _Filling:
             return ""
         if field.name in ("transactional_id", "group_instance_id") and self._recipe.version in field.nullable:
             return None
-        if names is Names.UNKNOWN:
-            return f"{at:x}"
+        if names in (Names.UNKNOWN, Names.LONG, Names.ODD):
+            return f"{at:x}" + _ENDINGS.get(names, "")
         if field.name in ("group_id", "key", "coordinator_keys", "groups", "groups_names"):
             return GROUPS[at % len(GROUPS)] if names is Names.EACH else GROUP
         if field.name in ("name", "topic", "topic_name", "resource_name", "topic_names"):
@@ -262,6 +264,7 @@ class _Filling:
         return ""
 
 
+_ENDINGS: Final = {Names.LONG: "n" * 32_000, Names.ODD: "\U000e0001" * 240}
 _NUMBERS: Final = {
     "acks": -1,
     "count": WIDE_PARTITIONS + 1,

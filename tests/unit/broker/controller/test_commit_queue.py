@@ -135,6 +135,34 @@ async def test_a_thousand_refusals_among_many_topics_leave_the_loop_to_others() 
     assert not place.root.commits
 
 
+@pytest.mark.parametrize("rows", [10_000, -(1 << 31)])
+async def test_many_large_topics_that_are_only_validated_leave_the_loop_to_others(rows: int) -> None:
+    """Found by a penetration test: CreateTopics with `validate_only` of 20 topics of 10 000 partitions, a frame of 271
+    bytes, took 0.2 s of the loop. A negative count may not buy time for later changes."""
+    place = Place()
+    counts = [rows] + [10_000] * 50
+    began: list[int] = []
+    turns = 0
+
+    async def somebody_else() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def decide(_: ClusterImage) -> Decision[None]:
+        began.append(turns)
+        return Decision((), None)
+
+    asking = [asyncio.ensure_future(place.commit_queue.decide(decide, count)) for count in counts]
+    await asyncio.sleep(0)
+    other = asyncio.ensure_future(somebody_else())
+    async with place.open():
+        await asyncio.gather(*asking)
+    other.cancel()
+    assert len(set(began[1:])) == 50
+
+
 async def test_a_refusal_that_rests_on_a_commit_that_failed_is_not_given() -> None:
     """The second creation would be told that the topic exists; nobody knows."""
     place = Place()

@@ -426,6 +426,20 @@ def test_group_max_size():
     assert p.is_parked(p.join("a"))
 
 
+def test_a_group_whose_record_would_be_too_large_takes_nobody_new():
+    """Found by a penetration test: the leader of 500 members with 1 MiB of metadata each got 500 MiB in one response,
+    although no SyncGroup of such a group succeeds. Who is a member joins again as before."""
+    p = Play()
+    large = (Protocol("range", bytes(1024 * 1024)),)
+    joins = {name: p.join(new_id=name, protocols=large) for name in map(str, range(20))}
+    refused = [name for name, token in joins.items() if not p.is_parked(token)]
+    assert refused == list(map(str, range(7, 20)))
+    assert {p.joined(joins[name]).error for name in refused} == {E.GROUP_MAX_SIZE_REACHED}
+    p.wait(6_000)
+    assert [len(p.joined(joins[name]).members) for name in map(str, range(7))] == [7, 0, 0, 0, 0, 0, 0]
+    assert p.joined(p.join("0", protocols=large)).error is E.NONE
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

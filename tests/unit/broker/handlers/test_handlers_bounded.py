@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.config.definitions import BROKER
 from broker.context import Call
 from broker.error_codes import ErrorCode
 from broker.handlers.fetch.list_offsets import handle_list_offsets
@@ -23,6 +24,9 @@ from broker.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
     DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsRequestResource,
+    DescribeGroupsRequest,
     FetchRequest,
     ListOffsetsRequest,
     ListOffsetsRequestPartition,
@@ -45,6 +49,7 @@ from logformat.records import Record, encode_batch
 from tests.sim.world.clock import EPOCH_MS
 from tests.support.brokers.broker_kit import (
     FETCH_BY_NAME,
+    NEWEST,
     SMALL_SEGMENTS,
     Life,
     Place,
@@ -402,4 +407,34 @@ async def test_a_look_by_time_does_not_unpack_bombs(codec: Codec, tiered: bool) 
         assert (row.error_code, row.offset) == (0, offset), asked
         assert row.timestamp >= EPOCH_MS + asked
     await life.call(ApiKey.LIST_OFFSETS, list_offsets(0, timestamp=-3))
+    await life.stop()
+
+
+@pytest.mark.parametrize(
+    ("key", "request_", "bytes_max"),
+    [
+        (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[f"{at:x}" for at in range(30_000)]), 20 << 20),
+        (
+            ApiKey.DESCRIBE_CONFIGS,
+            DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsRequestResource(4, "1", [*map(str, BROKER), f"other-{at}"]) for at in range(80)
+                ],
+                include_synonyms=True,
+                include_documentation=True,
+            ),
+            20 << 20,
+        ),
+    ],
+    ids=["DESCRIBE_GROUPS", "DESCRIBE_CONFIGS"],
+)
+async def test_a_response_is_not_kept_as_small_objects(key: ApiKey, request_: Any, bytes_max: int) -> None:
+    """Found by a penetration test: the objects of a response and of its encoding took 40 times its bytes (60 MiB for
+    groups that nobody knows, 74 MiB for configs of one broker that a request asked for by different sets of names)."""
+    life = await Place().start()
+    await life.context.groups.find("g")
+    frame = life.frame(key, NEWEST[key], request_)
+    cost = await cost_of(life, frame, count_calls=False)
+    assert cost.answer_bytes > 1 << 20
+    assert cost.bytes < bytes_max
     await life.stop()

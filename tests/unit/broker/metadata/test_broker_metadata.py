@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Sequence
 
@@ -634,3 +635,16 @@ async def test_any_mix_of_faults_loses_no_record_that_was_confirmed_and_doubles_
     image = await bench.image()
     assert confirmed <= set(image.topics)
     assert len(confirmed) > 20
+
+
+def test_many_credentials_are_applied_in_one_step() -> None:
+    """Found by a penetration test: each credential copied all users. AlterUserScramCredentials of 10 000 new users, a
+    frame of 868 KB, held the event loop for 14 s, and so did a start with as many users."""
+    users = [ScramCredential(f"u{at}", "SCRAM-SHA-512", b"s", b"k", b"k", 4096) for at in range(10_000)]
+    began_s = time.process_time()
+    image = ClusterImage().with_records(users)
+    assert time.process_time() - began_s < 0.5  # it was 2 s
+    assert list(image.scram) == [user.user for user in users]
+    gone = [ScramCredential(user.user, user.mechanism) for user in users]
+    assert not image.with_records(gone).scram
+    assert image.with_records(users).scram is image.scram

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.wire import codec, generate
+from broker.wire import codec, encoder, generate
 from broker.wire import messages as m
 from broker.wire.apis import APIS, ApiKey, is_served
 from broker.wire.primitives import ZERO_UUID
@@ -318,3 +318,25 @@ def test_a_wrong_table_does_not_parse(text: str) -> None:
     """Unknown types, structures without fields or outside arrays and tags, bad versions, bad depth."""
     with pytest.raises(ValueError):
         list(parse(text))
+
+
+def test_the_parts_of_steps_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the arrays, tagged fields and records between two pauses."""
+    monkeypatch.setattr(encoder, "STEP_ELEMENTS", 2)
+    rng, pauses = random.Random(1), 0
+    for schema in MESSAGES.values():
+        if schema.kind is not Kind.RESPONSE:
+            continue
+        for version in range(schema.versions.low, schema.versions.high + 1):
+            message = random_message(rng, schema, version)
+            steps = encoder.build_stepped_encoder(schema, version)(message)
+            while True:
+                try:
+                    next(steps)
+                    pauses += 1
+                except StopIteration as done:
+                    parts = done.value
+                    break
+            whole = encoder.build_encoder(schema, version)(message)
+            assert b"".join(map(bytes, parts)) == b"".join(map(bytes, whole)), (schema.name, version)  # type: ignore[arg-type]
+    assert pauses > 100
