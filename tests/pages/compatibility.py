@@ -312,8 +312,8 @@ DIFFERENCES = (
         "tests/unit/broker/groups/test_groups_topics_again.py",
     ),
     Difference(
-        "The time of a tombstone, `delete.retention.ms`, begins when the log of every replica is clean past it. In Kafka "
-        "a replica that was down for longer than that may bring a deleted record back.",
+        "The time of a tombstone, `delete.retention.ms`, begins when the log of every replica is clean past it. In "
+        "Kafka a replica that was down for longer than that may bring a deleted record back.",
         "tests/unit/broker/partition/test_tombstones_of_replicas.py",
     ),
     Difference(
