@@ -13,7 +13,13 @@ from broker.handlers.metadata.metadata import handle_metadata
 from broker.wire.apis import ApiKey
 from broker.wire.codec import decode_response
 from broker.wire.message import Message
-from broker.wire.messages import ListOffsetsResponse, MetadataResponse
+from broker.wire.messages import (
+    ElectLeadersResponse,
+    ElectLeadersResponsePartition,
+    ElectLeadersResponseTopic,
+    ListOffsetsResponse,
+    MetadataResponse,
+)
 from seams.loop.turns import Turns
 from tests.fuzz.targets import answers_in_proportion
 from tests.support.wire.hostile_frames import Inner, Names, Recipe
@@ -64,3 +70,19 @@ def test_a_long_list_without_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turns, "over", lambda self, rows=1: False)
     with pytest.raises(AssertionError, match="calls in one step"):
         ask(ApiKey.FIND_COORDINATOR, 4, 0, Names.UNKNOWN)
+
+
+def test_a_long_name_in_the_message_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ElectLeaders as it was."""
+
+    async def named(context: Context, request: Any, call: Call) -> Message:
+        (topic,) = request.topic_partitions
+        rows = [
+            ElectLeadersResponsePartition(index, 3, f"No such topic as {topic.topic}")
+            for index in topic.partitions[:3_000]
+        ]
+        return ElectLeadersResponse(replica_election_results=[ElectLeadersResponseTopic(topic.topic, rows)])
+
+    monkeypatch.setitem(HANDLERS, ApiKey.ELECT_LEADERS, named)
+    with pytest.raises(AssertionError, match=r"ElectLeadersRequest v2 topic_partitions.partitions LONG ONE 255: \d"):
+        ask(ApiKey.ELECT_LEADERS, 2, 1, Names.LONG)

@@ -28,6 +28,7 @@ from broker.security.rules.verdict import (
 )
 from broker.wire import messages as wire
 from broker.wire.message import Message
+from seams.loop.turns import Turns, next_turn
 
 _COORDINATORS_SINCE: Final = 4  # first version of FindCoordinator with several keys
 _GROUPS_SINCE: Final = 8  # first version of OffsetFetch with several groups
@@ -154,7 +155,10 @@ async def offset_fetch(
         name = _name(topic.name, topic.topic_id, topics)
         return name is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
+    turns = Turns()
     for group in request.groups:
+        if turns.over():
+            await next_turn()
         if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
             refused_groups.append(wire.OffsetFetchResponseGroup(group_id=group.group_id, error_code=GROUP))
         elif group.topics is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -437,4 +438,34 @@ async def test_a_response_is_not_kept_as_small_objects(key: ApiKey, request_: An
     cost = await cost_of(life, frame, count_calls=False)
     assert cost.answer_bytes > 1 << 20
     assert cost.bytes < bytes_max
+    await life.stop()
+
+
+async def test_the_refusal_of_very_many_groups_leaves_the_loop_to_others() -> None:
+    """Found by a penetration test: the rule of OffsetFetch asked for 20 000 groups in one turn, 55 ms."""
+    life = await Place(
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users=User:root"
+    ).start()
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(f"{at:x}") for at in range(10_000)])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    audit, denials = life.dispatcher.clients.audit, Counter[int]()  # by turn
+    note = audit.note
+
+    def noted(*of: Any, **how: Any) -> None:
+        denials[turns] += 1
+        note(*of, **how)
+
+    audit.note = noted  # type: ignore[method-assign]
+    counting = asyncio.ensure_future(count())
+    answer = await life.call(ApiKey.OFFSET_FETCH, request, 9, Peer(1, "10.0.0.1:1", "PLAINTEXT", principal="User:eve"))
+    counting.cancel()
+    assert len(answer.groups) == denials.total() == 10_000
+    assert max(denials.values()) <= 1_000
     await life.stop()
