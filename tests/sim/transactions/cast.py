@@ -64,6 +64,7 @@ class TransactionShape:
     retention_bytes: int = -1
     has_lives: bool = False  # of one more topic, with a line of its own
     keys: int = 0  # of topics that are compacted; 0: none is
+    rewrites: bool = False  # internal topics, after little growth
 
     @property
     def tiered(self) -> tuple[Place, ...]:
@@ -120,8 +121,9 @@ def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
         timeout_ms, pace_s = (1000, 2500, 6000)[lives.randrange(3)], (0.05, 0.15)[lives.randrange(2)]
         places = ((WARM, BORN), (COLD, BORN, WARM))[lives.randrange(2)]
         lines.append(LineShape("xb", 1 + lives.randrange(2), timeout_ms, pace_s, places, frozenset({BORN})))
+    rewrites = SeededRng(f"{name}/transactions/rewrites").randrange(4) == 0
     of_lines = tuple(replace(line, keys=keys) for line in lines)
-    return TransactionShape(of_lines, segment_bytes, has_hot, is_trimmed, retention_bytes, has_lives, keys)
+    return TransactionShape(of_lines, segment_bytes, has_hot, is_trimmed, retention_bytes, has_lives, keys, rewrites)
 
 
 class Cast:
