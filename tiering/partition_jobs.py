@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 UNSTABLE_RETRY_S: Final = 0.1
 PROGRESS_WAIT_S: Final = 1.0
 FULL_RETRY_S: Final = 1.0
-CLEANING_RETRY_S: Final = 1.0
 SLEPT_CHECK_S: Final = 600.0
 
 
@@ -212,7 +211,6 @@ class PartitionJobs:
     async def _copy_next(self) -> float | None:
         """Seal a segment that waited long enough, and copy one range; runs again at once while ranges are left."""
         partition = self._partition
-        partition.blocks.pop(Block.CLEANING, None)
         if not partition.config.copies or not partition.claimed or Block.BEHIND in partition.blocks:
             return None  # woken by the claim, a roll, or a config change
         # While the store refuses copies no garbage is collected, because the next copy tries the store itself.
@@ -222,12 +220,6 @@ class PartitionJobs:
         self._seal_when_due()
         local = partition.log
         match self._plan():
-            case CopyRange() if end := partition.must_clean_to:
-                partition.blocks[Block.CLEANING] = (
-                    f"the local log is clean below offset {partition.lease.clean_end}, and another replica's may be "
-                    f"below {end}: nothing is copied until this log is clean below that, too"
-                )
-                return CLEANING_RETRY_S
             case CopyRange() as wanted:
                 try:
                     await self._copier.copy(wanted)

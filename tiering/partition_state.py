@@ -52,7 +52,6 @@ class Block(Enum):
     RESERVATION = "reservation"
     CLAIM = "claim"
     STORE = "store"
-    CLEANING = "cleaning"
     TRANSACTION = "transaction"  # never in `blocks`; derived from the log
 
 
@@ -104,8 +103,6 @@ class TieredPartition:
         Kafka."""
         self.clean_end: Callable[[], int] = lambda: lease.clean_end
         """Offset below which the local log of every replica is clean, or has no records."""
-        self.cleanest_end: Callable[[], int] = lambda: 0
-        """End of the offsets in which another replica may lack tombstones (`Leader.cleanest_end`)."""
         self.rate = AppendRate()
         self.blocks: dict[Block, str] = {}
         self.local_gaps: tuple[tuple[int, int], ...] | None = None  # None: not looked for yet
@@ -162,18 +159,6 @@ class TieredPartition:
         """Whether a commit that withdraws all objects may still arrive: no object counts as verified, and none is
         compacted."""
         return self.withdraws and not self.manifests.settled
-
-    @property
-    def must_clean_to(self) -> int:
-        """Offset below which the local log has to be clean before the first copy; 0 if the copy may begin.
-
-        Another replica may have compacted the log before it was tiered, and lack tombstones. If the bucket got records
-        that those tombstones delete, and that replica copied the rest, the bucket would show the records for ever. A
-        log that is clean as far as the other can be does not have such records."""
-        if self.is_in_bucket or not self.log.config.compacts:
-            return 0
-        cleanest = self.cleanest_end()
-        return 0 if cleanest <= self.lease.clean_end else cleanest
 
     @property
     def log_start_offset(self) -> int:

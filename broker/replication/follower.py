@@ -34,8 +34,8 @@ class FetchPosition(NamedTuple):
     """A follower's position for a fetch. `last_fetched_epoch`: the epoch of the last record before `offset`, or −1
     without such a record. `log_start_offset`: this replica's durable log start, for the leader's DeleteRecords (R7).
     `copies_on`: the leader has to send records from its log, because the replica could not use the bucket's data or
-    catches up after a restart. `clean_end`: as `Lease.clean_end`, 0 if the topic is not compacted. The bucket's cleaner
-    and the first copy ask the leader for it."""
+    catches up after a restart. `clean_end`: as `Lease.clean_end`, 0 if the topic is not compacted. Both cleaners keep
+    tombstones above the least one of all replicas."""
 
     offset: int
     last_fetched_epoch: int

@@ -44,7 +44,6 @@ class Leader:
     high watermark from before the epoch. `own_end`: this replica's flushed end."""
 
     __slots__ = (
-        "_cleanest_end",
         "_held_end",
         "_is_paused",
         "_others",
@@ -66,7 +65,6 @@ class Leader:
         self._own_end = own_end
         self._held_end = 0
         self._reports: dict[int, Report] = {}
-        self._cleanest_end = epoch_start if len(row.replicas) > 1 else 0
         self._sampled: tuple[int, int] | None = None  # the last sample: time in ms, log end
         self.late_since_ms: dict[int, int] = {}
         """By node id of a lagging replica with a session: the time of the first sample whose records it still lacks."""
@@ -92,7 +90,6 @@ class Leader:
         if leader_epoch != row.leader_epoch or row.sessions.get(node_id) != report.broker_epoch:
             return False
         self._reports[node_id] = report
-        self._cleanest_end = max(self._cleanest_end, report.clean_end)
         return self._advance()
 
     def applied(self, row: AppliedRow) -> bool:
@@ -201,12 +198,6 @@ class Leader:
         a replica has not reported, for example because its broker is down. Its log may be read when it is back."""
         reports, others = self._reports, self.in_sync.row.replicas - {self.node_id}
         return min((own, *(reports[node_id].clean_end if node_id in reports else 0 for node_id in others)))
-
-    def cleanest_end(self) -> int:
-        """End of the offsets in which another replica may lack tombstones, also if it is down now. The start of this
-        leader epoch, because a replica removed them in committed records of earlier epochs, or copied its log from a
-        replica that had; or the greatest clean end that was reported in this epoch."""
-        return self._cleanest_end
 
     @property
     def is_shared(self) -> bool:

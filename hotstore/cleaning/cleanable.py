@@ -38,11 +38,10 @@ def cleanable(
     log_start: int,
     now_ms: int,
     config: LogConfig,
-    due_end: int = 0,
 ) -> Cleanable:
     """The part of the sealed `segments` (oldest first) that may be cleaned. Times are in ms. `cleaned_offset`: the log
     is clean below it, according to the checkpoint. `committed_end`: records at or above it may still be truncated.
-    `log_start`: records below it are deleted. `due_end`: a pass is due while the log is not clean below it."""
+    `log_start`: records below it are deleted."""
     start = max(log_start, segments[0].base_offset) if segments else log_start
     first_dirty = start if cleaned_offset is None else max(start, cleaned_offset)
     end, clean_bytes, dirty_bytes, oldest_ms = first_dirty, 0, 0, now_ms
@@ -57,17 +56,14 @@ def cleanable(
         oldest_ms = min(oldest_ms, segment.first_append_ms)
     found = Cleanable(first_dirty, end, clean_bytes, dirty_bytes, is_due=False)
     is_overdue = now_ms - oldest_ms > config.max_compaction_lag_ms
-    is_due = dirty_bytes > 0 and (
-        is_overdue or first_dirty < due_end or found.dirty_ratio > config.min_cleanable_dirty_ratio
-    )
+    is_due = dirty_bytes > 0 and (is_overdue or found.dirty_ratio > config.min_cleanable_dirty_ratio)
     return found._replace(is_due=is_due)
 
 
-def must_roll(active: SegmentInfo, now_ms: int, config: LogConfig, due_end: int = 0) -> bool:
-    """Whether the active segment has records older than `max.compaction.lag.ms`, or below `due_end`. Such a segment
-    must be sealed, because an active segment is never cleaned."""
-    is_overdue = now_ms - active.first_append_ms > config.max_compaction_lag_ms
-    return active.bytes > 0 and (is_overdue or active.base_offset < due_end)
+def must_roll(active: SegmentInfo, now_ms: int, config: LogConfig) -> bool:
+    """Whether the active segment has records older than `max.compaction.lag.ms`. Such a segment must be sealed, because
+    an active segment is never cleaned."""
+    return active.bytes > 0 and now_ms - active.first_append_ms > config.max_compaction_lag_ms
 
 
 def _is_young(segment: SegmentInfo, first_dirty: int, now_ms: int, config: LogConfig) -> bool:

@@ -83,8 +83,7 @@ class _Ahead:
         aborted, last_offsets = tuple(self.aborted), tuple(self.last_offsets)
         self.aborted.clear()
         self.last_offsets.clear()
-        ends = begin.tombstones_end, begin.removals_end
-        return CleanRules(begin.now_ms, begin.delete_retention_ms, aborted, last_offsets, *ends)
+        return CleanRules(begin.now_ms, begin.delete_retention_ms, aborted, last_offsets, begin.tombstones_end)
 
 
 def _perform(engine: CleanerEngine, request: messages.Request, files: Sequence[File], ahead: _Ahead) -> messages.Reply:

@@ -37,7 +37,6 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     now_ms: int
     delete_retention_ms: int
     tombstones_end: int
-    removals_end: int
 
 
 class Map(msgspec.Struct, tag=True, frozen=True):

@@ -62,8 +62,7 @@ class ProcessEngine:
         return None if child is None else child.pid
 
     def begin(self, buffer_bytes: int, rules: CleanRules) -> None:
-        ends = rules.tombstones_end, rules.removals_end
-        request = messages.Begin(buffer_bytes, rules.now_ms, rules.delete_retention_ms, *ends)
+        request = messages.Begin(buffer_bytes, rules.now_ms, rules.delete_retention_ms, rules.tombstones_end)
         with self._calling():
             if self._child is not None:
                 try:

@@ -28,7 +28,6 @@ from hotstore.host.open_log import OpenLog
 from hotstore.host.place import PlaceQuiesced
 from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced
-from logformat.record_batch import INT64_MAX
 from logformat.values import TopicPartition
 from seams.clock import Clock
 from seams.loop.workers import Lane
@@ -129,7 +128,7 @@ class LogCleaner:
             if lease.is_over or opened.is_torn or opened.log.failure:
                 continue
             local = opened.log
-            if not must_roll(local.active_info(), now_ms, local.config, local.owner.must_clean_to()):
+            if not must_roll(local.active_info(), now_ms, local.config):
                 continue
             try:
                 lease.roll()
@@ -165,8 +164,7 @@ class LogCleaner:
         segments = [segment.info for segment in local.sealed_runs()]
         committed_end = min(local.owner.cleanable_end(), local.flushed_end_offset)
         cleaned_offset = self._host.cleaned_offset(opened)
-        log_start, due_end = local.local_log_start_offset, local.owner.must_clean_to()
-        return cleanable(segments, cleaned_offset, committed_end, log_start, now_ms, local.config, due_end)
+        return cleanable(segments, cleaned_offset, committed_end, local.local_log_start_offset, now_ms, local.config)
 
     async def _clean(self, engine: CleanerEngine, opened: OpenLog, lease: Lease, part: Cleanable) -> None:
         config, workers, local = self._config(), self._world.workers, opened.log
@@ -180,10 +178,8 @@ class LogCleaner:
                 for of in local.aborted_between(local.local_log_start_offset, part.end)
             ),
             last_offsets=await workers.run(producers.last_offsets, part.end, lane=Lane.CLEAN),
-            tombstones_end=0 if planned.has_cold_records else INT64_MAX,
-            # A pass that was interrupted set horizons, and its end was not reported. Removals above the reported clean
-            # end would be unknown to the leader that makes the first copy (ADR 32).
-            removals_end=part.first_dirty,
+            # Another replica may serve, or copy to the bucket, the record that a tombstone deletes (ADR 32).
+            tombstones_end=0 if planned.has_cold_records else local.owner.tombstones_end(),
         )
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         buffer_bytes = int(config.dedupe_buffer_bytes * share) // min(config.threads, SLOTS)

@@ -15,7 +15,7 @@ from logformat.record_batch import BASE_OFFSET, HEADER, INT32_MAX, LAST_OFFSET_D
 from seams.files.disk import Buffer, File
 from seams.files.page_cache import drop
 
-SYNC_BYTES: Final = 32 << 20
+SYNC_BYTES: Final = 1 << 20
 
 
 class SegmentWriter:

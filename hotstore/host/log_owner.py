@@ -41,9 +41,9 @@ class LogOwner(Protocol):
         in the bucket, except those for whose key the bucket has a newer record."""
         ...
 
-    def must_clean_to(self) -> int:
-        """Offset below which the log has to be cleaned soon, whatever share of it is new: its first copy to the bucket
-        waits for that. 0: there is no such offset."""
+    def tombstones_end(self) -> int:
+        """Offset below which the log of every replica is clean, or has no records, as far as this replica knows. The
+        time of a tombstone begins only below it, because above it a replica may have a record that it deletes."""
         ...
 
     def is_in_bucket(self) -> bool:
@@ -74,7 +74,7 @@ class _Unowned:
     def cleanable_end(self) -> int:
         return 0
 
-    def must_clean_to(self) -> int:
+    def tombstones_end(self) -> int:
         return 0
 
     def is_in_bucket(self) -> bool:

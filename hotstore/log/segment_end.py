@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from hotstore.file_names import OFFSET_INDEX, TIME_INDEX
@@ -18,7 +19,7 @@ from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.errors import Corrupt
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.indexes.time_index import TimestampOffset
-from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, check_stored, read_header
+from logformat.record_batch import HEADER_SIZE, INT64_MAX, NO_TIMESTAMP, BatchHeader, check_stored, read_header
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -63,6 +64,24 @@ def first_timestamp_ms(segment: Segment, now_ms: int) -> int:
     data = segment.file.read_at(0, HEADER_SIZE)
     timestamp = read_header(data).max_timestamp if len(data) == HEADER_SIZE else -1
     return timestamp if 0 <= timestamp <= now_ms else now_ms
+
+
+def date_back(segments: Sequence[Segment]) -> None:
+    """Date segments that have only fillers or gaps, after `first_timestamp_ms`. They have no timestamp, and are older
+    than the segment after them. If they counted as written now, each restart would begin the retention of all later
+    segments anew."""
+    following_ms: int | None = None
+    for segment in reversed(segments):
+        newest_ms: int | None = segment.max_timestamp.timestamp
+        if newest_ms == NO_TIMESTAMP:
+            newest_ms = segment.first_append_ms
+            if newest_ms is not None and following_ms is not None and _begins_with_control(segment):
+                newest_ms = segment.first_append_ms = min(newest_ms, following_ms)
+        following_ms = newest_ms
+
+
+def _begins_with_control(segment: Segment) -> bool:
+    return read_header(segment.file.read_at(0, HEADER_SIZE)).is_control
 
 
 def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:

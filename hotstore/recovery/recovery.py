@@ -45,7 +45,7 @@ from hotstore.local_files import (
 from hotstore.log.log_config import LogConfig
 from hotstore.log.producer_state import Producers, ProducersAt
 from hotstore.log.segment import IndexCache, Segment, create_segment
-from hotstore.log.segment_end import find_end, first_timestamp_ms, resume
+from hotstore.log.segment_end import date_back, find_end, first_timestamp_ms, resume
 from hotstore.recovery.producer_files import (
     find_aborted,
     load_aborted,
@@ -227,6 +227,7 @@ class _Recovery:
         if log_end < durable:
             what = f"the log ends here, although everything below offset {durable} was durable"
             raise DamagedLog(kept[-1].file.path, kept[-1].size, log_end, what, _HINT)
+        date_back(kept)
         return self._repair(plan, segments, kept, first if log_start is None else log_start)
 
     # --- reading ------------------------------------------------------------------------------------------------

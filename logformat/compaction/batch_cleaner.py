@@ -47,7 +47,6 @@ class BatchCleaner:
         state[at.NOW] = rules.now_ms
         state[at.HORIZON] = min(rules.now_ms + rules.delete_retention_ms, INT64_MAX)
         state[at.TOMBSTONES_END] = rules.tombstones_end
-        state[at.REMOVALS_END] = rules.removals_end
         self._aborted = enter_aborted(state, rules.aborted)
         self._last_offsets = array("q", rules.last_offsets)  # its address is in the state
         state[at.LAST_OFFSETS], state[at.LAST_OFFSETS_COUNT] = self._last_offsets.buffer_info()

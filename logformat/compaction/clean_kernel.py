@@ -231,8 +231,7 @@ def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, b
     now = word(state, at_.NOW)
     decisions = word(state, at_.DECISIONS)
     base_offset, last_delta = load_be64(batch), load_be32(batch + LAST_OFFSET_DELTA_AT)
-    may_mark_tombstones = base_offset + last_delta < word(state, at_.TOMBSTONES_END)
-    may_drop_tombstones = base_offset + last_delta < word(state, at_.REMOVALS_END)
+    may_drop_tombstones = base_offset + last_delta < word(state, at_.TOMBSTONES_END)
     base_timestamp = load_be64(batch + BASE_TIMESTAMP_AT)
     has_horizon = load_be16(batch + ATTRIBUTES_AT) & DELETE_HORIZON_BIT != 0
     kept = keyless = dead = 0
@@ -256,10 +255,10 @@ def _decide(state: int, batch: int, at: int, end: int) -> tuple[int, int, int, b
             first, second = siphash128(key, key_size, k0, k1)
             if load_i64(find_slot(slots, slot_count, first, second) + 16) <= base_offset + delta + 1:
                 decision = _STAYS
-                if value_size < 0 and may_mark_tombstones:
+                if value_size < 0 and may_drop_tombstones:
                     if not has_horizon:
                         needs_horizon = True
-                    elif base_timestamp <= now and may_drop_tombstones:
+                    elif base_timestamp <= now:
                         decision = _DROPPED
                         dead += 1
         if decision == _STAYS:

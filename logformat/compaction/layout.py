@@ -53,8 +53,7 @@ ABORTED: Final = 39  # address of sorted (producer id, first offset, last offset
 ABORTED_COUNT: Final = 40
 LAST_OFFSETS: Final = 41  # address of the sorted last offsets of batches that never become part of a hole
 LAST_OFFSETS_COUNT: Final = 42
-REMOVALS_END: Final = 43  # batches that end at or above this offset keep their tombstones after the delete horizon
-STATE_WORDS: Final = 44
+STATE_WORDS: Final = 43
 
 DONE: Final = 0
 POISON: Final = 1  # the batch at POS is refused for REASON

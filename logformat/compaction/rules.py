@@ -17,8 +17,7 @@ class CleanRules(msgspec.Struct, frozen=True):
     """Rules of a pass. `now_ms` in ms since 1970. A tombstone gets its delete horizon, `now_ms` +
     `delete_retention_ms`, in the first pass that keeps it, and is removed by the first pass after that time (KIP-534).
     A batch that ends at or above `tombstones_end` keeps its tombstones and gets no horizon, because older records of
-    their keys may be outside this pass. A batch that ends at or above `removals_end` gets a horizon, but keeps its
-    tombstones after that time too.
+    their keys may be outside this pass.
 
     `aborted`: (producer id, first offset, marker's offset) of aborted transactions. This pass removes their records,
     which supersede no other record. Markers stay.
@@ -32,7 +31,6 @@ class CleanRules(msgspec.Struct, frozen=True):
     aborted: tuple[tuple[int, int, int], ...] = ()
     last_offsets: tuple[int, ...] = ()
     tombstones_end: int = INT64_MAX
-    removals_end: int = INT64_MAX
 
 
 class Mapped(msgspec.Struct, frozen=True):

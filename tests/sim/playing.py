@@ -105,7 +105,7 @@ class Play(ABC):
         self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
         """Of which records are deleted, and so on."""
         self._guarded = Guarded(stage) if is_guarded else None
-        self._read_places = [*self._places, *(transactions.tiered if transactions is not None else ())]
+        self._read_places = [*self._places, *(transactions.told_to_main if transactions is not None else ())]
         self._read_places += [guarded.PLACE] if is_guarded else []
 
     # --- what differs ---
@@ -303,7 +303,8 @@ class Play(ABC):
         if self._table is not None:
             found += (checker.Finding(*told) for told in check_tables(stage.history.events, self._table.rules))
         if self._cast is not None:
-            told = check_transactions(stage.history.events, {HOT}, retained)
+            keys = self._cast.shape.keys
+            told = check_transactions(stage.history.events, {HOT}, retained, keys)
             found += (checker.Finding(*one) for one in told)
         counted = Counter(self.hits) + self._rewrapped
         counted.update({} if self._cast is None else self._cast.hits)

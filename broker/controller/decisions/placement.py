@@ -163,12 +163,12 @@ def _checked(image: ClusterImage, index: int, node_ids: Sequence[int], replicati
 
 
 def check_assignment(image: ClusterImage, node_ids: Sequence[int]) -> None:
-    """ApiError for an empty list, an unregistered node or a node named twice."""
+    """ApiError for an empty list, a node that may not get replicas (`registered`), or a node named twice."""
     if not node_ids:
         raise ApiError(_WRONG, "The manual partition assignment includes an empty replica list.")
-    last = None
+    last, nodes = None, registered(image)
     for node_id in sorted(node_ids):
-        if node_id not in image.nodes:
+        if node_id not in nodes:
             raise ApiError(
                 _WRONG,
                 f"The manual partition assignment includes broker {node_id}, but no such broker is registered.",

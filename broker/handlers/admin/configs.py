@@ -12,6 +12,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.handlers.metadata.cluster_view import ClusterView
 from broker.handlers.request_limits import refuse_flood
+from broker.metadata.rebuilt import UNKNOWN_REPLICA
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_response_element
@@ -131,7 +132,7 @@ async def handle_list_config_resources(
     if not wanted <= _LISTED:
         return wire.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     image, view = context.metadata.image, ClusterView(context, call.peer.listener)
-    named = [(BROKER, str(node_id)) for node_id in sorted(image.nodes)]
+    named = [(BROKER, str(node_id)) for node_id in sorted(image.nodes.keys() - {UNKNOWN_REPLICA})]
     named += [(TOPIC, name) for name in sorted(topic.name for topic in image.topics.values() if view.shows(topic))]
     return wire.ListConfigResourcesResponse(
         config_resources=[

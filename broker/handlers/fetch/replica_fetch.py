@@ -74,6 +74,8 @@ def read(
         answer.verified_end = max(log.local_log_start_offset, state.sure_end_offset)
     elif state.is_in_bucket:
         answer.verified_end = LEFT_IN_BUCKET
+    elif log.config.compacts:
+        answer.clean_end = partition.clean_end()
     answer.reserved_end = log.reserved_end
     if wanted.last_fetched_epoch < 0 and not log_start_offset <= offset <= log.log_end_offset:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)

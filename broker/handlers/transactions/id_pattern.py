@@ -21,9 +21,9 @@ _GROUP_BEGINS: Final = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
 """Beginning of a group that captures nothing or has a name. In a match of the whole text such groups are plain
 parentheses.
 """
-_READ_OTHERWISE: Final = re.compile(r"\[\[|[*+?}]\+|\{,|\\[^AbBdDfnrsStvwWx\W]")
-"""Refused syntax: sets in sets, possessive repetitions, counts without a minimum (RE2J reads `{,2}` as characters), and
-escapes of letters that only one of Python and RE2J knows.
+_READ_OTHERWISE: Final = re.compile(r"\[[\[:]|[*+?}]\+|\{,|\\[^AbBdDfnrsStvwWx\W]")
+"""Refused syntax: sets in sets, `[:` (RE2J knows `[:digit:]` anywhere in a set), possessive repetitions, counts without
+a minimum (RE2J reads `{,2}` as characters), and escapes of letters that only one of Python and RE2J knows.
 """
 _REPETITION: Final = re.compile(r"[*+?{]")
 _TOKEN: Final = re.compile(rf"{_GROUP_BEGINS.pattern}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)

@@ -81,6 +81,7 @@ class FollowerReplica:
         self.leader_epoch = row.leader_epoch
         self.failure = local.failure  # the reason why copying stopped; empty while it goes on
         self.verified_end = LEFT_IN_BUCKET  # as in the leader's last report
+        self._all_clean_end = 0  # as in the leader's last report
         self._cold = cold
         self._tasks = tasks
         self._clock = clock
@@ -162,7 +163,7 @@ class FollowerReplica:
             self._copied.bytes_in += len(records)
         if not self._is_at(asked):
             return False
-        self.verified_end = answer.verified_end
+        self.verified_end, self._all_clean_end = answer.verified_end, answer.clean_end
         # The batches are checked before the state machine changes, so a refused response changes nothing.
         try:
             records = memoryview(answer.records or b"")  # type: ignore[arg-type]  # decoded: a memoryview or None
@@ -358,8 +359,7 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleaned(self) -> None:
-        """The next fetch reports it, also of an idle log: the leader must not copy records to the bucket for the first
-        time whose tombstones this log has no more."""
+        """The next fetch reports it, also of an idle log: the other replicas keep tombstones until then."""
         self._moved()
 
     def cleanable_end(self) -> int:
@@ -368,8 +368,9 @@ class FollowerReplica:
         stable = self.log.last_stable_offset(self.high_watermark)
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
-    def must_clean_to(self) -> int:
-        return 0
+    def tombstones_end(self) -> int:
+        """By the leader's last report. A log that is clean gets no superseded record again, so it is true for ever."""
+        return self._all_clean_end
 
     def is_in_bucket(self) -> bool:
         """Whether the bucket may have records of this log, by the leader's last report; True before the first

@@ -233,8 +233,9 @@ class FollowerRole:
             opened = None
         lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
-        if lost is None and is_out and is_new and opened is not None and roles.node_id in row.adding:
-            lost = lacks_segments(opened.log)
+        joins = roles.node_id in row.adding
+        if lost is None and is_out and is_new and opened is not None and joins:
+            lost = lacks_segments(opened.log) or may_lack_tombstones(opened, row.leader_epoch)
         if lost is not None:
             if is_out:
                 await self._begin_anew(lost)
@@ -245,7 +246,9 @@ class FollowerRole:
                 self._refused = RefusedCopy(topic_id, row.leader_epoch, remains)
                 roles.registry.refused[place] = self._refused
                 return None
-        return opened or await roles.logs.create(place, topic_id, config)
+        opened = opened or await roles.logs.create(place, topic_id, config)
+        opened.joins = joins and (is_out or opened.joins)
+        return opened
 
     async def _begin_anew(self, why: str) -> None:
         """Move the log aside as a stray, so that copying restarts in an empty directory. The replica is out of the
@@ -268,3 +271,15 @@ class FollowerRole:
         self._keeps_reservation = is_ours and not lease.opened.is_bare
         if not lease.opened.is_bare and not is_ours:
             await lease.call(remove_reservation, lease.log.directory)
+
+
+def may_lack_tombstones(opened: OpenLog, leader_epoch: int) -> str | None:
+    """The reason why a log that a move gives to this broker may have records that other replicas deleted; None if it
+    has none. While this broker was not assigned the partition, its log did not keep their tombstones (ADR 32). The
+    leader epoch grew when the broker left, so the log has not seen the epoch. A log that joins already is not of
+    before."""
+    log = opened.log
+    is_of_before = not opened.joins and opened.seen_epoch < leader_epoch
+    if not is_of_before or not log.config.compacts or log.log_end_offset == log.local_log_start_offset:
+        return None
+    return f"it is compacted and last agreed with a leader of epoch {opened.seen_epoch}, so it may lack tombstones"

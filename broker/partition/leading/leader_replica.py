@@ -45,7 +45,7 @@ from hotstore.log.log_append import MarkerResult, marker_runs
 from hotstore.log.partition_log import Appended, LogState
 from logformat.errors import Fenced, StorageFailed
 from logformat.leader_epochs import EpochEnd
-from logformat.record_batch import BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID, Fields
+from logformat.record_batch import BASE_SEQUENCE, INT64_MAX, PRODUCER_EPOCH, PRODUCER_ID, Fields
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
 
@@ -161,8 +161,7 @@ class LeaderReplica(Watchable):
         state = tier.partition_state
         state.visible_end = lambda: self.last_stable_offset
         state.committed_end = lambda: self.high_watermark
-        state.clean_end = lambda: self.leader.clean_end(lease.clean_end)
-        state.cleanest_end = self.leader.cleanest_end
+        state.clean_end = self.clean_end
         state.on_remote_end = self._held
         state.on_verified = self.waiters.appended  # only replicas need this, because they may delete local segments
         self.leader.held(tier.remote_end_offset)
@@ -451,19 +450,21 @@ class LeaderReplica(Watchable):
         self.waiters.wake()
 
     def cleaned(self) -> None:
-        """Does nothing: the bucket's cleaner and the first copy ask for the clean end when they need it."""
+        """Does nothing: both cleaners and replicas' fetches ask for the clean end when they need it."""
 
     def cleanable_end(self) -> int:
-        """The last stable offset; of a tiered log at most the verified end of the bucket, unless this log has to be
-        cleaned before the bucket gets its first records."""
+        """The last stable offset; of a tiered log at most the verified end of the bucket."""
         stable = self.log.last_stable_offset(self.high_watermark)
-        if not self.log.config.tiered or self.must_clean_to():
-            return stable
-        return min(stable, self.tier.partition_state.sure_end_offset)
+        return min(stable, self.tier.partition_state.sure_end_offset) if self.log.config.tiered else stable
 
-    def must_clean_to(self) -> int:
-        state = self.tier.partition_state
-        return state.must_clean_to if state.config.copies else 0
+    def clean_end(self) -> int:
+        """Offset below which the local log of every replica is clean, or has no records."""
+        return self.leader.clean_end(self.lease.clean_end)
+
+    def tombstones_end(self) -> int:
+        """No end for the only replica, as in Kafka: a pass removes the deleted record before the tombstone's time
+        begins, and nobody has a copy."""
+        return self.clean_end() if len(self.leader.in_sync.row.replicas) > 1 else INT64_MAX
 
     def is_in_bucket(self) -> bool:
         return self.tier.partition_state.is_in_bucket

@@ -184,6 +184,7 @@ class FetchResponsePartition(Message):
     snapshot_id: FetchResponseSnapshotId | None = None  # 12+
     verified_end: int = -1  # 17+
     reserved_end: int = -1  # 17+
+    clean_end: int = 0  # 17+
     aborted_transactions: list[FetchResponseAbortedTransaction] | None = []
     preferred_read_replica: int = -1  # 11+
     records: RecordsField = None

@@ -94,6 +94,7 @@ response Fetch
         epoch                             int32                 =-1
       verified_end                        int64                 17+ =-1 tag:10000
       reserved_end                        int64                 17+ =-1 tag:10001
+      clean_end                           int64                 17+ tag:10002
       aborted_transactions                [AbortedTransaction]  null
         producer_id                       int64
         first_offset                      int64

@@ -187,3 +187,20 @@ def test_what_is_promised_is_allowed(events: list[Any]) -> None:
 @pytest.mark.parametrize(("kind", "events"), ANOMALIES.values(), ids=ANOMALIES.keys())
 def test_each_anomaly_is_found(kind: str, events: list[Any]) -> None:
     assert kind in {found for found, _ in check_transactions(events)}
+
+
+def compacted(*events: Any) -> list[str]:
+    """What is found where all values have one key."""
+    return [kind for kind, _ in check_transactions(events, keys=1)]
+
+
+def test_a_committed_record_supersedes_an_earlier_one_of_its_key() -> None:
+    before = look(A, (0, "a1"), at_s=1.6, end=2, name="r")
+    assert compacted(ended(1, OK, A1), before, ended(2, OK, A2), *all_of(A, (2, "a2"))) == []
+
+
+def test_an_aborted_record_supersedes_nothing() -> None:
+    """Nothing that is committed is left of the key."""
+    before = look(A, (0, "a1"), at_s=1.6, end=2, name="r")
+    found = compacted(ended(1, OK, A1), before, ended(2, FAIL, A2), *all_of(A))
+    assert set(found) == {"txn-missed", "txn-unseen", "txn-lost"}

@@ -3,8 +3,9 @@
 Pure. Owns the events of transactions and what counts as an anomaly there. A transaction whose commit was answered is
 whole above the log start, in every partition, each record once and in order; one whose commit was never asked for shows
 nothing to `read_committed`; one whose answer was lost is whole or not there; its group offset counts with it. What one
-`read_committed` reader saw at an offset, or did not see, every other one sees, of whatever broker, for ever. Losses
-excuse as in `checker`, and a lost partition of `__transaction_state` excuses a commit of before that nobody saw. Must
+`read_committed` reader saw at an offset, or did not see, every other one sees, of whatever broker, for ever. From a
+compacted topic a record may go once a later one of its key is committed, and an aborted one at once. Losses excuse as
+in `checker`, and a lost partition of `__transaction_state` excuses a commit of before that nobody saw. Must
 not know brokers, seeds or faults.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
+from zlib import crc32
 
 from tests.sim.checks.history import Batch, Delete, Loss, Outcome, Place
 
@@ -33,6 +35,11 @@ LIFE = "@"
 """Between a topic's name and its id, in a place of a topic that is deleted and made again."""
 
 Told = Iterator[tuple[str, str]]
+
+
+def key_of(value: str, keys: int) -> str:
+    """The key of a value in a compacted topic with so many keys."""
+    return f"key{crc32(value.encode()) % keys}"
 
 
 def life_of(place: Place, topic_id: UUID | None) -> Place:
@@ -112,6 +119,8 @@ class _Facts:
     """Where logs begin, as the last readers were told."""
     where: dict[str, int] = field(default_factory=dict)
     """Offsets of values, of whatever isolation."""
+    keys: int = 0
+    """Of compacted topics; 0: none is."""
 
     def excused(self, place: Place, offset: int, by_s: float) -> bool:
         """Whether what lay there then may have been lost since."""
@@ -128,7 +137,21 @@ class _Facts:
         there, start = self.finals[part.place, is_committed], self.starts[part.place]
         missing = [(at, value) for at, value in enumerate(part.values) if value not in there]
         known = ((value, part.offset + at if part.offset >= 0 else self.where.get(value, -1)) for at, value in missing)
-        return [value for value, offset in known if offset >= start or (offset < 0 and not start)]
+        left = [(value, offset) for value, offset in known if offset >= start or (offset < 0 and not start)]
+        return [value for value, offset in left if not self._is_superseded(value, offset, there)]
+
+    def _is_superseded(self, value: str, offset: int, by: Iterable[str]) -> bool:
+        """Whether compaction may have removed it: one of `by` has its key, and lies behind it."""
+        if not self.keys:
+            return False
+        key = key_of(value, self.keys)
+        return any(self.where.get(other, -1) > offset and key_of(other, self.keys) == key for other in by)
+
+    def may_be_gone(self, place: Place, offset: int) -> bool:
+        """Whether compaction may have removed what a committed reader saw there."""
+        seen = self.committed[place]
+        later = (value for at, (value, _) in seen.items() if at > offset)
+        return self._is_superseded(seen[offset][0], offset, later)
 
     def losses_of(self, place: Place) -> Iterable[Loss]:
         name, is_life, _ = place[0].partition(LIFE)
@@ -150,9 +173,12 @@ class _Facts:
         return any(value in self.finals.get((part.place, True), ()) for part in ended.parts for value in part.values)
 
 
-def check_transactions(events: Iterable[Any], unheld: Iterable[Place] = (), retained: Iterable[str] = ()) -> Told:
-    """(kind, detail) of each anomaly. `retained`: topics that have a retention."""
-    facts = _Facts(frozenset(unheld), retained=frozenset(retained))
+def check_transactions(
+    events: Iterable[Any], unheld: Iterable[Place] = (), retained: Iterable[str] = (), keys: int = 0
+) -> Told:
+    """(kind, detail) of each anomaly. `retained`: topics that have a retention. `keys`: of compacted topics; 0: none
+    is."""
+    facts = _Facts(frozenset(unheld), retained=frozenset(retained), keys=keys)
     for event in events:
         if isinstance(event, Ended):
             facts.ended.append(event)
@@ -234,7 +260,7 @@ def _one_committed_log(facts: _Facts) -> Told:
             if offset in got or (look.place, offset) in told:
                 continue
             value, seen_s = facts.committed[look.place][offset]
-            if facts.excused(look.place, offset, min(seen_s, look.done_s)):
+            if facts.excused(look.place, offset, min(seen_s, look.done_s)) or facts.may_be_gone(look.place, offset):
                 continue
             told.add((look.place, offset))
             yield (
@@ -250,7 +276,7 @@ def _whole(facts: _Facts) -> Told:
     read = {place for place, is_committed in facts.finals if is_committed}
     for ended in facts.ended:
         parts = [part for part in ended.parts if part.place in read]
-        for part in parts:
+        for part in parts if ended.outcome is Outcome.OK or not facts.keys else ():  # compaction removes aborted ones
             missing = facts.missing(part, is_committed=False)
             if missing and part.offset >= 0 and not facts.part_excused(part, ended.invoked_s):
                 yield "txn-unseen", f"{part} is acknowledged and not there (read_uncommitted); {_told(ended)}"

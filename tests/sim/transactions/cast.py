@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seams.rng import SeededRng
 from tests.sim.actors import Stage
@@ -27,6 +27,7 @@ COLD: Place = ("txcold", 0)
 WARM: Place = ("txwarm", 0)
 HOT: Place = ("txhot", 0)
 """Tiered, and nothing stays on the disk; tiered; and not tiered."""
+COMPACTED = {"min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "1500"}
 ENDS_S = 20.0
 ENDS_UNKNOWN_S = 150.0
 """All is ended within this of the last fault; where coordinators lost something, partitions end what nobody knows:
@@ -62,10 +63,16 @@ class TransactionShape:
     is_trimmed: bool = False
     retention_bytes: int = -1
     has_lives: bool = False  # of one more topic, with a line of its own
+    keys: int = 0  # of topics that are compacted; 0: none is
 
     @property
     def tiered(self) -> tuple[Place, ...]:
         return COLD, WARM
+
+    @property
+    def told_to_main(self) -> tuple[Place, ...]:
+        """Whose batches stay, as those of topics without transactions do."""
+        return () if self.keys else self.tiered
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -75,6 +82,8 @@ class TransactionShape:
         """Configs by name."""
         segment = {"internal.segment.bytes": str(self.segment_bytes), "retention.ms": "-1"}
         segment |= {"retention.bytes": str(self.retention_bytes)}
+        if self.keys:
+            segment |= COMPACTED | {"cleanup.policy": "compact,delete" if self.is_trimmed else "compact"}
         tiered = {**segment, "remote.storage.enable": "true"}
         on_disk = 9000 if self.retention_bytes < 0 else min(9000, self.retention_bytes)
         found = {
@@ -105,11 +114,14 @@ def transactions_of(name: str, more_lines: int = 0) -> TransactionShape:
     retention_bytes = (-1, 5_000, 20_000)[trims.randrange(3)] if is_trimmed else -1
     lives = SeededRng(f"{name}/transactions/lives")
     has_lives = lives.randrange(3) == 0
+    compacted = SeededRng(f"{name}/transactions/compacted")
+    keys = (3, 6, 20)[compacted.randrange(3)] if compacted.randrange(4) == 0 else 0
     if has_lives:
         timeout_ms, pace_s = (1000, 2500, 6000)[lives.randrange(3)], (0.05, 0.15)[lives.randrange(2)]
         places = ((WARM, BORN), (COLD, BORN, WARM))[lives.randrange(2)]
         lines.append(LineShape("xb", 1 + lives.randrange(2), timeout_ms, pace_s, places, frozenset({BORN})))
-    return TransactionShape(tuple(lines), segment_bytes, has_hot, is_trimmed, retention_bytes, has_lives)
+    of_lines = tuple(replace(line, keys=keys) for line in lines)
+    return TransactionShape(of_lines, segment_bytes, has_hot, is_trimmed, retention_bytes, has_lives, keys)
 
 
 class Cast:
@@ -118,7 +130,7 @@ class Cast:
     def __init__(self, stage: Stage, shape: TransactionShape, *, is_judged: bool) -> None:
         self._stage, self.shape = stage, shape
         self.hits: Counter[str] = Counter()
-        self._lines = [Line(stage, line, self.hits, shape.tiered, is_judged=is_judged) for line in shape.lines]
+        self._lines = [Line(stage, line, self.hits, shape.told_to_main, is_judged=is_judged) for line in shape.lines]
         self._groups = [GroupOffsets(stage, line.name, line.places[0], self.hits) for line in shape.lines]
         self._after = 0
 

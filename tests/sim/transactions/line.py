@@ -38,7 +38,8 @@ CLOSES_S = 60.0
 @dataclass(frozen=True, slots=True)
 class LineShape:
     """`version` is that of transactions. `timeout_ms`: of a transaction, as the coordinator is told. `lives`: places of
-    topics that are deleted and made again meanwhile."""
+    topics that are deleted and made again meanwhile. `keys`: of compacted topics, in which each batch has one record;
+    0: they are not compacted."""
 
     name: str
     version: int
@@ -46,6 +47,7 @@ class LineShape:
     pace_s: float
     places: tuple[Place, ...]
     lives: frozenset[Place] = frozenset()
+    keys: int = 0
 
 
 class Line:
@@ -84,7 +86,7 @@ class Line:
             self._hits,
             self._coordinators,
         )
-        session.name, session.lives = f"{shape.name}.{self._sessions}", shape.lives
+        session.name, session.lives, session.keys = f"{shape.name}.{self._sessions}", shape.lives, shape.keys
         return session
 
     async def run(self) -> None:

@@ -31,7 +31,7 @@ from logformat.records import Codec, Record, encode_batch
 from seams.rng import SeededRng
 from tests.sim.actors import NO_ANSWER, Stage
 from tests.sim.checks.history import Outcome, Place, Send
-from tests.sim.checks.transactions import Part, life_of
+from tests.sim.checks.transactions import Part, key_of, life_of
 from tests.sim.client import OF_GROUP, OF_TRANSACTION, Client, ServerError, produce_request
 from tests.sim.world.clock import EPOCH_MS
 
@@ -131,6 +131,7 @@ class Session:
         self.is_unsure = False  # some request of it may still come
         self.fenced_s: float | None = None  # when the answer to its successor came
         self.lives: frozenset[Place] = frozenset()  # places of topics that are deleted and made again
+        self.keys = 0  # of compacted topics; 0: they are not compacted
         self.explains_fence = False  # it may have fenced itself: a twin of its InitProducerId
 
     @property
@@ -254,11 +255,16 @@ class Session:
 
     async def _write(self, transaction: Transaction, place: Place, count: int, patience_s: float = PATIENCE_S) -> None:
         stage, rng = self.stage, self._rng
+        count = 1 if self.keys else count
         values = tuple(f"{self.name}.{transaction.number}.{self._batches}.{i}" for i in range(count))
         self._batches += 1
         at_ms = EPOCH_MS + int(stage.now() * 1000)
         padding = b" " + b"x" * rng.randrange(300)
-        records = [Record(i, at_ms, self.line.encode(), value.encode() + padding) for i, value in enumerate(values)]
+        keys = [key_of(value, self.keys) if self.keys else self.line for value in values]
+        records = [
+            Record(i, at_ms, key.encode(), value.encode() + padding)
+            for i, (key, value) in enumerate(zip(keys, values, strict=True))
+        ]
         codec = (Codec.NONE, Codec.NONE, Codec.LZ4)[rng.randrange(3)]
         producer_id, epoch = self.producer
         data = encode_batch(

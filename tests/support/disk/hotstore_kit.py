@@ -13,7 +13,7 @@ from hotstore.log.partition_log import Appended, PartitionLog
 from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log
 from logformat.checkpoints import MetaProperties
-from logformat.record_batch import BatchHeader, read_header, walk
+from logformat.record_batch import INT64_MAX, BatchHeader, read_header, walk
 from logformat.records import Record, encode_batch
 from logformat.values import TopicPartition
 from seams.files.disk import Disk
@@ -159,7 +159,7 @@ class RecordingOwner:
         self.told_failed: list[LogFailed] = []
         self.starts_moved = 0
         self.cleanable = 0
-        self.clean_to = 0
+        self.all_clean_end = INT64_MAX
         self.in_bucket = False
 
     def flushed(self, stable_end: int) -> None:
@@ -180,8 +180,8 @@ class RecordingOwner:
     def cleanable_end(self) -> int:
         return self.cleanable
 
-    def must_clean_to(self) -> int:
-        return self.clean_to
+    def tombstones_end(self) -> int:
+        return self.all_clean_end
 
     def is_in_bucket(self) -> bool:
         return self.in_bucket

@@ -175,6 +175,8 @@ def test_a_start_replaces_a_certificate_that_cannot_be_read(tmp_path: Path, caps
     capsys.readouterr()
     config_of(tmp_path / "data")
     assert "new certificate of broker 1" in capsys.readouterr().err and list(directory.certificates())
+    directory.broker_file(1).with_name("broker-old.pem").write_bytes(directory.broker_file(1).read_bytes())
+    assert [file.name for file, _, _ in directory.renew(datetime.now(UTC))] == ["broker-1.pem"], "a copy is left alone"
     directory.broker_file(1).write_bytes(b"garbage")
     directory.authority_key_file.unlink()
     with pytest.raises(CommandFailed, match=r"broker-1\.pem has no certificate in PEM, and .*ca-key"):

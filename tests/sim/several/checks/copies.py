@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from broker.metadata.image import ClusterImage
+from broker.metadata.image import ClusterImage, Topic
 from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.leading.leader_replica import LeaderReplica
 from tests.sim.checks.history import Place
@@ -21,6 +21,7 @@ from tests.sim.several.checks.acks import Acks
 from tests.sim.several.checks.disks import Disks, Seen
 from tests.sim.several.fleet import Fleet, Seat
 from tests.sim.table import TABLE
+from tests.sim.transactions.cast import COLD, HOT, WARM
 from tests.sim.world.cluster import Node
 
 LogKey = tuple[str, int]
@@ -44,6 +45,12 @@ class Kept(NamedTuple):
     node_id: int
     name: str
     end: int
+
+
+def _is_cleaned(topic: Topic) -> bool:
+    """Whether records vanish from its copies."""
+    of_transactions = topic.name in (COLD[0], WARM[0], HOT[0])
+    return topic.name == TABLE or (of_transactions and "compact" in topic.configs.get("cleanup.policy", ""))
 
 
 class Copies:
@@ -79,7 +86,7 @@ class Copies:
         for topic in newest.image.topics.values():
             for index, row in enumerate(topic.rows):
                 name, copies = f"{topic.name}-{index}", by_log.get((topic.topic_id, index), [])
-                if topic.name != TABLE:  # each cleans its own: what they hold of each key is judged, not bytes
+                if not _is_cleaned(topic):  # each cleans its own: what they hold of each key is judged, not bytes
                     yield from (f"{name}: {said}" for said in self._unlike((topic.topic_id, index), copies))
                 place = (topic.name, index)
                 known = [

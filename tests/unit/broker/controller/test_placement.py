@@ -170,6 +170,8 @@ def test_a_node_that_may_never_come_back_gets_no_replicas(away: Node) -> None:
     image.nodes[away.node_id] = away
     with pytest.raises(ApiError, match="only 1 broker"):
         placement.spread(image, 1, 2)
+    with pytest.raises(ApiError, match=f"broker {away.node_id}, but no such broker is registered"):
+        placement.assigned(image, [(0, [1, away.node_id])])
     wanted = topics.NewTopic(id_of(1), "__consumer_offsets", 2, {}, 3, internal=True)
     created = topics.create(image, wanted, resolve({"log.dirs": "/data"}, (), {}, None), 0).answer
     assert [row.replicas for row in created.rows] == [(1,), (1,)]

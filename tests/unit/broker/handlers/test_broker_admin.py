@@ -11,6 +11,7 @@ import pytest
 
 from broker.error_codes import ErrorCode
 from broker.handlers.admin import producers as producers_handler
+from broker.metadata.rebuilt import UNKNOWN_REPLICA, unknown_replica
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
     AlterConfigsRequest,
@@ -179,6 +180,7 @@ async def test_config_resources_are_topics_and_this_broker() -> None:
 
     assert await listed() == (0, [(BROKER, "1"), (TOPIC, "a"), (TOPIC, "b")])
     assert await listed(TOPIC) == (0, [(TOPIC, "a"), (TOPIC, "b")])
+    life.context.metadata.image.nodes[UNKNOWN_REPLICA] = unknown_replica(2)  # of a rebuilt cluster: no broker
     assert await listed(BROKER) == (0, [(BROKER, "1")])
     assert await listed(8, 16, 32) == (0, [])
     assert await listed(2, 7) == (ErrorCode.UNSUPPORTED_VERSION, [])

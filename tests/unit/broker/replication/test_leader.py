@@ -224,16 +224,3 @@ def test_who_lacks_what_the_log_held_a_while_ago_is_late_since_then() -> None:
     led.applied(replace(ROW, partition_epoch=2, sessions={0: 10, 1: 11}))
     led.sample(3_000, 30)
     assert led.late_since_ms == {1: 2_500}, "2 has no session"
-
-
-def test_a_replica_may_be_clean_up_to_the_start_of_the_epoch_or_as_far_as_it_reported() -> None:
-    """A compacted log is copied to the bucket for the first time only if it is clean that far."""
-    alone = replace(ROW, replicas=frozenset((0,)), in_sync=frozenset((0,)))
-    assert leader(alone, own_end=9, epoch_start=5).cleanest_end() == 0
-    led = leader(replace(ROW, in_sync=frozenset((0, 1))), own_end=9, epoch_start=5)
-    assert led.cleanest_end() == 5, "2 is out of the set, and may have cleaned in an earlier epoch"
-    led.reported(2, Report(3, 12, 0, 7), 5)
-    led.reported(1, Report(5, 11, 0, 4), 5)
-    assert led.cleanest_end() == 7
-    led.applied(replace(ROW, in_sync=frozenset((0, 1)), sessions={0: 10, 1: 11}))
-    assert led.cleanest_end() == 7, "2 is down, and may come back without the tombstones that it removed"

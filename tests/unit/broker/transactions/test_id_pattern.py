@@ -114,8 +114,9 @@ def test_too_many_ways_are_refused() -> None:
         IdPattern("(a|b)" * 9)
 
 
-@pytest.mark.parametrize("text", ["a{,2}", r"\(?:a", "[(?:]"])
+@pytest.mark.parametrize("text", ["a{,2}", r"\(?:a", "[(?:]", "[_[:digit:]]", "[^[:digit:]]"])
 def test_a_pattern_that_python_would_read_otherwise_is_refused(text: str) -> None:
-    """`a{,2}` matched `aa` instead of its own characters; `(?:` was replaced after a backslash and in a class, too."""
+    """`a{,2}` matched `aa` instead of its own characters; `(?:` was replaced after a backslash and in a class, too.
+    `[_[:digit:]]` matched `d]` instead of `5`."""
     with pytest.raises(re.error):
         IdPattern(text)

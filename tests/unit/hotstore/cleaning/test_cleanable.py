@@ -52,25 +52,11 @@ def test_the_maximal_lag_makes_a_pass_due_whatever_the_ratio() -> None:
     assert found(50, config=config).is_due is False
 
 
-def test_a_pass_is_due_at_any_ratio_until_the_log_is_clean_as_far_as_asked() -> None:
-    """A late replica is cleaned before it copies its log to the bucket for the first time."""
-    for cleaned, is_due in ((30, True), (39, True), (40, False)):
-        assert cleanable(SEGMENTS, cleaned, 50, 0, NOW, CONFIG, due_end=40).is_due is is_due
-    assert cleanable(SEGMENTS, 30, 30, 0, NOW, CONFIG, due_end=40).is_due is False, "nothing may be cleaned"
-
-
 def test_a_quiet_active_segment_must_roll_after_the_maximal_lag() -> None:
     config = replace(CONFIG, max_compaction_lag_ms=800)
     assert must_roll(SEGMENTS[0], NOW, config) is False
     assert must_roll(SEGMENTS[0], NOW + 1, config) is True
     assert must_roll(SEGMENTS[0]._replace(bytes=0), NOW + 1, config) is False
-
-
-def test_an_active_segment_must_roll_if_it_has_to_be_cleaned_before_a_first_copy() -> None:
-    active = SEGMENTS[2]
-    assert must_roll(active, NOW, CONFIG, due_end=20) is False
-    assert must_roll(active, NOW, CONFIG, due_end=21) is True
-    assert must_roll(active._replace(bytes=0), NOW, CONFIG, due_end=21) is False
 
 
 def test_a_checkpoint_below_the_log_start_counts_from_there() -> None:

@@ -78,8 +78,7 @@ class Model:
         if record.key is None or self.newest.get(record.key, -1) > record.offset:
             return False
         is_over = bool(header.attributes & HORIZON_BIT) and header.base_timestamp <= self.rules.now_ms
-        removals_end = min(self.rules.tombstones_end, self.rules.removals_end)
-        return record.value is not None or header.last_offset >= removals_end or not is_over
+        return record.value is not None or header.last_offset >= self.rules.tombstones_end or not is_over
 
     def clean(self, batches: Iterable[bytes]) -> list[tuple[Any, ...]]:
         """(base, next offset, leader epoch, records or what it is) of each batch that comes out."""
@@ -207,18 +206,15 @@ def cleaned(batches: list[bytes], mapped: list[bytes], rules: CleanRules = RULES
     st.integers(0, 8),
     st.lists(st.integers(0, 8), max_size=2),
     st.sampled_from([0, 2**63 - 1]) | st.integers(0, 40),
-    st.sampled_from([0, 2**63 - 1]) | st.integers(0, 40),
     st.sets(st.integers(0, 40)),
 )
 def test_the_kernels_keep_what_the_model_keeps(
-    drawn: list[Any], skip: int, cuts: list[int], tombstones_end: int, removals_end: int, last_offsets: set[int]
+    drawn: list[Any], skip: int, cuts: list[int], tombstones_end: int, last_offsets: set[int]
 ) -> None:
     """Any part of the log may be in the map, in any pieces; any batch may be its producer's last."""
     batches = built(drawn)
     mapped = batches[skip % len(batches) :]
-    rules = replace(
-        RULES, tombstones_end=tombstones_end, removals_end=removals_end, last_offsets=tuple(sorted(last_offsets))
-    )
+    rules = replace(RULES, tombstones_end=tombstones_end, last_offsets=tuple(sorted(last_offsets)))
     model = Model(newest_of(mapped), rules)
     out = cleaned(batches, mapped, rules, cuts)
     assert shape(out) == model.clean(batches)

@@ -124,7 +124,8 @@ class SecuredDirectory:
         """Each existing certificate's file, its hosts and its expiry. Raises CommandFailed, after the others, for files
         that are no certificates."""
         unreadable: list[str] = []
-        for file in sorted((self.data_dir / SECURITY).glob(f"{BROKER_NAME}*.pem")):
+        for node_id in self.nodes():
+            file = self.broker_file(node_id)
             try:
                 hosts, expires = described(_read(file))
             except AuthorityError as refused:
