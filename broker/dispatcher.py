@@ -9,6 +9,7 @@ time a connection, as in Kafka.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
@@ -60,7 +61,7 @@ from broker.security.rules import data as data_rules
 from broker.security.rules.table import RULES
 from broker.security.rules.verdict import ALLOWED, Verdict
 from broker.wire import messages as wire
-from broker.wire.apis import ApiKey, is_served
+from broker.wire.apis import BROKERS_ONLY, ApiKey, is_served
 from broker.wire.codec import decode_request, encode_response
 from broker.wire.errors import MalformedFrame
 from broker.wire.framing import RequestHeader, parse_request_header, response_frame
@@ -174,6 +175,18 @@ _ENVELOPE: Final = int(ApiKey.ENVELOPE)
 # Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent heartbeat.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
 _WIDE_FRAME: Final = 8 << 10  # a smaller frame has fewer partitions
+_LARGE_FRAME: Final = 64 << 10
+_LARGE_AT_ONCE: Final = 4
+"""Large requests that are decoded at a time. Their objects take up to sixty times the bytes of a frame, so all frames
+that `FrameBudget` admits would take gigabytes."""
+_LARGE_WAIT_S: Final = 60.0
+_ANY_NUMBER_AT_ONCE: Final = BROKERS_ONLY | {
+    _PRODUCE,  # mostly records, which are views of the frame
+    _FETCH,  # waits for the brokers' own requests
+    _ENVELOPE,
+    int(ApiKey.JOIN_GROUP),  # waits for other members
+    int(ApiKey.SYNC_GROUP),
+}
 
 
 def is_wide(request: Message) -> bool:
@@ -220,6 +233,7 @@ class BrokerDispatcher:
         refusals: Mapping[int, Refuse] = REFUSALS,
     ) -> None:
         self._tasks = tasks
+        self._large_slots = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -269,15 +283,45 @@ class BrokerDispatcher:
         self._note(api_key, self._now_s() - began_s, count)
 
     def _answer(self, peer: Peer, frame: memoryview) -> Answer:
-        context = self.context
         try:
             header, body_at = parse_request_header(frame)
             if not is_served(header.api_key, header.api_version):
                 return self._unsupported(header, frame[body_at:])
+        except MalformedFrame as malformed:
+            raise self._malformed(malformed) from malformed
+        if len(frame) > _LARGE_FRAME and header.api_key not in _ANY_NUMBER_AT_ONCE:
+            return self._responder.later(self._large(peer, frame, header, body_at, self._responder.time))
+        return self._decoded(peer, frame, header, body_at)
+
+    async def _large(
+        self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
+    ) -> list[Part] | None:
+        """Answer a large request, once fewer than `_LARGE_AT_ONCE` others are in work."""
+        try:
+            async with asyncio.timeout(_LARGE_WAIT_S):
+                await self._large_slots.acquire()
+        except TimeoutError:
+            raise CloseConnection(f"other large requests were in work for {_LARGE_WAIT_S:.0f} s") from None
+        try:
+            self._responder.time = time
+            try:
+                answer = self._decoded(peer, frame, header, body_at)
+            finally:
+                self._responder.time = None
+            return await answer.future if isinstance(answer, Later) else answer
+        finally:
+            self._large_slots.release()
+
+    def _malformed(self, why: MalformedFrame) -> CloseConnection:
+        self.context.metrics.malformed += 1
+        return CloseConnection(f"malformed request: {why}")
+
+    def _decoded(self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int) -> Answer:
+        context = self.context
+        try:
             request = decode_request(header.api_key, header.api_version, frame[body_at:])
         except MalformedFrame as malformed:
-            context.metrics.malformed += 1
-            raise CloseConnection(f"malformed request: {malformed}") from malformed
+            raise self._malformed(malformed) from malformed
         client_id = header.client_id or ""
         call = Call(header.api_version, peer, client_id, self.clients.of(peer), time=self._responder.time)
         context.metrics.requests[header.api_key] += 1

@@ -14,6 +14,8 @@ from broker.wire.codec import decode_response
 from broker.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     MetadataRequest,
     ProduceRequest,
     ProduceRequestPartition,
@@ -62,6 +64,46 @@ async def test_clients_of_api_versions_3_see_no_feature_that_begins_at_0(version
     assert [feature.name for feature in answer.supported_features] == names
     assert [feature.name for feature in answer.finalized_features] == ["transaction.version"]
     await life.stop()
+
+
+async def test_few_large_requests_are_in_work_at_once() -> None:
+    """Regression: the objects of all large requests were kept at once, 12 MB for a frame of 190 KB."""
+    life = await Place().start()
+    may_answer, begun = asyncio.Event(), []
+
+    async def waits(_: object, request: DescribeGroupsRequest, __: object) -> DescribeGroupsResponse:
+        begun.append(len(request.groups))
+        await may_answer.wait()
+        return DescribeGroupsResponse()
+
+    life.dispatcher._handlers = {**life.dispatcher._handlers, ApiKey.DESCRIBE_GROUPS: waits}
+    large = DescribeGroupsRequest(groups=[f"group-{number:040}" for number in range(2000)])
+    asked = [asyncio.ensure_future(life.call(ApiKey.DESCRIBE_GROUPS, large)) for _ in range(9)]
+    await asyncio.sleep(1)
+    assert begun == [2000] * 4
+    small = asyncio.ensure_future(life.call(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["one"])))
+    await asyncio.sleep(1)
+    assert begun == [2000] * 4 + [1], "a small one does not wait"
+    may_answer.set()
+    await asyncio.gather(*asked, small)
+    assert begun == [2000] * 4 + [1] + [2000] * 5
+    await life.stop()
+
+
+async def test_a_large_request_does_not_wait_for_ever() -> None:
+    life = await Place().start()
+
+    async def waits(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    life.dispatcher._handlers = {**life.dispatcher._handlers, ApiKey.DESCRIBE_GROUPS: waits}
+    large = DescribeGroupsRequest(groups=[f"group-{number:040}" for number in range(2000)])
+    asked = [asyncio.ensure_future(life.call(ApiKey.DESCRIBE_GROUPS, large)) for _ in range(5)]
+    with pytest.raises(CloseConnection, match="other large requests were in work for 60 s"):
+        await asked[4]
+    assert not any(one.done() for one in asked[:4])
+    for one in asked:
+        one.cancel()
 
 
 async def test_what_is_advertised_is_served() -> None:
