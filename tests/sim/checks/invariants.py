@@ -35,6 +35,8 @@ def look_at(node: Node, stage: Stage) -> None:
         return
     for partition in node.broker.components.replicas._registry:
         log, tier = partition.log, partition.tier
+        if not partition.leading:
+            continue  # the root that fenced it may say more than its log, as after a later leader's rewrite
         if tier.enabled and tier.partition_state.manifests.manifest is None:
             continue  # serves hot reads; where the cold part ends it does not know yet
         start, local = partition.log_start_offset, log.local_log_start_offset

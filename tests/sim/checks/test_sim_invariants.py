@@ -40,12 +40,15 @@ def _open_log() -> PartitionLog:
     return log
 
 
-async def _looked_at(log: PartitionLog, *, start: int, remote_end: int, high_watermark: int, stable: int) -> list[str]:
+async def _looked_at(
+    log: PartitionLog, *, start: int, remote_end: int, high_watermark: int, stable: int, leading: bool = True
+) -> list[str]:
     """The findings of one look at a partition with these offsets."""
     found: list[str] = []
     partition = SimpleNamespace(
         topic="t",
         index=0,
+        leading=leading,
         log=log,
         tier=SimpleNamespace(
             enabled=True,
@@ -88,3 +91,13 @@ async def test_a_look_decides_no_transaction() -> None:
     found = await _looked_at(log, start=0, remote_end=0, high_watermark=high_watermark, stable=stable)
     assert found == []
     assert log.last_stable_offset(high_watermark) == 0, "its marker is above the high watermark"
+
+
+async def test_a_fenced_leader_may_know_the_log_start_of_a_later_one() -> None:
+    """It read the root that fenced it, whose leader rewrote the internal topic and moved the log start beyond its end
+    (seed 472 of three brokers with rewrites)."""
+    log = _open_log()
+    beyond = log.log_end_offset + 1
+    offsets = {"start": beyond, "remote_end": 0, "high_watermark": 1, "stable": 0}
+    assert len(await _looked_at(log, **offsets)) == 1
+    assert await _looked_at(log, **offsets, leading=False) == []
