@@ -72,7 +72,7 @@ def content(batch: bytes, *, stamped: bool) -> tuple[Any, ...]:
 def test_the_same_is_stored(beside: Beside, kept: str, stamps: str) -> None:
     """Of every codec, with and without a producer id, by either clock; offsets, timestamps, headers, sequences."""
     topic = f"{kept}-{stamps}"
-    late = ("--config", "message.timestamp.after.max.ms=9223372036854775807")
+    late = ("--config", "message.timestamp.after.max.ms=9223372036854775807", "--config", "retention.ms=-1")
     said = ("--config", f"compression.type={kept}", "--config", f"message.timestamp.type={stamps}")
     topics(beside)("--create", "--topic", topic, *LOCAL, *said, *late)
     batches = [encode_batch(RECORDS, codec=codec) for codec in Codec]
