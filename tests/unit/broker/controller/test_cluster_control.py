@@ -36,7 +36,7 @@ class Decides:
 
     def activate(self, is_disputed: Callable[[], bool]) -> None: ...
 
-    async def decide(self, change: Callable[[ClusterImage], Any]) -> Any:
+    async def decide(self, change: Callable[[ClusterImage], Any], rows: int = 0) -> Any:
         self.at_s.append(asyncio.get_running_loop().time())
         return change(self.image).answer
 
@@ -50,7 +50,7 @@ class DecidesLate(Decides):
         self.waits_s, self.takes_s = waits_s, takes_s
         self.made: list[MetadataRecord] = []
 
-    async def decide(self, change: Callable[[ClusterImage], Any]) -> Any:
+    async def decide(self, change: Callable[[ClusterImage], Any], rows: int = 0) -> Any:
         await asyncio.sleep(self.waits_s)
         decision = change(self.image)
         await asyncio.sleep(self.takes_s)

@@ -49,7 +49,7 @@ class Cluster:
     def connect(self) -> Any:
         return nullcontext(self)
 
-    async def decide(self, decider: Any) -> Any:
+    async def decide(self, decider: Any, rows: int = 0) -> Any:
         decision = decider(self.image)
         self.image = self.image.with_records(decision.records)
         return decision.answer
