@@ -77,6 +77,7 @@ class Connection(asyncio.BufferedProtocol):
             self.admit()
         elif self.admission is not Admission.REFUSE:
             life.update_reading()
+            asyncio.get_running_loop().call_soon(life.pause_again)
         else:
             life.abort(CloseReason.TOO_MANY, "too many connections")
 

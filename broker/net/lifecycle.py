@@ -86,6 +86,13 @@ class Lifecycle:
             else:
                 self._transport.pause_reading()
 
+    def pause_again(self) -> None:
+        """Pause again: Python 3.11.2 (Debian 12) begins to read after `connection_made`, although that paused reading.
+        Later versions do not."""
+        if not self.reads:
+            self._transport.resume_reading()
+            self._transport.pause_reading()
+
     def starve(self) -> None:
         """An incomplete frame needs memory that the budget does not have."""
         self.step(NEXT[Event.NO_MEMORY])
