@@ -32,9 +32,16 @@ OPENED = ".kafka_cleanshutdown"  # goes as soon as any version opens the directo
 BUCKETS = ("bucket_v1", "bucket_v1_page", "bucket_v2", "bucket_v2_page")
 
 
+def extract(archive: tarfile.TarFile, to: Path) -> None:
+    if hasattr(tarfile, "data_filter"):  # not in Python 3.11.2
+        archive.extractall(to, filter="data")
+    else:
+        archive.extractall(to)
+
+
 def extracted(name: str, to: Path) -> Path:
     with tarfile.open(ROOT / "tests" / "golden" / f"{name}.tar.xz") as archive:
-        archive.extractall(to, filter="data")
+        extract(archive, to)
     return to
 
 
@@ -106,7 +113,7 @@ def program_of_format_1(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no history here, so no program of format 1: {LAST_OF_FORMAT_1} is not to be had")
     place = tmp_path_factory.mktemp("format-1")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(place, filter="data")
+        extract(archive, place)
     return place
 
 
