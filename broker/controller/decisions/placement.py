@@ -57,11 +57,11 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
 def registered(image: ClusterImage) -> dict[int, Node]:
     """The brokers that may get replicas, by node id, in order. The placeholder of a rebuilt cluster is no broker, and a
     broker that was given up may never come back: with more replicas neither would leave the cluster."""
-    return {
-        node_id: node
-        for node_id, node in sorted(image.nodes.items())
-        if node_id != UNKNOWN_REPLICA and node.directory_id != FORGOTTEN
-    }
+    return {node_id: node for node_id, node in sorted(image.nodes.items()) if _may_hold(node)}
+
+
+def _may_hold(node: Node) -> bool:
+    return node.node_id != UNKNOWN_REPLICA and node.directory_id != FORGOTTEN
 
 
 def preferences(domains: Mapping[int, str], count: int) -> list[Replicas]:
@@ -166,9 +166,10 @@ def check_assignment(image: ClusterImage, node_ids: Sequence[int]) -> None:
     """ApiError for an empty list, a node that may not get replicas (`registered`), or a node named twice."""
     if not node_ids:
         raise ApiError(_WRONG, "The manual partition assignment includes an empty replica list.")
-    last, nodes = None, registered(image)
+    last = None
     for node_id in sorted(node_ids):
-        if node_id not in nodes:
+        node = image.nodes.get(node_id)
+        if node is None or not _may_hold(node):
             raise ApiError(
                 _WRONG,
                 f"The manual partition assignment includes broker {node_id}, but no such broker is registered.",
