@@ -22,9 +22,11 @@ from kafka.errors import KafkaError as PyKafkaError
 from tests.campaign.books import Book, Reading, value_of
 from tests.soak.load import Actor
 from tests.support.clients.access import Access
+from tests.support.clients.kafka_python_refresh import survive_resets
 
 for name in ("kafka", "aiokafka"):
     logging.getLogger(name).setLevel(logging.CRITICAL)  # each failed connection is a line
+survive_resets()
 
 TICK_S = 0.02
 ENDLESS_MS = 3_600_000

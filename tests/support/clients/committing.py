@@ -18,6 +18,10 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PyKafkaError
 
+from tests.support.clients.kafka_python_refresh import survive_resets
+
+survive_resets()
+
 PARTITIONS = 3
 POLL_MS = 5_000
 """kafka-python's group: longer than any join takes. 3.0.12 drops the answer of a join that a poll gave up waiting for

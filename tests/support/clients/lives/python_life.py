@@ -23,6 +23,9 @@ from kafka.errors import KafkaError as PyKafkaError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.support.clients.access import Access, Login
+from tests.support.clients.kafka_python_refresh import survive_resets
+
+survive_resets()
 
 PAUSE_S: Final = 0.01
 TURN_S: Final = 0.05
