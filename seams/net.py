@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from seams.files import descriptors
 from seams.files.disk import File
 
 _INT: Final = struct.Struct("i")
@@ -81,6 +82,10 @@ class Net(Protocol):
         """Call `tell` on the loop repeatedly while the socket has room, even if the transport buffers nothing. Returns
         the function that stops it, to be called before the transport is closed; None if the socket cannot be
         watched."""
+        ...
+
+    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether this process has enough free descriptors to keep this new connection."""
         ...
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
@@ -183,6 +188,10 @@ class TcpNet:
 
         loop.add_writer(watched, tell)
         return end
+
+    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        return peer is None or descriptors.has_room(peer.fileno(), descriptors.CONNECTIONS)
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)

@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         if address:
             self.peer.address = f"{address[0]}:{address[1]}"
-        self.admission = self._server.arrived(self)
+        self.admission = self._server.arrived(self, transport)
         if self.admission is Admission.ADMIT:
             self.admit()
         elif self.admission is not Admission.REFUSE:

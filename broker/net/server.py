@@ -7,6 +7,7 @@ than the drain time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -24,11 +25,14 @@ from broker.net.tls.layer import TlsLayer
 from broker.net.tls.session import ServerSession, ServerTls
 from broker.net.transport_writer import WideSendBuffers
 from broker.security_protocol import SecurityProtocol
+from seams.files import descriptors
 from seams.loop.afterwards import Afterwards
 from seams.loop.beats import Beats
 from seams.loop.tasks import FailureReport
 from seams.loop.workers import Workers
 from seams.net import Listener, Net
+
+log = logging.getLogger(__name__)
 
 _ABORT_S: Final = 1.0  # time in which aborted transports report their end
 _RETRY_S_MIN: Final = 0.001
@@ -210,7 +214,7 @@ class Server:
         handshakes = self._handshakes_apart if bind.apart else self.handshakes
         return ServerSession(self._connection(bind), self._shared, tls, handshakes).protocol
 
-    def arrived(self, connection: Connection) -> Admission:
+    def arrived(self, connection: Connection, transport: asyncio.BaseTransport) -> Admission:
         """Count the connection and decide whether to admit it."""
         self._connections[connection] = None
         self.counters.connections_accepted += 1
@@ -219,6 +223,9 @@ class Server:
             return Admission.REFUSE
         now_s = asyncio.get_running_loop().time()
         if connection.peer.listener not in self._apart:
+            if not self._net.has_room(transport):
+                log.warning("a connection is refused: %s", descriptors.shortage(descriptors.CONNECTIONS))
+                return Admission.REFUSE
             delay_s = self._address_rates.arrived(_host(connection), now_s)
             if delay_s > 0:
                 return self._delay(connection, delay_s)

@@ -176,6 +176,7 @@ class LogHost:
     # logs.
 
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
+        self._world.disk.check_descriptors()
         if not self._holds(place):
             return _Found(None)
         if self._has_unsynced_name:  # make the name durable before a record of the log is acknowledged
@@ -232,6 +233,7 @@ class LogHost:
     def _make(
         self, place: TopicPartition, topic_id: UUID, config: LogConfig, begin: Begin | None = None
     ) -> PartitionLog:
+        self._world.disk.check_descriptors()
         self.directories.clear(place, topic_id)
         try:
             return make_log(self._data_dir, place, topic_id.bytes, config, begin)

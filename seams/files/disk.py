@@ -132,6 +132,10 @@ class Disk(Protocol):
         existing file."""
         ...
 
+    def check_descriptors(self) -> None:
+        """Raise OSError (EMFILE) if this process has too few free descriptors to open one more log."""
+        ...
+
     def open_dir(self, path: str) -> Directory: ...
     def stat(self, path: str) -> FileStat | None:
         """None if there is nothing at `path`."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from seams.files import syscalls
+from seams.files import descriptors, syscalls
 from seams.files.disk import Buffer, Directory, File, FileStat, Lock, Space
 
 _IOV_MAX = 1024  # Linux' limit for one pwritev
@@ -203,6 +203,12 @@ class PosixDisk:
     def open(self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False) -> File:
         flags = _open_flags(write=write, create=create, exclusive=exclusive)
         return PosixFile(os.open(path, flags, 0o644), path)
+
+    def check_descriptors(self) -> None:
+        descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.close(descriptor)
+        if not descriptors.has_room(descriptor, descriptors.LOGS):
+            raise OSError(errno.EMFILE, descriptors.shortage(descriptors.LOGS))
 
     def open_dir(self, path: str) -> Directory:
         return PosixDirectory(path)

@@ -91,6 +91,9 @@ class SimNet:
         assert isinstance(transport, SimTransport)
         return None if self.rng.randrange(4) == 0 else transport.watch(tell)  # as without descriptors
 
+    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+        return True
+
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
         """A window is what it is."""
 

@@ -234,6 +234,9 @@ class ScriptedNet:
         assert isinstance(transport, ScriptedTransport)
         return transport.watch(tell) if self.watches else None
 
+    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+        return True
+
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
         end = transport.get_extra_info("socket")
         assert isinstance(end, ScriptedTransport)

@@ -236,6 +236,7 @@ def run_broker(
     """
     from broker.app import run as run_app
     from seams.clock import SystemClock
+    from seams.files.descriptors import raise_limit
     from seams.files.posix_disk import PosixDisk
     from seams.files.syncs import KernelSyncs
     from seams.loop.beats import BEAT_S, Beats
@@ -244,6 +245,7 @@ def run_broker(
     from seams.rng import SystemRng
     from seams.world import World
 
+    raise_limit()
     workers = ThreadWorkers()
     syncs = KernelSyncs(workers)
     rng = SystemRng()
