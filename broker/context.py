@@ -11,6 +11,7 @@ from broker.config.live import LiveConfig
 from broker.controller.broker_rpc import BrokerRpc
 from broker.controller.controller_requests import ControllerRequests
 from broker.fetch_sessions.cache import FetchSessions
+from broker.fetch_sessions.waiting_rows import WaitingRows
 from broker.following.image_feed import ImageFeed
 from broker.following.metadata_cache import MetadataCache
 from broker.following.response_cache import ResponseCache
@@ -58,6 +59,7 @@ class Context(msgspec.Struct, frozen=True):
     forward: Forward
     quotas: QuotaManagers
     clients: ClientAccess
+    waiting_rows: WaitingRows = msgspec.field(default_factory=WaitingRows)
     quiet: ProduceIdle = msgspec.field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None

@@ -10,7 +10,8 @@ time a connection, as in Kafka.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast
 
@@ -36,7 +37,7 @@ from broker.handlers.cluster import brokers, elections, envelope, reassignments,
 from broker.handlers.fetch import fetch
 from broker.handlers.fetch import list_offsets as offsets
 from broker.handlers.fetch import responses as fetch_answers
-from broker.handlers.fetch.long_poll import LongPoll, answer_wide
+from broker.handlers.fetch.long_poll import LongPoll, await_records
 from broker.handlers.groups import admin as group_admin
 from broker.handlers.groups import members as groups
 from broker.handlers.groups import offsets as group_offsets
@@ -182,7 +183,6 @@ that `FrameBudget` admits would take gigabytes."""
 _LARGE_WAIT_S: Final = 60.0
 _ANY_NUMBER_AT_ONCE: Final = BROKERS_ONLY | {
     _PRODUCE,  # mostly records, which are views of the frame
-    _FETCH,  # waits for the brokers' own requests
     _ENVELOPE,
     int(ApiKey.JOIN_GROUP),  # waits for other members
     int(ApiKey.SYNC_GROUP),
@@ -200,6 +200,20 @@ def is_wide(request: Message) -> bool:
     else:
         return False
     return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
+
+
+@asynccontextmanager
+async def _slot_of(slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Raises CloseConnection if there is no slot for `_LARGE_WAIT_S`."""
+    try:
+        async with asyncio.timeout(_LARGE_WAIT_S):
+            await slots.acquire()
+    except TimeoutError:
+        raise CloseConnection(f"other large requests were in work for {_LARGE_WAIT_S:.0f} s") from None
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 def _split_produce(call: Call, request: ProduceRequest) -> tuple[Call, ProduceRequest]:
@@ -234,6 +248,7 @@ class BrokerDispatcher:
     ) -> None:
         self._tasks = tasks
         self._large_slots = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._fetch_slots = asyncio.Semaphore(_LARGE_AT_ONCE)  # separate: brokers fetch, too
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -289,43 +304,73 @@ class BrokerDispatcher:
                 return self._unsupported(header, frame[body_at:])
         except MalformedFrame as malformed:
             raise self._malformed(malformed) from malformed
-        if len(frame) > _LARGE_FRAME and header.api_key not in _ANY_NUMBER_AT_ONCE:
+        if header.api_key == _FETCH:
+            if len(frame) > _WIDE_FRAME:
+                return self._responder.later(self._large_fetch(peer, frame, header, body_at, self._responder.time))
+        elif len(frame) > _LARGE_FRAME and header.api_key not in _ANY_NUMBER_AT_ONCE:
             return self._responder.later(self._large(peer, frame, header, body_at, self._responder.time))
-        return self._decoded(peer, frame, header, body_at)
+        call, request = self._decoded(peer, frame, header, body_at)
+        return self._handled(peer, frame, header, body_at, call, request)
 
     async def _large(
         self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
     ) -> list[Part] | None:
         """Answer a large request, once fewer than `_LARGE_AT_ONCE` others are in work."""
-        try:
-            async with asyncio.timeout(_LARGE_WAIT_S):
-                await self._large_slots.acquire()
-        except TimeoutError:
-            raise CloseConnection(f"other large requests were in work for {_LARGE_WAIT_S:.0f} s") from None
-        try:
+        async with _slot_of(self._large_slots):
             self._responder.time = time
             try:
-                answer = self._decoded(peer, frame, header, body_at)
+                call, request = self._decoded(peer, frame, header, body_at)
+                answer = self._handled(peer, frame, header, body_at, call, request)
             finally:
                 self._responder.time = None
             return await answer.future if isinstance(answer, Later) else answer
-        finally:
-            self._large_slots.release()
+
+    async def _large_fetch(
+        self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
+    ) -> Answer:
+        """Answer a fetch that may name very many partitions. It is decoded and read once fewer than `_LARGE_AT_ONCE`
+        others are, in turns with other work. It waits for records outside of that number."""
+        async with _slot_of(self._fetch_slots):
+            self._responder.time = time
+            try:
+                call, request = self._decoded(peer, frame, header, body_at)
+                if not is_wide(request) or self._refusal(header, call, request) is not None:
+                    return self._handled(peer, frame, header, body_at, call, request)
+            finally:
+                self._responder.time = None
+            await next_turn()  # the decoding already took a full turn
+            await self.context.gate.opened()
+            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
+            del request
+            result = await fetching.attempt_in_turns()
+            if fetching.satisfied(result) or not fetching.may_wait():
+                return await self._responder.in_turns(header, fetching.response(result))
+            waiting = await_records(self.context, fetching, result)
+            del result
+        return await self._responder.in_turns(header, await waiting)
 
     def _malformed(self, why: MalformedFrame) -> CloseConnection:
         self.context.metrics.malformed += 1
         return CloseConnection(f"malformed request: {why}")
 
-    def _decoded(self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int) -> Answer:
-        context = self.context
+    def _decoded(self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int) -> tuple[Call, Message]:
         try:
             request = decode_request(header.api_key, header.api_version, frame[body_at:])
         except MalformedFrame as malformed:
             raise self._malformed(malformed) from malformed
         client_id = header.client_id or ""
         call = Call(header.api_version, peer, client_id, self.clients.of(peer), time=self._responder.time)
-        context.metrics.requests[header.api_key] += 1
-        refusal = self._brokers_only.refusal(peer, header.api_key, request, is_client=call.access.is_enforced)
+        self.context.metrics.requests[header.api_key] += 1
+        return call, request
+
+    def _refusal(self, header: RequestHeader, call: Call, request: Message) -> ErrorCode | None:
+        return self._brokers_only.refusal(call.peer, header.api_key, request, is_client=call.access.is_enforced)
+
+    def _handled(
+        self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, call: Call, request: Message
+    ) -> Answer:
+        context = self.context
+        refusal = self._refusal(header, call, request)
         if refusal is not None:
             if header.api_key in RESTRICTED:
                 self.clients.note_plays_broker(peer, header.api_key)
@@ -360,24 +405,18 @@ class BrokerDispatcher:
         return count, pos, answer
 
     async def _wide(self, header: RequestHeader, call: Call, request: Message) -> Answer:
-        """Handle a produce or fetch of very many partitions, in turns with other work."""
+        """Handle a produce of very many partitions, in turns with other work."""
         await next_turn()  # the decoding already took a full turn
-        if header.api_key == _PRODUCE:
-            if call.access.is_enforced:
-                verdict = await data_rules.produce(
-                    call.access, cast(ProduceRequest, request), call.version, self.context.metadata
-                )
-                call, request = _allowed_part(call, cast(ProduceRequest, request), verdict)
-            return await self._produce_flow.answer_wide(header, call, cast(ProduceRequest, request))
-        if header.api_key == _FETCH:
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
-            return await self._responder.in_turns(header, await answer_wide(self.context, fetching))
-        return await self._handle(header, call, request)
+        produced = cast(ProduceRequest, request)
+        if call.access.is_enforced:
+            verdict = await data_rules.produce(call.access, produced, call.version, self.context.metadata)
+            call, produced = _allowed_part(call, produced, verdict)
+        return await self._produce_flow.answer_wide(header, call, produced)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call)
         result = fetching.attempt()
-        if fetching.satisfied(result):
+        if fetching.satisfied(result) or not fetching.may_wait():
             return self._responder.now(header, fetching.response(result))
         return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
 

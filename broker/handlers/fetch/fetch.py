@@ -15,6 +15,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
 from broker.fetch_sessions.session import Target
+from broker.fetch_sessions.waiting_rows import rows_of
 from broker.handlers.fetch import replica_fetch
 from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.fetch.quota import fetch_quota
@@ -57,6 +58,7 @@ class Fetch:
         "_replica",
         "_report_delay_s_max",
         "_reports_all",
+        "_rows",
         "_session",
         "_unknown_count",
         "_version",
@@ -70,6 +72,7 @@ class Fetch:
         self._access = call.access if call.access.is_enforced else None
         self._unknown_count = -1  # count in the first attempt; if a partition disappears later, the wait ends
         self._watched: list[Readable] = []
+        self._rows: int | None = None  # counted in `context.waiting_rows`; None: the fetch does not wait
         self._context = context
         self._version = call.version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
@@ -285,8 +288,15 @@ class Fetch:
                 if isinstance(partition, FollowerFetch):
                     self._context.metrics.followed_fetch_bytes += len(answer.records)
 
+    def may_wait(self) -> bool:
+        """Whether the waiting fetches of this broker leave room for this one (`waiting_rows`)."""
+        return self._replica is not None or self._context.waiting_rows.has_room(rows_of(self.request))
+
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
         """Until `leave`, call `wake` each time the response may differ from `result`."""
+        if self._rows is None:
+            self._rows = 0 if self._replica is not None else rows_of(self.request)
+            self._context.waiting_rows.take(self._rows)
         if self._session is not None:
             for target, partition in result.open:
                 target.subscribe(partition)
@@ -307,6 +317,9 @@ class Fetch:
         )
 
     def leave(self, wake: Callable[[], None]) -> None:
+        if self._rows is not None:
+            self._context.waiting_rows.give(self._rows)
+            self._rows = None
         for partition in self._watched:
             partition.unwatch(wake)
         self._watched = []

@@ -92,12 +92,13 @@ class LongPoll:
         self._fetch.leave(self._wake)
 
 
-async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
-    """The response to a fetch of very many partitions: as `LongPoll`, in turns with other work."""
+async def await_records(context: Context, fetch: Fetch, result: FetchAttempt | None) -> FetchResponse:
+    """The response to a fetch of very many partitions that waits after its first attempt `result`: as `LongPoll`, in
+    turns with other work. The attempt's objects are released while it waits."""
     loop = asyncio.get_running_loop()
-    result = await fetch.attempt_in_turns()
+    assert result is not None
     until_s = loop.time() + _wait_s(context, fetch, result)
-    while not fetch.satisfied(result) and loop.time() < until_s:
+    while not fetch.satisfied(result) and fetch.may_wait() and loop.time() < until_s:
         moved = asyncio.Event()
         wake = _Wake(moved)
         fetch.park(wake, result)
@@ -105,6 +106,7 @@ async def answer_wide(context: Context, fetch: Fetch) -> FetchResponse:
             wake()
         for loading in result.loading:
             loading.add_done_callback(wake)
+        result = None
         try:
             async with asyncio.timeout_at(until_s):
                 await moved.wait()

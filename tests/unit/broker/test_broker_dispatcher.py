@@ -8,6 +8,8 @@ import struct
 import pytest
 
 from broker.error_codes import ErrorCode
+from broker.handlers.fetch.attempt import FetchAttempt
+from broker.handlers.fetch.fetch import READ_AT_ONCE_MAX, Fetch
 from broker.net.dispatch import CloseConnection, Later, Peer
 from broker.wire.apis import APIS, BROKERS_ONLY, ApiKey
 from broker.wire.codec import decode_response
@@ -87,6 +89,38 @@ async def test_few_large_requests_are_in_work_at_once() -> None:
     may_answer.set()
     await asyncio.gather(*asked, small)
     assert begun == [2000] * 4 + [1] + [2000] * 5
+    await life.stop()
+
+
+async def test_few_large_fetches_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: sixty fetches of 19 900 partitions were decoded and read at once, and grew the broker by 780 MiB. A
+    fetch that waits for records does not count."""
+    life = await Place().start()
+    await life.create("log")
+    may_read, begun = asyncio.Event(), []
+    read = Fetch.attempt_in_turns
+
+    async def waits(self: Fetch) -> FetchAttempt:
+        begun.append(self)
+        await may_read.wait()
+        return await read(self)
+
+    monkeypatch.setattr(Fetch, "attempt_in_turns", waits)
+    wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=30_000)
+    asked = [life.dispatch(ApiKey.FETCH, wide) for _ in range(9)]
+    await asyncio.sleep(1)
+    assert len(begun) == 4
+    assert await life.fetch("log", 0), "a small one does not wait"
+    may_read.set()
+    await asyncio.sleep(1)
+    assert len(begun) == 9
+    assert not any(isinstance(answer, list) or answer.is_done for answer in asked if answer is not None)
+    asked.append(life.dispatch(ApiKey.FETCH, wide))
+    await asyncio.sleep(1)
+    assert len(begun) == 10, "those that wait keep nobody from reading"
+    await life.produce("log", b"x")
+    for answer in asked:
+        assert await parts_of(answer)
     await life.stop()
 
 
