@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from unittest.mock import Mock
 
 import pytest
 
@@ -39,6 +40,23 @@ async def test_cluster_d38_a_leader_whose_disk_refuses_the_log_lets_another_lead
     await until(lambda: three.row(led_by).in_sync == tuple(others), "who cannot copy is not waited for")
     assert (await three.lives[led_by].produce("log", b"next")).error_code == 0
     three.places[leader].disk.faults.remove(fault)
+    await three.all_is_there(leader, [*VALUES, (len(VALUES), b"next")])
+
+
+async def test_a_leader_without_descriptors_for_the_log_lets_another_lead() -> None:
+    """It led for ever and served nobody, though two in-sync replicas had opened the log."""
+    three = Three()
+    leader = await three.fill()
+    await crash_all(three)
+    disk = three.places[leader].disk
+    enough = disk.check_descriptors
+    disk.check_descriptors = Mock(side_effect=OSError(errno.EMFILE, "too few"))  # type: ignore[method-assign]
+    for node_id in NODES:
+        await three.start(node_id)
+    led_by = await served(three, *(node_id for node_id in NODES if node_id != leader))
+    assert await three.lives[led_by].read_all("log") == VALUES
+    assert (await three.lives[led_by].produce("log", b"next")).error_code == 0
+    disk.check_descriptors = enough  # type: ignore[method-assign]
     await three.all_is_there(leader, [*VALUES, (len(VALUES), b"next")])
 
 
