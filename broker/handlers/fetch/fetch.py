@@ -309,11 +309,13 @@ class Fetch:
     def has_moved(self, result: FetchAttempt) -> bool:
         """Whether a partition moved or disappeared between `result` and `park`."""
         registry = self._context.registry
+        reads_tail = self._replica is not None and not result.loading
         return any(
             partition.high_watermark != answer.high_watermark
             or partition.log_start_offset != answer.log_start_offset
             or not registry.serves(partition)
-            for (_, partition), (_, answer) in zip(result.open, result.answers, strict=True)
+            or (reads_tail and partition.log.log_end_offset > target.wanted.fetch_offset)
+            for (target, partition), (_, answer) in zip(result.open, result.answers, strict=True)
         )
 
     def leave(self, wake: Callable[[], None]) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from broker.context import Call
 from broker.error_codes import ErrorCode
 from broker.following.publisher import Publisher
+from broker.handlers.fetch.fetch import Fetch
+from broker.handlers.fetch.long_poll import await_records
 from broker.metadata.records import MetadataRecord, RowsSet
 from broker.net.dispatch import Later, Peer
 from broker.wire.apis import ApiKey
@@ -273,4 +276,21 @@ async def test_a_replica_is_told_how_long_no_producer_came() -> None:
     await asyncio.sleep(2)
     assert await told(at.request(1, at.row.leader_epoch)) >= 1_000, "questions of replicas are none"
     assert await told(replace(at.request(0), replica_state=FetchRequestReplicaState(-1, -1))) == -1
+    await life.stop()
+
+
+async def test_a_wide_fetch_of_a_replica_sees_what_came_before_it_waits() -> None:
+    """Regression: only a move of the high watermark counted, and acks=all waited for the end of the poll."""
+    at = await leading()
+    life, context = at.life, at.life.context
+    call = Call(VERSION, at.peer, "", life.dispatcher.clients.of(at.peer))
+    fetching = Fetch(context, at.request(0, wait_ms=30_000), call)
+    result = fetching.attempt()  # as in turns: the last partitions are read later
+    waiting = asyncio.ensure_future(life.produce("log", b"one"))
+    while life.partition("log").log.log_end_offset < 1:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5.0):
+        response = await await_records(context, fetching, result)
+    assert len(response.responses[0].partitions[0].records or b"") > 0
+    waiting.cancel()
     await life.stop()
