@@ -179,7 +179,7 @@ class Follower:
     def began_at(self, lineage: LeaderEpochs, end: int) -> None:
         """The log restarted at `end`. All records below `end` are committed, and are verified in the bucket or
         expired."""
-        self.high_watermark = max(self.high_watermark, end)
+        self.high_watermark = end  # lower than before if a compacted log is copied anew
         self._catches_up, self._lag_max = True, None
         self.cut(lineage, end)
 

@@ -117,7 +117,12 @@ class Lease:
     @property
     def clean_end(self) -> int:
         """Offset below which the local log is clean, or has no records."""
-        return max(self.log.local_log_start_offset, self.host.cleaned_offset(self.opened) or 0)
+        return max(self.log.local_log_start_offset, self.cleaned_offset)
+
+    @property
+    def cleaned_offset(self) -> int:
+        """End of the last pass of compaction; 0 without one."""
+        return self.host.cleaned_offset(self.opened) or 0
 
     def listen(self, owner: LogOwner) -> None:
         """Set the log's owner until the end of the lease."""

@@ -22,7 +22,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.following.follower_truncation import FollowerTruncation, wait_for_end
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import HostedReplica
-from broker.replication.catch_up import LEFT_IN_BUCKET, NOT_IN_BUCKET, ReplicationCounters, start_of
+from broker.replication.catch_up import LEFT_IN_BUCKET, NOT_IN_BUCKET, ReplicationCounters, Start, start_of
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
@@ -182,7 +182,12 @@ class FollowerReplica:
             return False
         diverging = answer.diverging_epoch
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
+        compacted_end = 0 if diverging is None else self._compacted_end
         match self.follower.answered(asked, ends, answer.high_watermark):
+            case Cut(offset) if self.log.log_start_offset < offset < compacted_end:
+                log.warning("%s is copied anew: its leader's log diverges at %d, in its compacted part", self._name, offset)
+                start = max(answer.log_start_offset, self.log.log_start_offset)
+                self._begin(self._truncation.begin_at(Start(start, is_bare=answer.verified_end < 0)))
             case Cut(offset):
                 log.warning("%s is truncated to offset %d: its leader's log diverges there", self._name, offset)
                 self._begin(self._truncation.cut(offset))
@@ -198,6 +203,14 @@ class FollowerReplica:
                     "leader"
                 )
         return False
+
+    @property
+    def _compacted_end(self) -> int:
+        """Offset below which a truncation leaves a log that lacks records: compaction removed them for newer ones, which
+        the truncation removes. A pass that was cut off is not in the checkpoint, but it ended at the high watermark.
+        """
+        committed_end = self.high_watermark if self.log.config.compacts else 0
+        return max(self.lease.cleaned_offset, committed_end)
 
     def _apply_offsets(self, told: ReportedEnd, log_start: int) -> None:
         """Apply the other fields of a clean response. A leader sends each value once."""
