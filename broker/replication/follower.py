@@ -157,11 +157,9 @@ class Follower:
         at = min(self.end, leaders.end_offset)
         if mine.end_offset >= 0:  # the end of that epoch in this log, or of the epoch before it
             at = min(at, mine.end_offset)
-        if at < self.high_watermark:
-            if self._unclean_epoch <= self.seen_epoch:
-                self.phase = Phase.OFFLINE
-                return None
-            self.high_watermark = at
+        if at < self.high_watermark and self._unclean_epoch <= self.seen_epoch:
+            self.phase = Phase.OFFLINE
+            return None
         self.phase = Phase.CUTTING
         return Cut(at)
 
@@ -169,6 +167,7 @@ class Follower:
         """The log ends at `end` now. The next fetch may show that the previous epoch diverges even earlier."""
         assert self.phase is Phase.CUTTING, self.phase
         self.lineage, self.end, self.phase = lineage, end, Phase.RECONCILING
+        self.high_watermark = min(self.high_watermark, end)  # lower after an unclean start
 
     def leave(self) -> None:
         """The leader's log no longer has the records at this log's end. The caller restarts the log at another offset,
@@ -179,9 +178,8 @@ class Follower:
     def began_at(self, lineage: LeaderEpochs, end: int) -> None:
         """The log restarted at `end`. All records below `end` are committed, and are verified in the bucket or
         expired."""
-        self.high_watermark = end  # lower than before if a compacted log is copied anew
-        self._catches_up, self._lag_max = True, None
         self.cut(lineage, end)
+        self.high_watermark, self._catches_up, self._lag_max = end, True, None
 
     def began_with(self, lineage: LeaderEpochs, end: int, leader_high_watermark: int) -> None:
         """The log restarted with the records of a response without divergence of this epoch. They are durable, and

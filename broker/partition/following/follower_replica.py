@@ -185,7 +185,7 @@ class FollowerReplica:
         compacted_end = 0 if diverging is None else self._compacted_end
         match self.follower.answered(asked, ends, answer.high_watermark):
             case Cut(offset) if self.log.log_start_offset < offset < compacted_end:
-                log.warning("%s is copied anew: its leader's log diverges at %d, in its compacted part", self._name, offset)
+                log.warning("%s is copied anew: its leader's log diverges at %d, below compacted", self._name, offset)
                 start = max(answer.log_start_offset, self.log.log_start_offset)
                 self._begin(self._truncation.begin_at(Start(start, is_bare=answer.verified_end < 0)))
             case Cut(offset):
@@ -206,9 +206,8 @@ class FollowerReplica:
 
     @property
     def _compacted_end(self) -> int:
-        """Offset below which a truncation leaves a log that lacks records: compaction removed them for newer ones, which
-        the truncation removes. A pass that was cut off is not in the checkpoint, but it ended at the high watermark.
-        """
+        """A log that is truncated below this offset lacks records: compaction removed them for newer records, which the
+        truncation removes. The checkpoint does not show a pass that was cut off; it ended below the high watermark."""
         committed_end = self.high_watermark if self.log.config.compacts else 0
         return max(self.lease.cleaned_offset, committed_end)
 

@@ -230,8 +230,8 @@ class LeaderRole:
                 async with roles.to_lead:
                     partition = await self._attached(lead)
         except (StorageFailed, OSError) as refused:
-            # Another in-sync replica may lead (D38), also while descriptors or space are short here. An unclean start waits
-            # for them, because the other candidates may have fewer records.
+            # Another in-sync replica may lead (D38), also while descriptors or space are short here. An unclean start
+            # waits for them, because the other candidates may have fewer records.
             if not lead.is_alone and (row.clean or not may_pass(refused)):
                 log_failures.failed(of, f"the log cannot be opened for a leader: {refused}")
             raise

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from logformat.record_batch import walk
-from logformat.records import iter_records
-from tests.support.brokers.shared_bucket import Pair, both, until
+import pytest
+
+from tests.support.brokers.shared_bucket import both, until
 from tests.unit.broker.partition.test_compacted_and_tiered_again import filled, put
 from tests.unit.broker.partition.test_tombstones_of_replicas import NOT_TIERED, OFTEN, values_of
 
 
-async def test_a_compacted_log_that_an_unclean_start_cuts_is_copied_anew() -> None:
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_compacted_log_that_an_unclean_start_cuts_is_copied_anew(*, is_away: bool) -> None:
     """Regression: 1 had removed a value because of a newer one, which was lost with the unclean election. 2 had the
-    value; 1 lacked it for ever, and as the next leader it showed a key that nobody had deleted as absent."""
+    value; 1 lacked it for ever, and as the next leader it showed a key that nobody had deleted as absent. An outage of
+    the bucket meanwhile changes nothing."""
     pair = await both(OFTEN, **NOT_TIERED)
     await put(pair, b"deleted", b"value")
     await filled(pair, "a")
@@ -39,7 +41,10 @@ async def test_a_compacted_log_that_an_unclean_start_cuts_is_copied_anew() -> No
     assert values_of(pair, 2) == [b"value"]
     await filled(pair, "d", by=2)
     pair.renew(1)
+    pair.places[1].store.down = is_away
     pair.publish()
+    await asyncio.sleep(5)
+    pair.places[1].store.down = False
     two = pair.lives[2].context.registry.partitions["log", 0]
     await until(
         lambda: (one := pair.followed(1)) is not None and one.log.log_end_offset == two.log.log_end_offset,
