@@ -207,8 +207,10 @@ class FollowerReplica:
     @property
     def _compacted_end(self) -> int:
         """A log that is truncated below this offset lacks records: compaction removed them for newer records, which the
-        truncation removes. The checkpoint does not show a pass that was cut off; it ended below the high watermark."""
-        committed_end = self.high_watermark if self.log.config.compacts else 0
+        truncation removes. The checkpoint does not show a pass that was cut off. It ended below the high watermark, in
+        a tiered log below the bucket's end, which no unclean start loses."""
+        config = self.log.config
+        committed_end = self.high_watermark if config.compacts and not config.tiered else 0
         return max(self.lease.cleaned_offset, committed_end)
 
     def _apply_offsets(self, told: ReportedEnd, log_start: int) -> None:
