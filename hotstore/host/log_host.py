@@ -504,7 +504,8 @@ class LogHost:
             await self._run(job.run)
 
     def _sample(self, opened: OpenLog, high_watermark: int) -> None:
-        self._data_dir.checkpoints.sample((opened.log,), {opened.place: high_watermark})
+        mark = min(high_watermark, opened.log.log_end_offset)  # a follower lowers it after its log was cut
+        self._data_dir.checkpoints.sample((opened.log,), {opened.place: mark})
         self._sample_seen(opened)
 
     async def note_seen_epoch(self, opened: OpenLog, epoch: int) -> None:

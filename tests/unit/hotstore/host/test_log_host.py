@@ -422,3 +422,13 @@ async def test_a_log_that_is_wanted_again_when_its_removal_has_its_turn_stays(ho
     assert logs.is_open(opened) and opened.log.log_end_offset == 5
     assert [name for name in disk.list_dir(DATA) if name.startswith("orders-0")] == ["orders-0"]
     await logs.close(opened, clean=True)
+
+
+async def test_no_high_watermark_above_the_logs_end_is_checkpointed() -> None:
+    """A follower whose log was cut lowers its high watermark after that; records that came later would count as
+    committed."""
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    await logs.checkpoint({opened.log: 7})
+    assert logs._data_dir.checkpoints.high_watermark(ORDERS) == 0
