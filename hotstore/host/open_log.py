@@ -23,7 +23,8 @@ class OpenLog:
     - `is_torn`: a truncation or restart is in progress or failed, so the state in memory differs from the disk.
     - `is_bare`: this process created its directory and put no other file there, so it need not search for files.
     - `is_closing`: no new lease is granted.
-    - `joins`: its replica joins by a move, and was assigned the partition since the log was begun or checked.
+    - `joins_in`: its replica joins by a move, and was assigned the partition since the log was begun or checked in this
+      session of the broker (broker epoch); −1: it does not join.
     """
 
     __slots__ = (
@@ -33,7 +34,7 @@ class OpenLog:
         "is_bare",
         "is_closing",
         "is_torn",
-        "joins",
+        "joins_in",
         "lease",
         "log",
         "noted_epoch",
@@ -50,7 +51,7 @@ class OpenLog:
         self.is_torn = False
         self.is_closing = False
         self.is_bare = is_bare
-        self.joins = False
+        self.joins_in = -1
         self.flusher = flusher
         self._high_watermark = high_watermark
         self.noted_epoch = noted_epoch

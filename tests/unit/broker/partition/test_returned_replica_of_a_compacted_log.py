@@ -62,3 +62,33 @@ async def test_a_joining_replica_goes_on_with_its_log_in_the_next_leader_epoch()
     after = pair.followed(2)
     assert after is not None and after.log is before.log
     await pair.stop()
+
+
+async def test_a_joiner_that_missed_its_cancelled_move_brings_no_deleted_record_back() -> None:
+    """Regression: the move was cancelled and begun again while the joiner had no session. Its process had noted that
+    its log joins, and went on with it."""
+    pair = await both(OFTEN, replicas=(1,), **NOT_TIERED)
+    await put(pair, b"deleted", b"value")
+    await filled(pair, "a")
+    pair.change(target=(1, 2))
+    pair.publish()
+    await until(lambda: pair.followed(2) is not None and values_of(pair, 2) == [b"value"], "2 copied the record")
+    pair.end(2)
+    pair.change(target=(), leader_epoch=pair.row.leader_epoch + 1)
+    pair.publish(1)
+    await until(lambda: pair.leads(1), "1 leads")
+    await put(pair, b"deleted", None)
+    for _ in range(6):
+        await filled(pair, "c")
+        await asyncio.sleep(3)
+    assert values_of(pair, 1) == []
+    pair.change(target=(1, 2))
+    pair.renew(2)
+    pair.publish()
+    for _ in range(4):
+        await filled(pair, "d")
+        await asyncio.sleep(3)
+    followed, led = pair.followed(2), pair.lives[1].context.registry.partitions["log", 0]
+    assert followed is not None and followed.log.log_end_offset == led.log.log_end_offset
+    assert values_of(pair, 2) == []
+    await pair.stop()
