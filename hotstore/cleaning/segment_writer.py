@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Final
 
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.record_batch import BASE_OFFSET, HEADER, INT32_MAX, LAST_OFFSET_DELTA, LENGTH, LOG_OVERHEAD, Fields
-from seams.files.disk import Buffer, File
+from seams.files.disk import SYNC_BYTES, Buffer, File
 from seams.files.page_cache import drop
-
-SYNC_BYTES: Final = 1 << 20
 
 
 class SegmentWriter:

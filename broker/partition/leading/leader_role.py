@@ -209,6 +209,24 @@ class LeaderRole:
 
     async def _opened(self) -> LeaderReplica:
         """The partition, led in the leader epoch of its row. Raises as `TierService.attach` and `open_log`."""
+        roles, of = self._roles, (self.topic.topic_id, self.index)
+        log_failures = roles.registry.log_failures
+        with roles.tiers.deferring_starts():  # includes the wait for a slot of `to_lead`
+            async with roles.to_lead:
+                lead = self._lead()
+                try:
+                    partition = await self._attached(lead)
+                except (StorageFailed, OSError) as refused:
+                    # Another in-sync replica may lead (D38), also while descriptors or space are short here. An unclean
+                    # start waits for them, because the other candidates may have fewer records.
+                    if not lead.is_alone and (lead.unclean_after is None or not may_pass(refused)):
+                        log_failures.failed(of, f"the log cannot be opened for a leader: {refused}")
+                    raise
+        if not partition.log.failure:
+            log_failures.works(of)
+        return partition
+
+    def _lead(self) -> Lead:
         topic, index, roles = self.topic, self.index, self._roles
         log_failures, of, row = roles.registry.log_failures, (topic.topic_id, index), topic.rows[index]
         applied = applied_row(topic, index, roles.metadata.image)
@@ -223,21 +241,9 @@ class LeaderRole:
             unclean_after=None if row.clean else row.served_epoch,
             broker_epoch=applied.sessions.get(roles.node_id, NO_SESSION),
         )
-        if not lead.is_alone:  # a replica that is alone restarts by itself from the bucket
-            lead = replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
-        try:
-            with roles.tiers.deferring_starts():  # includes the wait for a slot of `to_lead`
-                async with roles.to_lead:
-                    partition = await self._attached(lead)
-        except (StorageFailed, OSError) as refused:
-            # Another in-sync replica may lead (D38), also while descriptors or space are short here. An unclean start
-            # waits for them, because the other candidates may have fewer records.
-            if not lead.is_alone and (row.clean or not may_pass(refused)):
-                log_failures.failed(of, f"the log cannot be opened for a leader: {refused}")
-            raise
-        if not partition.log.failure:
-            log_failures.works(of)
-        return partition
+        if lead.is_alone:  # it restarts by itself from the bucket
+            return lead
+        return replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
 
     async def _attached(self, lead: Lead) -> LeaderReplica:
         roles, topic = self._roles, self.topic

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tests.support.kafka.kafka_tools import class_path
 
 PACKAGE: Final = "node-rdkafka@3.6.1"  # librdkafka 2.12
 _STEP_S: Final = 900.0
+_RUNS_MAX: Final = 4
 _NEEDED: Final = ("npm", "gcc", "g++", "make", "javac", "apt-get", "dpkg")
 _CONFIGURE: Final = ("--enable-ssl", "--enable-curl", "--disable-gssapi", "--disable-optimization")
 _HEADERS: Final = ("rapidjson-dev", "libssl-dev", "libcurl4-openssl-dev")
@@ -91,26 +93,25 @@ class LibrdkafkaSuite:
         config, report = folder / "test.conf", folder / "report.json"
         config.write_text("".join(f"{name}={value}\n" for name, value in configs.items()))
         asked = _numbers(chosen)
-        done = subprocess.run(
-            ["./test-runner", *([] if asked else ["-L"]), "-E", f"-p{at_once}", *(["-Q"] if is_quick else [])],
-            cwd=self.tests,
-            env={
-                **{name: value for name, value in os.environ.items() if name != "CI"},  # there it runs fewer at once
-                "LD_LIBRARY_PATH": "../src:../src-cpp",
-                "TEST_KAFKA_VERSION": "4.0.0",
-                "RDKAFKA_TEST_CONF": str(config),
-                "TEST_REPORT": str(report),
-                **({"TESTS": asked} if asked else {"TESTS_SKIP": _numbers(left_out)}),
-                "KAFKA_PATH": str(self.kafka),
-                "BROKERS": str(configs["bootstrap.servers"]),
-                **environment,
-            },
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
+        own = {
+            **{name: value for name, value in os.environ.items() if name != "CI"},  # there it runs fewer at once
+            "LD_LIBRARY_PATH": "../src:../src-cpp",
+            "TEST_KAFKA_VERSION": "4.0.0",
+            "RDKAFKA_TEST_CONF": str(config),
+            "TEST_REPORT": str(report),
+            **({"TESTS": asked} if asked else {"TESTS_SKIP": _numbers(left_out)}),
+            "KAFKA_PATH": str(self.kafka),
+            "BROKERS": str(configs["bootstrap.servers"]),
+            **environment,
+        }
+        words = ["./test-runner", *([] if asked else ["-L"]), "-E", f"-p{at_once}", *(["-Q"] if is_quick else [])]
+        # On a busy machine a handshake calls into a producer that 0097_ssl_verify has deleted: librdkafka++ then dies.
+        for _ in range(_RUNS_MAX):
+            done = subprocess.run(
+                words, cwd=self.tests, env=own, capture_output=True, text=True, errors="replace", timeout=timeout_s
+            )
+            if done.returncode != -signal.SIGSEGV:
+                break
         printed = done.stdout + done.stderr
         assert report.exists(), printed[-8_000:]
         found = json.loads(report.read_text())["tests"].values()

@@ -29,7 +29,7 @@ from coldstore.object_store import (
 from coldstore.stores.directory import DirectoryDeadlines, DirectoryStore
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest
-from seams.files.disk import Buffer
+from seams.files.disk import SYNC_BYTES, Buffer
 from seams.files.posix_disk import PosixDisk
 from seams.loop.workers import ThreadWorkers
 from seams.rng import SeededRng, SystemRng
@@ -133,6 +133,18 @@ def test_an_object_has_its_name_only_when_its_bytes_are_durable(tmp_path: Path, 
         assert [name for name, _ in disk.effects] == ["create", "write", "sync", "rename", "sync_dir", "unlink"]
 
     run(store, scenario)
+
+
+def test_a_large_object_is_synced_as_it_is_written(tmp_path: Path, workers: ThreadWorkers) -> None:
+    """The sync of a produce waited until 64 MiB of a copied segment were written."""
+    disk = WatchedDisk()
+
+    async def scenario(store: ObjectStore) -> None:
+        await store.put_segment("topics/t/0/segments/s", upload_of(bytes(3 * SYNC_BYTES + 5), SYNC_BYTES))
+        order = [name for name, path in disk.effects if name in ("write", "sync", "link") and "/locks" not in path]
+        assert order == ["write", "sync"] * 4 + ["link"]
+
+    run(DirectoryStore(disk, workers, str(tmp_path / "bucket"), SystemRng()), scenario)
 
 
 def test_directories_known_to_be_durable_are_not_synced_again(tmp_path: Path, workers: ThreadWorkers) -> None:
