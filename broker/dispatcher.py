@@ -351,7 +351,7 @@ class BrokerDispatcher:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
             del request
             result = await fetching.attempt_in_turns()
-            if fetching.satisfied(result) or not fetching.may_wait():
+            if fetching.is_due(result):
                 return await self._responder.in_turns(header, fetching.response(result))
             waiting = await_records(self.context, fetching, result)
             del result
@@ -424,7 +424,7 @@ class BrokerDispatcher:
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call)
         result = fetching.attempt()
-        if fetching.satisfied(result) or not fetching.may_wait():
+        if fetching.is_due(result):
             return self._responder.now(header, fetching.response(result))
         return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
 
