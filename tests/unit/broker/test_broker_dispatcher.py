@@ -93,8 +93,8 @@ async def test_few_large_requests_are_in_work_at_once() -> None:
 
 
 async def test_large_fetches_are_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: sixty fetches of 19 900 partitions were decoded and read at once, and grew the broker by 780 MiB. With
-    four at once, a turn of the loop took 55 ms instead of 9. A fetch that waits for records does not count."""
+    """Regression: sixty fetches of 19 900 partitions were decoded and read at once, and grew the broker by 780 MiB.
+    With four at once, a turn of the loop took 55 ms instead of 9. A fetch that waits for records does not count."""
     life = await Place().start()
     await life.create("log")
     may_read, begun = asyncio.Event(), []
@@ -125,8 +125,8 @@ async def test_large_fetches_are_read_one_after_the_other(monkeypatch: pytest.Mo
 
 
 async def test_large_fetches_of_clients_do_not_delay_those_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: forty clients that fetched 19 900 partitions in a loop delayed each large fetch of a replica by 2.7 s,
-    and a thousand closed its connection after 60 s."""
+    """Regression: forty clients that fetched 19 900 partitions in a loop delayed each large fetch of a replica by
+    2.7 s, and a thousand closed its connection after 60 s."""
     life = await Place().start()
     await life.create("log")
     may_read, begun = asyncio.Event(), []
