@@ -1,7 +1,7 @@
 """Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls.layer` below aiohttp's protocol.
 
-The number of connections and the time of each handshake are bounded. If the port is full, a new connection replaces
-another connection: the longest silent connection of the address with the most connections. Idle connections thus cannot
+The number of connections and the time of each handshake are bounded. If the port is full, or the process has few free
+descriptors, a new connection replaces another connection: the longest silent connection of the address with the most connections. Idle connections thus cannot
 block a liveness probe, whose failure would restart the broker. asyncio's own TLS is not used, because asyncio's TLS
 would hold 256 KiB per connection from the first byte on.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from broker.net.dispatch import CloseReason
 from broker.net.tls.handshakes import Handshakes
 from broker.net.tls.layer import TlsLayer
 from broker.net.tls.machine import TlsMachine
+from seams.files import descriptors
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +60,8 @@ class _Open:
     def __init__(self) -> None:
         self._hosts: dict[_Aborted, str] = {}
 
-    def add(self, connection: _Aborted, host: str) -> None:
-        if len(self._hosts) >= CONNECTIONS_MAX:
+    def add(self, connection: _Aborted, host: str, *, has_room: bool) -> None:
+        if self._hosts and (len(self._hosts) >= CONNECTIONS_MAX or not has_room):
             ((crowd, _),) = Counter(self._hosts.values()).most_common(1)
             longest = next(one for one, its_host in self._hosts.items() if its_host == crowd)
             del self._hosts[longest]
@@ -94,7 +96,9 @@ class _Buffered(asyncio.BufferedProtocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.host = str(address[0]) if address else ""
-        self._open.add(self, self.host)
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        has_room = peer is None or descriptors.has_room(peer.fileno(), descriptors.CONNECTIONS)
+        self._open.add(self, self.host, has_room=has_room)
         self._inner.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:

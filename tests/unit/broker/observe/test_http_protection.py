@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from broker.net.tls.machine import TlsMachine
 from broker.observe import http_connections
 from broker.observe.http import HttpServer, Protection
 from broker.security.http_secrets import HttpSecrets
+from seams.files import descriptors
 from seams.loop.workers import Lane, ThreadWorkers, Workers
 from tests.support.net.tls_peer import client_context, listener_tls
 from tests.unit.broker.observe.test_broker_observe import views
@@ -148,6 +150,23 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.
             writer.close()
 
     with_http(tmp_path, scenario, is_secured=is_secured)
+
+
+def test_connections_leave_descriptors_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: with a limit of 1 024, connections of the HTTP port took the 128 that clients of Kafka's port leave
+    free for brokers and files."""
+
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (4, 4))
+        silent = [await asyncio.open_connection("127.0.0.1", server.address[1]) for _ in range(3)]
+        async with session.get(f"http://127.0.0.1:{server.address[1]}/healthz") as answer:
+            assert answer.status == 200
+        for reader, writer in silent:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read(1) == b"", "replaced"
+            writer.close()
+
+    with_http(tmp_path, scenario, is_secured=False)
 
 
 def test_handshakes_do_not_hold_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
