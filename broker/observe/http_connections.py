@@ -1,16 +1,15 @@
 """Connections of the HTTP port: limits their number, and adds TLS by `broker.net.tls.layer` below aiohttp's protocol.
 
 The number of connections and the time of each handshake are bounded. If the port is full, or the process has few free
-descriptors, a new connection replaces another connection: the longest silent connection of the address with the most connections. Idle connections thus cannot
-block a liveness probe, whose failure would restart the broker. asyncio's own TLS is not used, because asyncio's TLS
-would hold 256 KiB per connection from the first byte on.
+descriptors, a new connection replaces another connection: the longest silent connection of the address with the most
+connections. Idle connections thus cannot block a liveness probe, whose failure would restart the broker. asyncio's own
+TLS is not used, because asyncio's TLS would hold 256 KiB per connection from the first byte on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from broker.net.dispatch import CloseReason
 from broker.net.tls.handshakes import Handshakes
 from broker.net.tls.layer import TlsLayer
 from broker.net.tls.machine import TlsMachine
-from seams.files import descriptors
+from seams.net import TcpNet
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +95,7 @@ class _Buffered(asyncio.BufferedProtocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.host = str(address[0]) if address else ""
-        peer: socket.socket | None = transport.get_extra_info("socket")
-        has_room = peer is None or descriptors.has_room(peer.fileno(), descriptors.CONNECTIONS)
-        self._open.add(self, self.host, has_room=has_room)
+        self._open.add(self, self.host, has_room=TcpNet().has_room(transport))
         self._inner.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
