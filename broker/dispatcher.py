@@ -423,10 +423,21 @@ class BrokerDispatcher:
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call)
+        if fetching.due() > ROWS_PER_TURN:
+            return self._responder.later(self._read_apart(header, call.peer, fetching))
+        return self._read(header, fetching)
+
+    def _read(self, header: RequestHeader, fetching: fetch.Fetch) -> Answer:
         result = fetching.attempt()
         if fetching.is_due(result):
             return self._responder.now(header, fetching.response(result))
         return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
+
+    async def _read_apart(self, header: RequestHeader, peer: Peer, fetching: fetch.Fetch) -> Answer:
+        """Answer a small request of a large session, which is read at once: one of them in a turn of the loop."""
+        async with self._fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
+            await next_turn()
+            return self._read(header, fetching)
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         await self.context.gate.opened()

@@ -104,6 +104,10 @@ class Fetch:
         """Whether a follower fetches, not a consumer."""
         return self._replica is not None
 
+    def due(self) -> int:
+        """Number of partitions that the next attempt reads in a session."""
+        return 0 if self._session is None else len(self._session.session.due)
+
     def attempt(self) -> FetchAttempt:
         """Read every partition that may have records, once, without waiting."""
         return self._attempt() if self._quota is None else self._quota.timed(self._attempt)
