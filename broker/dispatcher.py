@@ -202,18 +202,26 @@ def is_wide(request: Message) -> bool:
     return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
 
 
-@asynccontextmanager
-async def _slot_of(slots: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Raises CloseConnection if there is no slot for `_LARGE_WAIT_S`."""
-    try:
-        async with asyncio.timeout(_LARGE_WAIT_S):
-            await slots.acquire()
-    except TimeoutError:
-        raise CloseConnection(f"other large requests were in work for {_LARGE_WAIT_S:.0f} s") from None
-    try:
-        yield
-    finally:
-        slots.release()
+class _Slots:
+    """The number of large requests that are in work at once. Brokers have separate slots, so that clients cannot delay
+    replicas."""
+
+    def __init__(self, at_once: int) -> None:
+        self._of = {of_brokers: asyncio.Semaphore(at_once) for of_brokers in (False, True)}
+
+    @asynccontextmanager
+    async def take(self, *, of_brokers: bool) -> AsyncIterator[None]:
+        """Raises CloseConnection if there is no slot for `_LARGE_WAIT_S`."""
+        slots = self._of[of_brokers]
+        try:
+            async with asyncio.timeout(_LARGE_WAIT_S):
+                await slots.acquire()
+        except TimeoutError:
+            raise CloseConnection(f"other large requests were in work for {_LARGE_WAIT_S:.0f} s") from None
+        try:
+            yield
+        finally:
+            slots.release()
 
 
 def _split_produce(call: Call, request: ProduceRequest) -> tuple[Call, ProduceRequest]:
@@ -247,8 +255,8 @@ class BrokerDispatcher:
         refusals: Mapping[int, Refuse] = REFUSALS,
     ) -> None:
         self._tasks = tasks
-        self._large_slots = asyncio.Semaphore(_LARGE_AT_ONCE)
-        self._fetch_slots = asyncio.Semaphore(_LARGE_AT_ONCE)  # separate: brokers fetch, too
+        self._large_slots = _Slots(_LARGE_AT_ONCE)
+        self._fetch_slots = _Slots(1)  # a fetch keeps its slot only while it computes: more would lengthen the turns
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -316,7 +324,7 @@ class BrokerDispatcher:
         self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
     ) -> list[Part] | None:
         """Answer a large request, once fewer than `_LARGE_AT_ONCE` others are in work."""
-        async with _slot_of(self._large_slots):
+        async with self._large_slots.take(of_brokers=self.clients.is_broker(peer)):
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
@@ -328,9 +336,9 @@ class BrokerDispatcher:
     async def _large_fetch(
         self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
     ) -> Answer:
-        """Answer a fetch that may name very many partitions. It is decoded and read once fewer than `_LARGE_AT_ONCE`
-        others are, in turns with other work. It waits for records outside of that number."""
-        async with _slot_of(self._fetch_slots):
+        """Answer a fetch that may name very many partitions. Such fetches are decoded and read one after the other, in
+        turns with other work. They wait for records together."""
+        async with self._fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
@@ -343,7 +351,7 @@ class BrokerDispatcher:
             fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
             del request
             result = await fetching.attempt_in_turns()
-            if fetching.satisfied(result) or not fetching.may_wait():
+            if fetching.is_due(result):
                 return await self._responder.in_turns(header, fetching.response(result))
             waiting = await_records(self.context, fetching, result)
             del result
@@ -415,10 +423,21 @@ class BrokerDispatcher:
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call)
+        if fetching.due() > ROWS_PER_TURN:
+            return self._responder.later(self._read_apart(header, call.peer, fetching))
+        return self._read(header, fetching)
+
+    def _read(self, header: RequestHeader, fetching: fetch.Fetch) -> Answer:
         result = fetching.attempt()
-        if fetching.satisfied(result) or not fetching.may_wait():
+        if fetching.is_due(result):
             return self._responder.now(header, fetching.response(result))
         return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
+
+    async def _read_apart(self, header: RequestHeader, peer: Peer, fetching: fetch.Fetch) -> Answer:
+        """Answer a small request of a large session, which is read at once: one of them in a turn of the loop."""
+        async with self._fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
+            await next_turn()
+            return self._read(header, fetching)
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         await self.context.gate.opened()

@@ -80,8 +80,8 @@ class Net(Protocol):
 
     def when_roomy(self, transport: asyncio.WriteTransport, tell: Callable[[], None]) -> Callable[[], None] | None:
         """Call `tell` on the loop repeatedly while the socket has room, even if the transport buffers nothing. Returns
-        the function that stops it, to be called before the transport is closed; None if the socket cannot be
-        watched."""
+        the function that stops it, to be called before the transport is closed; None if the socket cannot be watched,
+        or if this process has too few free descriptors."""
         ...
 
     def has_room(self, transport: asyncio.BaseTransport) -> bool:
@@ -180,6 +180,9 @@ class TcpNet:
             # The loop reserves the transport's descriptor for the transport, so a duplicate is watched here.
             watched = os.dup(transport.get_extra_info("socket").fileno())
         except OSError:  # no descriptor left
+            return None
+        if not descriptors.has_room(watched, descriptors.CONNECTIONS):
+            os.close(watched)
             return None
 
         def end() -> None:

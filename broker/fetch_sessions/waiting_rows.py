@@ -1,8 +1,8 @@
 """Bound on the partitions that waiting fetches of clients name together.
 
 A waiting fetch keeps objects of about 400 bytes for each partition of its request, up to a minute, even if its
-connection is gone. A fetch above the bound is answered at once, with the records that there are. Small fetches always
-wait: their objects take no more memory than their connection. So do fetches of replicas.
+connection is gone. A fetch above the bound is answered at once, with the records that there are, and its connection
+pauses. Small fetches always wait: `max.connections` bounds their memory, 185 KiB each. So do fetches of replicas.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from broker.wire.messages import FetchRequest
 ROWS_MAX: Final = 100_000
 """40 MB; a session names in each fetch only the partitions that changed."""
 SMALL: Final = 500
+PAUSE_MS: Final = 100
+"""Longest pause after a fetch that could not wait."""
 
 
 def rows_of(request: FetchRequest) -> int:

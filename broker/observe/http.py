@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from broker.observe.http_connections import HttpConnections
+from broker.net.tls.handshakes import Handshakes, HandshakeTurns
+from broker.observe.http_connections import CONNECTIONS_MAX, HttpConnections
 from logformat.errors import ThermoclineError
+from seams.loop.tasks import FailureReport, log_failure
+from seams.loop.workers import Workers
 from seams.typed_json import decoder_of
 
 if TYPE_CHECKING:
@@ -67,9 +70,18 @@ class Protection(msgspec.Struct, frozen=True):
 
 
 class HttpServer:
-    def __init__(self, views: Views, protection: Protection = Protection()) -> None:
+    """`workers` run the steps of TLS handshakes; without workers they run on the loop."""
+
+    def __init__(
+        self,
+        views: Views,
+        protection: Protection = Protection(),
+        workers: Workers | None = None,
+        report: FailureReport = log_failure,
+    ) -> None:
         self._views = views
         self._protection = protection
+        self._handshakes = Handshakes(workers, report, HandshakeTurns(CONNECTIONS_MAX, CONNECTIONS_MAX))
         self._listening: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
         self.address = ("", 0)
@@ -90,7 +102,7 @@ class HttpServer:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         assert self._runner.server is not None
-        connections = HttpConnections(self._runner.server, self._protection.context)
+        connections = HttpConnections(self._runner.server, self._protection.context, self._handshakes)
         self._listening = await asyncio.get_running_loop().create_server(connections, host or None, port)
         bound = self._listening.sockets[0].getsockname()
         self.address = (bound[0], bound[1])
@@ -119,6 +131,7 @@ class HttpServer:
             self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        await self._handshakes.close()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return _response(await self._views.metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")

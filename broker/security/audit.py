@@ -5,7 +5,8 @@ principal="User:alice" address="10.0.0.7" what="Write on Topic:LITERAL:orders" w
 strings, so that a name from a client cannot start a new line. No value is a secret: callers pass names, not passwords,
 keys or values of sensitive configs.
 
-A kind of event writes at most `LINES_AT_ONCE` lines for a principal at once, and one more every `SECONDS_A_LINE`.
+A kind of event writes at most `LINES_AT_ONCE` lines for a principal at once, and one more every `SECONDS_A_LINE`. A
+failed login has no principal yet, so the limit is that of its host; all hosts together have ten times the limit.
 Suppressed lines are counted, and the next line of that kind and principal has the count (`suppressed=12`). `/metrics`
 counts every event, also a suppressed one. At most `PRINCIPALS_MAX` pairs of kind and principal are remembered.
 
@@ -25,6 +26,7 @@ LOGGER: Final = "audit"
 LINES_AT_ONCE: Final = 10
 SECONDS_A_LINE: Final = 6.0  # 10 lines a minute, as for other log lines
 PRINCIPALS_MAX: Final = 1_000
+_HOSTS: Final = 10  # hosts whose failed logins have all their lines at once
 CHANGES_SHOWN_MAX: Final = 20  # changes of one request
 _SHOWN_CHARS_MAX: Final = 300  # characters of one value
 
@@ -50,20 +52,22 @@ _COUNTED_ONLY: Final = frozenset({AuditEvent.LOGIN})
 
 
 class _Lines:
-    """The lines that one kind of event may still write for one principal: a token bucket."""
+    """The lines that one kind of event may still write for one principal: a token bucket. `times`: of how many
+    principals together."""
 
-    __slots__ = ("at_s", "left", "suppressed")
+    __slots__ = ("at_s", "left", "suppressed", "times")
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, times: int = 1) -> None:
         self.at_s = now_s
-        self.left = float(LINES_AT_ONCE)
+        self.left = float(LINES_AT_ONCE * times)
         self.suppressed = 0
+        self.times = times
 
     def take(self, now_s: float) -> bool:
-        self.left = min(self.left + (now_s - self.at_s) / SECONDS_A_LINE, float(LINES_AT_ONCE))
+        self.left += (now_s - self.at_s) / SECONDS_A_LINE * self.times
+        self.left = min(self.left, float(LINES_AT_ONCE * self.times))
         self.at_s = now_s
         if self.left < 1.0:
-            self.suppressed += 1
             return False
         self.left -= 1.0
         return True
@@ -75,6 +79,7 @@ class Audit:
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
         self._lines: dict[tuple[AuditEvent, str], _Lines] = {}  # least recently used first
+        self._failed_logins = _Lines(monotonic_s(), _HOSTS)
         self.counts: dict[AuditEvent, int] = dict.fromkeys(AuditEvent, 0)
         self.suppressed = 0
 
@@ -87,12 +92,14 @@ class Audit:
         self.counts[event] += count
         if event in _COUNTED_ONLY:
             return
-        now_s, key = self._monotonic_s(), (event, principal)
+        is_login = event is AuditEvent.LOGIN_FAILED
+        now_s, key = self._monotonic_s(), (event, address.rpartition(":")[0] if is_login else principal)
         lines = self._lines.pop(key, None) or _Lines(now_s)
         if len(self._lines) >= PRINCIPALS_MAX:
             self._lines.pop(next(iter(self._lines)))
         self._lines[key] = lines
-        if not lines.take(now_s):
+        if not lines.take(now_s) or (is_login and not self._failed_logins.take(now_s)):
+            lines.suppressed += 1
             self.suppressed += 1
             return
         text = f"event={event.value} principal={_shown(principal)} address={_shown(address)} what={_shown(what)}"

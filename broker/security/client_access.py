@@ -36,13 +36,15 @@ class ClientAccess:
             return UNRESTRICTED
         return access
 
+    def is_broker(self, peer: Peer) -> bool:
+        """Without an authorizer, the brokers' listener alone makes a peer a broker."""
+        return peer.listener == self._brokers_listener and not self.of(peer).is_enforced
+
     def is_free_of_quotas(self, peer: Peer) -> bool:
         """Whether quotas do not apply, because the peer is a broker or a super user. With an authorizer, a connection
         to the brokers' listener alone does not suffice."""
         authorizer = self.authorizer
-        if authorizer is None:
-            return peer.listener == self._brokers_listener
-        return self.of(peer) is UNRESTRICTED or authorizer.is_super_user(peer.principal)
+        return self.is_broker(peer) or (authorizer is not None and authorizer.is_super_user(peer.principal))
 
     def note_plays_broker(self, peer: Peer, api_key: int) -> None:
         """Write an audit line for a client that sent a request that only brokers may send."""

@@ -62,7 +62,7 @@ class Listeners:
         protection = Protection(
             certificates.http_secrets, None if tls is None else tls.context, config.http_metrics_open
         )
-        self.http = None if config.http_host is None else HttpServer(views, protection)
+        self.http = None if config.http_host is None else HttpServer(views, protection, world.workers, report)
         self.server = Server(
             world.net,
             dispatcher,

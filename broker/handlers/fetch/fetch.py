@@ -15,7 +15,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
 from broker.fetch_sessions.cache import NO_SESSION, Full, Incremental
 from broker.fetch_sessions.session import Target
-from broker.fetch_sessions.waiting_rows import rows_of
+from broker.fetch_sessions.waiting_rows import PAUSE_MS, rows_of
 from broker.handlers.fetch import replica_fetch
 from broker.handlers.fetch.attempt import FetchAttempt, check_leader_epoch
 from broker.handlers.fetch.quota import fetch_quota
@@ -103,6 +103,10 @@ class Fetch:
     def is_of_replica(self) -> bool:
         """Whether a follower fetches, not a consumer."""
         return self._replica is not None
+
+    def due(self) -> int:
+        """Number of partitions that the next attempt reads in a session."""
+        return 0 if self._session is None else len(self._session.session.due)
 
     def attempt(self) -> FetchAttempt:
         """Read every partition that may have records, once, without waiting."""
@@ -288,9 +292,16 @@ class Fetch:
                 if isinstance(partition, FollowerFetch):
                     self._context.metrics.followed_fetch_bytes += len(answer.records)
 
-    def may_wait(self) -> bool:
-        """Whether the waiting fetches of this broker leave room for this one (`waiting_rows`)."""
-        return self._replica is not None or self._context.waiting_rows.has_room(rows_of(self.request))
+    def is_due(self, result: FetchAttempt) -> bool:
+        """Whether to answer now: because of `satisfied`, or because the fetches that wait leave no room for this one
+        (`waiting_rows`). In the latter case its client pauses, or it would fetch in a loop."""
+        if self.satisfied(result):
+            return True
+        if self._replica is not None or self._context.waiting_rows.has_room(rows_of(self.request)):
+            return False
+        if self._peer.throttle is not None:
+            self._peer.throttle(min(self.request.max_wait_ms, PAUSE_MS))
+        return True
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
         """Until `leave`, call `wake` each time the response may differ from `result`."""

@@ -98,7 +98,7 @@ async def await_records(context: Context, fetch: Fetch, result: FetchAttempt | N
     loop = asyncio.get_running_loop()
     assert result is not None
     until_s = loop.time() + _wait_s(context, fetch, result)
-    while not fetch.satisfied(result) and fetch.may_wait() and loop.time() < until_s:
+    while loop.time() < until_s and not fetch.is_due(result):
         moved = asyncio.Event()
         wake = _Wake(moved)
         fetch.park(wake, result)

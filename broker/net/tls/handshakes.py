@@ -126,11 +126,11 @@ class HandshakeTurns:
 class Handshakes:
     """Runs steps in `workers`; without workers (in tests) a step runs at once, on the loop."""
 
-    def __init__(self, workers: Workers | None, report: FailureReport) -> None:
+    def __init__(self, workers: Workers | None, report: FailureReport, turns: HandshakeTurns | None = None) -> None:
         self._workers = workers
         self._tasks = Tasks(report)
         self._steps = 0
-        self.turns = HandshakeTurns()
+        self.turns = turns or HandshakeTurns()
 
     def ask(self, session: Handshaking) -> None:
         self.turns.ask(session)

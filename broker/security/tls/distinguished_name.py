@@ -30,6 +30,8 @@ _ENCODINGS: Final = {
 }
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _BLANKS: Final = " \r"
+_OID_BYTES_MAX: Final = 1024
+"""The time for the text grows with the square of the length, and Python shows no number of more than 4 300 digits."""
 _SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
 
 
@@ -77,6 +79,8 @@ def _escaped(text: str) -> str:
 
 
 def _oid_text(data: bytes) -> str:
+    if len(data) > _OID_BYTES_MAX:
+        raise MalformedName(f"a type in the name has {len(data)} bytes, and {_OID_BYTES_MAX} are allowed")
     numbers, number = [], 0
     for byte in data:
         number = number << 7 | byte & 0x7F

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from seams.files import descriptors
 from seams.net import Net, SocketBuffers, TcpNet
 from seams.rng import SeededRng
 from tests.sim.world.loop import SimLoop
@@ -109,6 +111,28 @@ async def test_a_name_that_does_not_exist_is_an_os_error(net: Net, /) -> None:
     """As for any other way that leads nowhere."""
     with pytest.raises(OSError):
         await net.connect("no-such-host.invalid", 9092, End(), 20.0)
+
+
+def test_slow_readers_leave_descriptors_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: 300 clients that did not read took all 400 descriptors, one more each for its watch. No broker could
+    connect any more, and neither checkpoints nor the bucket could be written."""
+
+    async def scene() -> None:
+        net, end = TcpNet(), End()
+        listener = await net.bind("127.0.0.1", 0, End, SocketBuffers())
+        await listener.accept()
+        transport = await net.connect(*listener.address, end, 5.0)
+        stop = net.when_roomy(transport, lambda: None)
+        assert stop is not None
+        stop()
+        monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (4, 4))
+        before = len(os.listdir("/proc/self/fd"))
+        assert net.when_roomy(transport, lambda: None) is None
+        assert len(os.listdir("/proc/self/fd")) == before
+        transport.close()
+        await listener.close()
+
+    asyncio.run(scene())
 
 
 def _named(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.fetch_sessions.waiting_rows import SMALL, WaitingRows, rows_of
-from broker.net.dispatch import Later
+from broker.fetch_sessions.waiting_rows import PAUSE_MS, SMALL, WaitingRows, rows_of
+from broker.net.dispatch import Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest
 from tests.support.brokers.broker_kit import Life, Place, fetch_request, parts_of
@@ -41,6 +41,26 @@ async def test_a_fetch_above_the_bound_is_answered_at_once(rows: int) -> None:
     await life.produce("log", b"moved")
     assert await parts_of(first)
     assert life.context.waiting_rows.count == 0
+    await life.stop()
+
+
+@pytest.mark.parametrize("rows", [MANY, WIDE])
+async def test_a_client_whose_fetch_could_not_wait_pauses(rows: int) -> None:
+    """Regression: while the fetches of one user filled the bound, three consumers of 600 empty partitions fetched 690
+    times a second and took the whole loop."""
+    life = await narrow(rows)
+    pauses: list[int] = []
+    peer = Peer(2, "10.0.0.2:1", life.peer.listener, throttle=pauses.append)
+    first = life.dispatch(ApiKey.FETCH, naming(rows), peer=peer)
+    await asyncio.sleep(0.1)
+    assert pauses == []
+    assert await parts_of(life.dispatch(ApiKey.FETCH, naming(rows), peer=peer))
+    assert await parts_of(life.dispatch(ApiKey.FETCH, naming(rows, max_wait_ms=20), peer=peer))
+    assert pauses == [PAUSE_MS, 20]
+    await life.produce("log", b"moved")
+    assert await parts_of(life.dispatch(ApiKey.FETCH, naming(rows), peer=peer))
+    assert await parts_of(first)
+    assert pauses == [PAUSE_MS, 20], "there were records"
     await life.stop()
 
 

@@ -90,8 +90,7 @@ def test_silent_addresses_do_not_hold_every_place_together() -> None:
 
 
 async def test_a_session_gives_way_to_another_address() -> None:
-    handshakes = Handshakes(None, lambda name, failure: None)
-    handshakes.turns = HandshakeTurns(under_way_max=2, per_address_max=2)
+    handshakes = Handshakes(None, lambda name, failure: None, HandshakeTurns(under_way_max=2, per_address_max=2))
     silent, late = [Session("a"), Session("a")], Session("b")
     for session in (*silent, late):
         handshakes.ask(session)

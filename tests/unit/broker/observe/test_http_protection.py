@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
+from broker.net.tls.machine import TlsMachine
 from broker.observe import http_connections
 from broker.observe.http import HttpServer, Protection
 from broker.security.http_secrets import HttpSecrets
+from seams.files import descriptors
+from seams.loop.workers import Lane, ThreadWorkers, Workers
 from tests.support.net.tls_peer import client_context, listener_tls
 from tests.unit.broker.observe.test_broker_observe import views
 
@@ -24,13 +30,15 @@ def with_http(
     *,
     metrics_open: bool = False,
     is_secured: bool = True,
+    workers: Workers | None = None,
 ) -> None:
     path = directory / "secrets"
     path.write_text(f"{TOKEN}\nadmin:correct horse battery\n")
     secrets = HttpSecrets(str(path), lambda name: Path(name).read_bytes())
 
     async def run() -> None:
-        server = HttpServer(views(), Protection(secrets, listener_tls().context if is_secured else None, metrics_open))
+        protection = Protection(secrets, listener_tls().context if is_secured else None, metrics_open)
+        server = HttpServer(views(), protection, workers)
         await server.start("127.0.0.1", 0)
         try:
             connector = aiohttp.TCPConnector(ssl=client_context())
@@ -142,3 +150,53 @@ def test_silent_connections_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.
             writer.close()
 
     with_http(tmp_path, scenario, is_secured=is_secured)
+
+
+def test_connections_leave_descriptors_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: with a limit of 1 024, connections of the HTTP port took the 128 that clients of Kafka's port leave
+    free for brokers and files."""
+
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (4, 4))
+        silent = [await asyncio.open_connection("127.0.0.1", server.address[1]) for _ in range(3)]
+        async with session.get(f"http://127.0.0.1:{server.address[1]}/healthz") as answer:
+            assert answer.status == 200
+        for reader, writer in silent:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read(1) == b"", "replaced"
+            writer.close()
+
+    with_http(tmp_path, scenario, is_secured=False)
+
+
+def test_handshakes_do_not_hold_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: 240 clients without a secret that sent their first bytes at once held the loop for 1.4 s (RSA 4096),
+    because each step of a handshake ran on it."""
+    lanes: list[Lane] = []
+
+    class Noted(ThreadWorkers):
+        async def run(self, function: Any, *args: Any, lane: Lane = Lane.FILES) -> Any:
+            lanes.append(lane)
+            return await super().run(function, *args, lane=lane)
+
+    workers = Noted()
+    threads = set()
+    handshake = TlsMachine.handshake
+
+    def stepped(self: TlsMachine) -> bool:
+        threads.add(threading.current_thread())
+        return handshake(self)
+
+    monkeypatch.setattr(TlsMachine, "handshake", stepped)
+
+    async def scenario(session: aiohttp.ClientSession, server: HttpServer) -> None:
+        url = f"https://127.0.0.1:{server.address[1]}/healthz"
+        async with session.get(url) as answer:
+            assert answer.status == 200
+        turns = server._handshakes.turns
+        assert turns.under_way == turns.waiting == 0
+
+    with_http(tmp_path, scenario, workers=workers)
+    workers.close()
+    assert lanes and set(lanes) == {Lane.HANDSHAKE}
+    assert threads and threading.main_thread() not in threads

@@ -91,3 +91,26 @@ def test_a_request_with_many_changes_counts_all_and_shows_some(clock: Clock) -> 
     changes = list(range(CHANGES_SHOWN_MAX + 5))
     audit.note_changes(AuditEvent.QUOTAS, "User:alice", "", changes, lambda change: shown.append(change) or "x")
     assert audit.counts[AuditEvent.QUOTAS] == len(changes) and shown == changes[:CHANGES_SHOWN_MAX]
+
+
+def test_failed_logins_of_one_host_silence_only_that_host(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: all failed logins are those of User:ANONYMOUS, and shared its lines. Whoever failed often as nobody
+    hid his own attempts, from another host, to log in as admin."""
+    audit = Audit(clock)
+    for attempt in range(1_000):
+        audit.note(AuditEvent.LOGIN_FAILED, "User:ANONYMOUS", f"10.6.6.6:{attempt}", "log in as User:nobody")
+    audit.note(AuditEvent.LOGIN_FAILED, "User:ANONYMOUS", "10.0.0.7:5432", "log in as User:admin")
+    assert len(lines(caplog)) == LINES_AT_ONCE + 1
+    assert "User:admin" in lines(caplog)[-1]
+
+
+def test_failed_logins_of_many_hosts_are_limited_together(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit(clock)
+    for host in range(1_000):
+        audit.note(AuditEvent.LOGIN_FAILED, "User:ANONYMOUS", f"2001:db8::{host:x}:5432", "log in as User:admin")
+    assert len(lines(caplog)) == 10 * LINES_AT_ONCE
+    assert audit.suppressed == 1_000 - 10 * LINES_AT_ONCE
+    clock.now_s += SECONDS_A_LINE
+    for host in range(1_000):
+        audit.note(AuditEvent.LOGIN_FAILED, "User:ANONYMOUS", f"2001:db8::{host:x}:5432", "log in as User:admin")
+    assert len(lines(caplog)) == 11 * LINES_AT_ONCE

@@ -52,3 +52,24 @@ def test_a_damaged_certificate_is_malformed_or_another_name(at: int, change: byt
     damaged[at : at + len(change)] = change
     with contextlib.suppress(MalformedName):
         subject_of(bytes(damaged))
+
+
+@pytest.mark.parametrize("count", [1024, 90_000])
+def test_a_type_of_thousands_of_digits_is_malformed(count: int) -> None:
+    """Regression: a client's certificate with such a type in its subject held the loop for 0.5 s, and its connection
+    ended by an unexpected ValueError."""
+    pair = value(0x06, b"\x2a" + b"\xff" * (count - 1) + b"\x01") + value(0x0C, b"x")
+    with pytest.raises(MalformedName, match=f"has {count + 1} bytes"):
+        name_text(value(0x31, value(0x30, pair)))
+
+
+def test_a_type_of_the_longest_length_has_a_text() -> None:
+    pair = value(0x06, b"\xff" * 1023 + b"\x01") + value(0x0C, b"x")
+    assert len(name_text(value(0x31, value(0x30, pair)))) > 2000
+
+
+def value(tag: int, content: bytes) -> bytes:
+    """A value in DER."""
+    size = len(content)
+    length = bytes([size]) if size < 0x80 else bytes([0x84]) + size.to_bytes(4)
+    return bytes([tag]) + length + content
