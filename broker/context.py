@@ -32,6 +32,7 @@ from broker.transactions.interfaces import TransactionOutcomes, TransactionVerif
 from broker.wire.messages import ProduceResponseTopic
 from hotstore.host.residency import Residency
 from seams.loop.tasks import Tasks
+from seams.loop.turns import OneATurn
 from seams.world import World
 
 
@@ -59,6 +60,7 @@ class Context(msgspec.Struct, frozen=True):
     forward: Forward
     quotas: QuotaManagers
     clients: ClientAccess
+    large_reads: OneATurn = msgspec.field(default_factory=OneATurn)
     waiting_rows: WaitingRows = msgspec.field(default_factory=WaitingRows)
     quiet: ProduceIdle = msgspec.field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None

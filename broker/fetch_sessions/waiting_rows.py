@@ -2,7 +2,7 @@
 
 A waiting fetch keeps objects of about 400 bytes for each partition of its request, up to a minute, even if its
 connection is gone. A fetch above the bound is answered at once, with the records that there are, and its connection
-pauses. Small fetches always wait: `max.connections` bounds their memory, 185 KiB each. So do fetches of replicas.
+pauses. Small fetches always wait: `max.connections` bounds their memory, 40 KiB each. So do fetches of replicas.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 
 from broker.wire.messages import FetchRequest
 
-ROWS_MAX: Final = 100_000
-"""40 MB; a session names in each fetch only the partitions that changed."""
-SMALL: Final = 500
+ROWS_MAX: Final = 200_000
+"""80 MB; a session names in each fetch only the partitions that changed."""
+SMALL: Final = 100
 PAUSE_MS: Final = 100
 """Longest pause after a fetch that could not wait."""
 

@@ -176,7 +176,6 @@ class LogHost:
     # logs.
 
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
-        self._world.disk.check_descriptors()
         if not self._holds(place):
             return _Found(None)
         if self._has_unsynced_name:  # make the name durable before a record of the log is acknowledged

@@ -33,3 +33,23 @@ class Turns:
 async def next_turn() -> None:
     """Yield: let the loop run its other callbacks once."""
     await asyncio.sleep(0)
+
+
+class OneATurn:
+    """Lets one piece of work that takes a turn by itself begin in each turn of the loop."""
+
+    __slots__ = ("_has_begun",)
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def begin(self) -> bool:
+        """Whether to begin now. False: such work began already in this turn; ask again in a later turn."""
+        if self._has_begun:
+            return False
+        self._has_begun = True
+        asyncio.get_running_loop().call_soon(self._end)
+        return True
+
+    def _end(self) -> None:
+        self._has_begun = False

@@ -16,6 +16,7 @@ from broker.handlers.fetch.attempt import FetchAttempt
 from broker.handlers.fetch.fetch import Fetch
 from broker.net.dispatch import Later
 from broker.wire.messages import FetchResponse
+from seams.loop.turns import ROWS_PER_TURN
 
 Finish = Callable[[Later, FetchResponse], None]
 
@@ -33,13 +34,14 @@ def _wait_s(context: Context, fetch: Fetch, first: FetchAttempt) -> float:
 class LongPoll:
     """A waiting fetch without a task."""
 
-    __slots__ = ("_fetch", "_finish", "_report_timer", "_scheduled", "_timer", "answer")
+    __slots__ = ("_fetch", "_finish", "_is_over", "_large_reads", "_report_timer", "_scheduled", "_timer", "answer")
 
     def __init__(self, context: Context, fetch: Fetch, first: FetchAttempt, finish: Finish) -> None:
         loop = asyncio.get_running_loop()
         self._fetch = fetch
         self._finish = finish
-        self._scheduled = False
+        self._large_reads = context.large_reads
+        self._scheduled = self._is_over = False
         self._report_timer: asyncio.TimerHandle | None = None
         self.answer = Later(blocks=True)
         now_s = loop.time()
@@ -72,15 +74,18 @@ class LongPoll:
         self._scheduled = False
         if self.answer.is_done:
             return
+        if self._fetch.due() > ROWS_PER_TURN and not self._large_reads.begin():
+            self._wake()  # another large session is read in this turn
+            return
         result = self._fetch.attempt()
-        if self._fetch.satisfied(result):
+        if self._is_over or self._fetch.satisfied(result):
             self._complete(result)
         else:
             self._await(result)
 
     def _expire(self) -> None:
-        if not self.answer.is_done:
-            self._complete(self._fetch.attempt())
+        self._is_over = True
+        self._wake()
 
     def _complete(self, result: FetchAttempt) -> None:
         self._finish(self.answer, self._fetch.response(result))

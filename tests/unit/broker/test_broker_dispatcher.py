@@ -179,6 +179,43 @@ async def test_large_sessions_are_read_in_separate_turns(monkeypatch: pytest.Mon
     await life.stop()
 
 
+@pytest.mark.parametrize("is_woken", [True, False])
+async def test_large_sessions_that_wait_are_read_in_separate_turns(
+    monkeypatch: pytest.MonkeyPatch, is_woken: bool
+) -> None:
+    """Regression: one record woke twenty sessions of 9 000 partitions that do not exist, and all were read in one turn
+    of the loop: 1.04 s. So did the end of their time."""
+    life = await Place().start()
+    await life.create("log")
+    reads, in_turn, attempt = [], 0, Fetch.attempt
+
+    def over() -> None:
+        nonlocal in_turn
+        in_turn = 0
+
+    def noted(self: Fetch) -> FetchAttempt:
+        nonlocal in_turn
+        in_turn += 1
+        reads.append(in_turn)
+        asyncio.get_running_loop().call_soon(over)
+        return attempt(self)
+
+    rows = [("log", index, 0) for index in range(ROWS_PER_TURN + 2)]
+    sessions = [await life.call(ApiKey.FETCH, fetch_request(*rows, session_epoch=0), 12) for _ in range(3)]
+    more = {"session_epoch": 1, "max_wait_ms": 5_000}
+    asked = [life.dispatch(ApiKey.FETCH, fetch_request(session_id=one.session_id, **more), 12) for one in sessions]
+    await asyncio.sleep(1)
+    monkeypatch.setattr(Fetch, "attempt", noted)
+    if is_woken:
+        life.dispatch(ApiKey.PRODUCE, produce_request("log", batch_of(b"x"), acks=1))
+    await asyncio.sleep(1 if is_woken else 5)
+    assert reads == [1, 1, 1]
+    for answer in asked:
+        response = decoded(ApiKey.FETCH, 12, await parts_of(answer))
+        assert bool([part for part in response.responses[0].partitions if part.records]) is is_woken
+    await life.stop()
+
+
 async def test_a_large_request_does_not_wait_for_ever() -> None:
     life = await Place().start()
 

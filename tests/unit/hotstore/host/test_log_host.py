@@ -86,13 +86,16 @@ async def test_a_log_is_refused_before_anything_is_made_for_it() -> None:
     disk = CrashDisk()
     disk.check_descriptors = few = mock.Mock(side_effect=OSError(errno.EMFILE, "too few"))  # type: ignore[method-assign]
     logs = host(disk)
-    for opening in (logs.create, logs.open, logs.open_or_create):
+    for opening in (logs.create, logs.open_or_create):
         with pytest.raises(OSError, match="too few") as refused:
             await opening(ORDERS, ID, CONFIG)
         assert may_pass(refused.value)
     assert not [name for name in disk.list_dir(DATA) if "orders" in name]
     few.side_effect = None
-    assert await logs.open_or_create(ORDERS, ID, CONFIG)
+    opened = await logs.open_or_create(ORDERS, ID, CONFIG)
+    await logs.close(opened, clean=False)
+    few.side_effect = OSError(errno.EMFILE, "too few")
+    assert await logs.open(ORDERS, ID, CONFIG), "a restart opens what it has"
 
 
 async def test_seed_92358_the_next_role_begins_at_or_above_the_log_start() -> None:
