@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from unittest.mock import Mock
 
 import pytest
 
@@ -48,15 +47,13 @@ async def test_a_leader_without_descriptors_for_the_log_lets_another_lead() -> N
     three = Three()
     leader = await three.fill()
     await crash_all(three)
-    disk = three.places[leader].disk
-    enough = disk.check_descriptors
-    disk.check_descriptors = Mock(side_effect=OSError(errno.EMFILE, "too few"))  # type: ignore[method-assign]
+    fault = three.places[leader].disk.inject("open_dir", errno.EMFILE, "/log-0", times=-1)
     for node_id in NODES:
         await three.start(node_id)
     led_by = await served(three, *(node_id for node_id in NODES if node_id != leader))
     assert await three.lives[led_by].read_all("log") == VALUES
     assert (await three.lives[led_by].produce("log", b"next")).error_code == 0
-    disk.check_descriptors = enough  # type: ignore[method-assign]
+    three.places[leader].disk.faults.remove(fault)
     await three.all_is_there(leader, [*VALUES, (len(VALUES), b"next")])
 
 
