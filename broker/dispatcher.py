@@ -9,9 +9,7 @@ time a connection, as in Kafka.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -48,6 +46,7 @@ from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
 from broker.handlers.responder import Responder
+from broker.handlers.slots import Slots
 from broker.handlers.throttle import RequestThrottle
 from broker.handlers.transactions import admin as transaction_admin
 from broker.handlers.transactions import coordinator as transactions
@@ -180,7 +179,6 @@ _LARGE_FRAME: Final = 64 << 10
 _LARGE_AT_ONCE: Final = 4
 """Large requests that are decoded at a time. Their objects take up to sixty times the bytes of a frame, so all frames
 that `FrameBudget` admits would take gigabytes."""
-_LARGE_WAIT_S: Final = 60.0
 _ANY_NUMBER_AT_ONCE: Final = BROKERS_ONLY | {
     _PRODUCE,  # mostly records, which are views of the frame
     _ENVELOPE,
@@ -189,39 +187,18 @@ _ANY_NUMBER_AT_ONCE: Final = BROKERS_ONLY | {
 }
 
 
-def is_wide(request: Message) -> bool:
+def is_wide_produce(request: ProduceRequest) -> bool:
     """Whether the request names too many partitions to be handled without yielding to other work."""
-    if isinstance(request, ProduceRequest):
-        topics: list[Any] = request.topic_data
-        rows = sum(len(topic.partition_data) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
-    elif isinstance(request, FetchRequest):
-        topics = [*request.topics, *request.forgotten_topics_data]
-        rows = sum(len(topic.partitions) for topic in topics) if len(topics) <= ROWS_PER_TURN else 0
-    else:
-        return False
-    return len(topics) > ROWS_PER_TURN or rows > fetch.READ_AT_ONCE_MAX
+    return _is_wide(request.topic_data, lambda topic: len(topic.partition_data))
 
 
-class _Slots:
-    """The number of large requests that are in work at once. Brokers have separate slots, so that clients cannot delay
-    replicas."""
+def is_wide_fetch(request: FetchRequest) -> bool:
+    """As `is_wide_produce`."""
+    return _is_wide([*request.topics, *request.forgotten_topics_data], lambda topic: len(topic.partitions))
 
-    def __init__(self, at_once: int) -> None:
-        self._of = {of_brokers: asyncio.Semaphore(at_once) for of_brokers in (False, True)}
 
-    @asynccontextmanager
-    async def take(self, *, of_brokers: bool) -> AsyncIterator[None]:
-        """Raises CloseConnection if there is no slot for `_LARGE_WAIT_S`."""
-        slots = self._of[of_brokers]
-        try:
-            async with asyncio.timeout(_LARGE_WAIT_S):
-                await slots.acquire()
-        except TimeoutError:
-            raise CloseConnection(f"other large requests were in work for {_LARGE_WAIT_S:.0f} s") from None
-        try:
-            yield
-        finally:
-            slots.release()
+def _is_wide(topics: Sequence[Any], rows_of: Callable[[Any], int]) -> bool:
+    return len(topics) > ROWS_PER_TURN or sum(map(rows_of, topics)) > fetch.READ_AT_ONCE_MAX
 
 
 def _split_produce(call: Call, request: ProduceRequest) -> tuple[Call, ProduceRequest]:
@@ -255,8 +232,8 @@ class BrokerDispatcher:
         refusals: Mapping[int, Refuse] = REFUSALS,
     ) -> None:
         self._tasks = tasks
-        self._large_slots = _Slots(_LARGE_AT_ONCE)
-        self._fetch_slots = _Slots(1)  # a fetch keeps its slot only while it computes: more would lengthen the turns
+        self._large_slots = Slots(_LARGE_AT_ONCE)
+        self._fetch_slots = Slots(1)  # a fetch keeps its slot only while it computes: more would lengthen the turns
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -342,14 +319,14 @@ class BrokerDispatcher:
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
-                if not is_wide(request) or self._refusal(header, call, request) is not None:
+                wanted = cast(FetchRequest, request)
+                if not is_wide_fetch(wanted) or self._refusal(header, call, request) is not None:
                     return self._handled(peer, frame, header, body_at, call, request)
             finally:
                 self._responder.time = None
             await next_turn()  # the decoding already took a full turn
             await self.context.gate.opened()
-            fetching = fetch.Fetch(self.context, cast(FetchRequest, request), call)
-            del request
+            fetching = fetch.Fetch(self.context, wanted, call)
             result = await fetching.attempt_in_turns()
             if fetching.is_due(result):
                 return await self._responder.in_turns(header, fetching.response(result))
@@ -385,15 +362,16 @@ class BrokerDispatcher:
             return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
             return self._responder.later(self._after_gate(header, call, request))
-        if len(frame) > _WIDE_FRAME and is_wide(request):
-            return self._responder.later(self._wide(header, call, request))
         if header.api_key == _PRODUCE:
+            wanted = cast(ProduceRequest, request)
+            if len(frame) > _WIDE_FRAME and is_wide_produce(wanted):
+                return self._responder.later(self._wide(header, call, wanted))
             if call.access.is_enforced:
-                call, allowed = _split_produce(call, cast(ProduceRequest, request))
+                call, allowed = _split_produce(call, wanted)
                 if allowed is not request:
                     return self._produce_flow.answer(header, call, allowed)
-            produced = self._produce_flow.answer(header, call, cast(ProduceRequest, request))
-            self.fast_path.routes.learn(peer, frame, body_at, call, cast(ProduceRequest, request))
+            produced = self._produce_flow.answer(header, call, wanted)
+            self.fast_path.routes.learn(peer, frame, body_at, call, wanted)
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
@@ -412,14 +390,13 @@ class BrokerDispatcher:
             self._note(_PRODUCE, self._now_s() - began_s, count)
         return count, pos, answer
 
-    async def _wide(self, header: RequestHeader, call: Call, request: Message) -> Answer:
+    async def _wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Handle a produce of very many partitions, in turns with other work."""
         await next_turn()  # the decoding already took a full turn
-        produced = cast(ProduceRequest, request)
         if call.access.is_enforced:
-            verdict = await data_rules.produce(call.access, produced, call.version, self.context.metadata)
-            call, produced = _allowed_part(call, produced, verdict)
-        return await self._produce_flow.answer_wide(header, call, produced)
+            verdict = await data_rules.produce(call.access, request, call.version, self.context.metadata)
+            call, request = _allowed_part(call, request, verdict)
+        return await self._produce_flow.answer_wide(header, call, request)
 
     def _fetch(self, header: RequestHeader, call: Call, request: FetchRequest) -> Answer:
         fetching = fetch.Fetch(self.context, request, call)
@@ -441,10 +418,11 @@ class BrokerDispatcher:
 
     async def _after_gate(self, header: RequestHeader, call: Call, request: Message) -> Answer:
         await self.context.gate.opened()
-        if is_wide(request):
-            return await self._wide(header, call, request)
         if header.api_key == _PRODUCE:
-            call, allowed = _split_produce(call, cast(ProduceRequest, request))
+            wanted = cast(ProduceRequest, request)
+            if is_wide_produce(wanted):
+                return await self._wide(header, call, wanted)
+            call, allowed = _split_produce(call, wanted)
             return self._produce_flow.answer(header, call, allowed)
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
