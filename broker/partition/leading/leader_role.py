@@ -213,13 +213,18 @@ class LeaderRole:
         log_failures = roles.registry.log_failures
         with roles.tiers.deferring_starts():  # includes the wait for a slot of `to_lead`
             async with roles.to_lead:
-                lead = self._lead()
+                lead, is_open = self._lead(), False
                 try:
-                    partition = await self._attached(lead)
+                    opened = await self._open_log(lead)  # waits until a log that is being closed can be opened again
+                    is_open = True
+                    partition = await self._attached(lead, opened)
                 except (StorageFailed, OSError) as refused:
-                    # Another in-sync replica may lead (D38), also while descriptors or space are short here. An unclean
-                    # start waits for them, because the other candidates may have fewer records.
-                    if not lead.is_alone and (lead.unclean_after is None or not may_pass(refused)):
+                    # Another in-sync replica may lead (D38), also while descriptors or space are too short here to open
+                    # the log. An unclean start waits for them, because the other candidates may have fewer records. A
+                    # shortage after that is not reported: the log opens for a follower, which reports it as sound, so
+                    # leadership would move in a circle while all replicas are short.
+                    waits = may_pass(refused) and (is_open or lead.unclean_after is not None)
+                    if not lead.is_alone and not waits:
                         log_failures.failed(of, f"the log cannot be opened for a leader: {refused}")
                     raise
         if not partition.log.failure:
@@ -245,9 +250,8 @@ class LeaderRole:
             return lead
         return replace(lead, on_behind=lambda why: log_failures.damaged(of, why))
 
-    async def _attached(self, lead: Lead) -> LeaderReplica:
+    async def _attached(self, lead: Lead, opened: OpenLog) -> LeaderReplica:
         roles, topic = self._roles, self.topic
-        opened = await self._open_log(lead)  # waits in the queue of this place: a log that is being closed is reopened
         before = self._before if self._before is not None and self._before.opened is opened else None
         if self._lease is not None:
             await self._lease.returned()  # the calls of the previous attempt must end first
