@@ -98,6 +98,9 @@ async def clean(
     await _call(lease, remove_cleaned, log.directory)  # files of a pass that ended with its role
     segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
     end = await _map_keys(lease, engine, segments, part, throttle)
+    # A power cut may interrupt the pass. A follower then finds by the high watermark that its log may lack records.
+    lease.check()
+    await lease.checkpoint_committed(end)
     read = written = before = after = 0
     for group in groups([segment for segment in segments if segment.base_offset < end], log.config):
         size, run = None, log.left_of(SegmentRun(group))

@@ -229,6 +229,12 @@ class Lease:
         self._must_last("a checkpoint")
         await self._to_its_end(self.host.checkpoint_cleaned(self.opened, offset, partial(self._check_all, still)))
 
+    async def checkpoint_committed(self, offset: int) -> None:
+        """Write durably that the high watermark is at or above `offset`, unless the checkpoint says so. Raises
+        OSError."""
+        self._must_last("a checkpoint")
+        await self._to_its_end(self.host.checkpoint_committed(self.opened, offset))
+
     def _check_all(self, still: Callable[[], None]) -> None:
         self.check()
         still()

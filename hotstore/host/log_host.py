@@ -347,6 +347,11 @@ class LogHost:
 
         await opened.at.alone(note)
 
+    async def checkpoint_committed(self, opened: OpenLog, offset: int) -> None:
+        """See `Lease.checkpoint_committed`."""
+        if self._data_dir.checkpoints.high_watermark(opened.place) < offset:
+            await self.checkpoint({opened.log: offset})
+
     async def _replaced(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
         """Change the log's files while no sync, seal job or other call runs, then start a new flusher. The log is torn
         until then."""
