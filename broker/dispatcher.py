@@ -233,7 +233,10 @@ class BrokerDispatcher:
     ) -> None:
         self._tasks = tasks
         self._large_slots = Slots(_LARGE_AT_ONCE)
-        self._fetch_slots = Slots(1)  # a fetch keeps its slot only while it computes: more would lengthen the turns
+        # A fetch keeps its slot only while it computes: more slots would lengthen the turns. Fetches that are read in a
+        # turn or two do not wait for those that need many.
+        self._fetch_slots = Slots(1)
+        self._short_fetch_slots = Slots(1)
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -315,7 +318,8 @@ class BrokerDispatcher:
     ) -> Answer:
         """Answer a fetch that may name very many partitions. Such fetches are decoded and read one after the other, in
         turns with other work. They wait for records together."""
-        async with self._fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
+        slots = self._fetch_slots if len(frame) > _LARGE_FRAME else self._short_fetch_slots
+        async with slots.take(of_brokers=self.clients.is_broker(peer)):
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
@@ -412,7 +416,7 @@ class BrokerDispatcher:
 
     async def _read_apart(self, header: RequestHeader, peer: Peer, fetching: fetch.Fetch) -> Answer:
         """Answer a small request of a large session, which is read at once: one of them in a turn of the loop."""
-        async with self._fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
+        async with self._short_fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
             await next_turn()
             return self._read(header, fetching)
 

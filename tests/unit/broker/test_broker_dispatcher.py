@@ -151,6 +151,29 @@ async def test_large_fetches_of_clients_do_not_delay_those_of_brokers(monkeypatc
     await life.stop()
 
 
+async def test_fetches_of_some_hundred_partitions_do_not_wait_for_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a consumer without a session, of 300 partitions, waited for each larger fetch of any client, and its
+    connection was closed after 60 s."""
+    life = await Place().start()
+    await life.create("log")
+    may_read, read = asyncio.Event(), Fetch.attempt_in_turns
+
+    async def waits(self: Fetch) -> FetchAttempt:
+        await may_read.wait()
+        return await read(self)
+
+    monkeypatch.setattr(Fetch, "attempt_in_turns", waits)
+    wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
+    larger = life.dispatch(ApiKey.FETCH, wide)
+    await asyncio.sleep(1)
+    some = fetch_request(*(("log", index, 0) for index in range(300)), max_wait_ms=0)
+    async with asyncio.timeout(1):
+        assert await parts_of(life.dispatch(ApiKey.FETCH, some))
+    may_read.set()
+    assert await parts_of(larger)
+    await life.stop()
+
+
 async def test_large_sessions_are_read_in_separate_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: twenty requests of 60 bytes, in sessions of 9 000 partitions that their client may not even read,
     were read in one turn of the loop: 2.3 s, again and again."""
