@@ -319,7 +319,8 @@ class BrokerDispatcher:
         """Answer a fetch that may name very many partitions. Such fetches are decoded and read one after the other, in
         turns with other work. They wait for records together."""
         slots = self._fetch_slots if len(frame) > _LARGE_FRAME else self._short_fetch_slots
-        async with slots.take(of_brokers=self.clients.is_broker(peer)):
+        slot = partial(slots.take, of_brokers=self.clients.is_broker(peer))
+        async with slot():
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
@@ -334,7 +335,7 @@ class BrokerDispatcher:
             result = await fetching.attempt_in_turns()
             if fetching.is_due(result):
                 return await self._responder.in_turns(header, fetching.response(result))
-            waiting = await_records(self.context, fetching, result)
+            waiting = await_records(self.context, fetching, result, slot)
             del result
         return await self._responder.in_turns(header, await waiting)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from broker.context import Context
@@ -97,9 +98,12 @@ class LongPoll:
         self._fetch.leave(self._wake)
 
 
-async def await_records(context: Context, fetch: Fetch, result: FetchAttempt | None) -> FetchResponse:
+async def await_records(
+    context: Context, fetch: Fetch, result: FetchAttempt | None, slot: Callable[[], AbstractAsyncContextManager[None]]
+) -> FetchResponse:
     """The response to a fetch of very many partitions that waits after its first attempt `result`: as `LongPoll`, in
-    turns with other work. The attempt's objects are released while it waits."""
+    turns with other work. The attempt's objects are released while it waits. It reads again in a `slot`, because one
+    record may wake many such fetches."""
     loop = asyncio.get_running_loop()
     assert result is not None
     until_s = loop.time() + _wait_s(context, fetch, result)
@@ -119,7 +123,8 @@ async def await_records(context: Context, fetch: Fetch, result: FetchAttempt | N
             pass  # answer with the available records
         finally:
             fetch.leave(wake)
-        result = await fetch.attempt_in_turns()
+        async with slot():
+            result = await fetch.attempt_in_turns()
     return fetch.response(result)
 
 

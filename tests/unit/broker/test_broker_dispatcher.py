@@ -174,6 +174,33 @@ async def test_fetches_of_some_hundred_partitions_do_not_wait_for_larger_ones(mo
     await life.stop()
 
 
+async def test_large_fetches_that_one_record_wakes_are_read_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: forty waiting fetches of 4 900 partitions were read again together, in turns of 425 ms."""
+    life = await Place().start()
+    await life.create("log")
+    wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=30_000)
+    asked = [life.dispatch(ApiKey.FETCH, wide) for _ in range(5)]
+    await asyncio.sleep(1)
+    under_way, most, read = 0, 0, Fetch.attempt_in_turns
+
+    async def noted(self: Fetch) -> FetchAttempt:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        result = await read(self)
+        under_way -= 1
+        return result
+
+    monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
+    await life.produce("log", b"x")
+    for answer in asked:
+        assert await parts_of(answer)
+    assert most == 1
+    await life.stop()
+
+
 async def test_large_sessions_are_read_in_separate_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: twenty requests of 60 bytes, in sessions of 9 000 partitions that their client may not even read,
     were read in one turn of the loop: 2.3 s, again and again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 from msgspec.structs import replace
@@ -290,7 +291,7 @@ async def test_a_wide_fetch_of_a_replica_sees_what_came_before_it_waits() -> Non
     while life.partition("log").log.log_end_offset < 1:
         await asyncio.sleep(0)
     async with asyncio.timeout(5.0):
-        response = await await_records(context, fetching, result)
+        response = await await_records(context, fetching, result, nullcontext)
     assert len(response.responses[0].partitions[0].records or b"") > 0
     waiting.cancel()
     await life.stop()
