@@ -29,7 +29,7 @@ async def test_a_log_is_copied_anew_though_its_last_pass_and_its_high_watermark_
     """The pass removed a value because of a newer one above the high watermark in the checkpoint. The unclean start cut
     the log between the two."""
 
-    pair = await both(OFTEN, *RARELY, **NOT_TIERED)
+    pair = await both(OFTEN, *RARELY, replicas=(1, 2), **NOT_TIERED)
     checkpoint = LogHost.checkpoint_cleaned
 
     async def cut_off(*args: Any) -> None:
