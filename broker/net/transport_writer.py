@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.net.dispatch import CloseReason, Part
 from seams.files.disk import FileRange
@@ -120,7 +120,7 @@ class TransportWriter:
         """Send parts after all earlier parts."""
         if self._writable and not self._parts:
             try:
-                size = sum(map(len, cast("list[bytes]", parts)))
+                size = sum(map(len, parts))  # type: ignore[arg-type]
             except TypeError:  # a file range has no len
                 size = JOIN_MAX + 1
             if size <= JOIN_MAX:

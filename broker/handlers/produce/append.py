@@ -70,17 +70,21 @@ def append_run(
 
     `ends_refused`: stop at the first refused batch; later batches have no result.
     """
-    if len(headers) > 1:
+    if len(headers) == 1:
         try:
-            context.throttle.check_room()
-            appended = partition.append(batches, headers, now_ms)
-        except (ThermoclineError, OSError):
-            pass  # appended one by one below, so that each refused batch has its own error and is counted
-        else:
-            if not appended.duplicate:
-                _count(context, partition, batches, headers, appended)
-                return appended
-            # Duplicates: nothing was written, and each batch has the offset of its first append.
+            return append_checked(context, partition, batches, headers, now_ms)
+        except (ThermoclineError, OSError) as refused:
+            return [refused]
+    try:
+        context.throttle.check_room()
+        appended = partition.append(batches, headers, now_ms)
+    except (ThermoclineError, OSError):
+        pass  # appended one by one below, so that each refused batch has its own error and is counted
+    else:
+        if not appended.duplicate:
+            _count(context, partition, batches, headers, appended)
+            return appended
+        # Duplicates: nothing was written, and each batch has the offset of its first append.
     each: list[Appended | Refused] = []
     for batch, header in zip(batches, headers, strict=True):
         try:
@@ -89,8 +93,6 @@ def append_run(
             each.append(refused)
             if ends_refused:
                 break
-    if len(headers) == 1 and isinstance(each[0], Appended):
-        return each[0]
     return each
 
 

@@ -6,7 +6,7 @@ follow the order of the requests. A response has the results of its request's ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from broker.context import Context
@@ -82,8 +82,10 @@ class PartitionBatches:
             self.appended = None
         self._failure, self._committed_end = why, self.partition.high_watermark
 
-    def base_offsets(self, appended: Appended) -> Iterator[int]:
+    def base_offsets(self, appended: Appended) -> Iterable[int]:
         """Base offset of each batch, if their offsets are contiguous."""
+        if len(self.counts) == 1:
+            return (appended.base_offset,)
         return accumulate(self.counts[:-1], initial=appended.base_offset)
 
     def outcomes(self) -> list[Outcome]:
