@@ -76,6 +76,10 @@ ALLOWED: dict[str, list[Any]] = {
         *(*all_of(A, (0, "a1"), (2, "a2")), *all_of(B, (0, "b1"))),
     ],
     "half of it is lost": [ONE, Loss(A, 0, 5.0, "disk"), *all_of(A), *all_of(B, (0, "b1"))],
+    "lost while it ran, and a later loss": [
+        *(ended(1, OK, A1), Loss(A, 0, 1.2, "disk"), Loss(A, 1, 3.0, "disk")),
+        *(Loss(("__transaction_state", 0), 0, 3.0, "disk"), *all_of(A)),
+    ],
     "before and after a restore": [
         *(ended(1, OK, A1, at_s=1.0), Loss(A, 1, 3.0, ALL_MACHINES), ended(2, OK, A2, at_s=4.0)),
         *all_of(A, (0, "a1"), (2, "a2")),

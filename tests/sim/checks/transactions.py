@@ -303,8 +303,9 @@ def _not_across_a_restore(facts: _Facts) -> Told:
         if any(ended.invoked_s < at_s < ended.decided_s for at_s in restored_s):
             yield "txn-across-restore", f"{_told(ended)}, all machines were lost at {max(restored_s):.3f} s"
         for part in (part for part in ended.parts if part.place in read and part.offset >= 0):
-            lost = [loss for loss in facts.losses_of(part.place) if loss.at_s > ended.done_s]
-            is_held = lost and all(part.offset + len(part.values) <= loss.start for loss in lost)
+            lost = [loss for loss in facts.losses_of(part.place) if loss.at_s > ended.invoked_s]
+            is_held = all(part.offset + len(part.values) <= loss.start for loss in lost)
+            is_held = is_held and any(loss.at_s > ended.done_s for loss in lost)
             if is_held and (missing := facts.missing(part, is_committed=True)):
                 yield "txn-copied-lost", f"{part}: {missing} are not there at the end; {lost}; {_told(ended)}"
 
