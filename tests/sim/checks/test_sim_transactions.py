@@ -203,6 +203,17 @@ def test_a_committed_record_supersedes_an_earlier_one_of_its_key() -> None:
     assert compacted(ended(1, OK, A1), before, ended(2, OK, A2), *all_of(A, (2, "a2"))) == []
 
 
+@pytest.mark.parametrize(("outcome", "found"), [(OK, []), (FAIL, ["txn-missed"])])
+def test_a_committed_record_that_nobody_saw_supersedes_too(outcome: Outcome, found: list[str]) -> None:
+    """A deletion took it before anybody read it."""
+    before = look(A, (0, "a1"), at_s=2.1, end=2, name="r")
+    after = look(A, at_s=2.4, end=2, name="q")
+    newer = ended(2, outcome, A2, at_s=1.2)
+    deletion = Delete(A, 3, 2.5, 2.6, OK)
+    ends = (look(A, start=3, log_start=3, is_committed=c) for c in (True, False))
+    assert compacted(ended(1, OK, A1), before, newer, after, deletion, *ends) == found
+
+
 def test_an_aborted_record_supersedes_nothing() -> None:
     """Nothing that is committed is left of the key."""
     before = look(A, (0, "a1"), at_s=1.6, end=2, name="r")

@@ -148,10 +148,21 @@ class _Facts:
         return any(self.where.get(other, -1) > offset and key_of(other, self.keys) == key for other in by)
 
     def may_be_gone(self, place: Place, offset: int) -> bool:
-        """Whether compaction may have removed what a committed reader saw there."""
-        seen = self.committed[place]
-        later = (value for at, (value, _) in seen.items() if at > offset)
-        return self._is_superseded(seen[offset][0], offset, later)
+        """Whether compaction may have removed what a committed reader saw there. Perhaps nobody saw the newer value,
+        because compaction or a deletion took it, too."""
+        value, _ = self.committed[place][offset]
+        if not self.keys:
+            return False
+        key = key_of(value, self.keys)
+        later = (value for at, (value, _) in self.committed[place].items() if at > offset)
+        return any(key_of(other, self.keys) == key for other in (*later, *self._not_aborted(place, offset)))
+
+    def _not_aborted(self, place: Place, after: int) -> Iterable[str]:
+        """Values above an offset whose transactions committed, or may have."""
+        for ended in self.ended:
+            for part in ended.parts if ended.outcome is not Outcome.FAIL else ():
+                if part.place == place and part.offset >= 0:
+                    yield from (value for at, value in enumerate(part.values, part.offset) if at > after)
 
     def losses_of(self, place: Place) -> Iterable[Loss]:
         name, is_life, _ = place[0].partition(LIFE)
