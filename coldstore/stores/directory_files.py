@@ -28,7 +28,8 @@ from coldstore.object_store import (
 )
 from coldstore.stores.limits import SYSTEM_DIRECTORY, resolve_range
 from logformat.errors import InvalidRequest
-from seams.files.disk import SYNC_BYTES, Disk, File, Lock
+from seams.files.disk import Disk, File, Lock
+from seams.files.part_writer import PartWriter
 from seams.rng import Rng
 
 SMALL_BYTES_MAX = 256 << 10  # roots are ≤ 64 KiB; hashing 256 KiB takes 0.25 ms
@@ -386,17 +387,15 @@ def _etag_of(file: File, size: int) -> str:
 def _fill(file: File, key: str, body: Upload) -> None:
     """Write the body, and sync it in parts. Raises ChecksumRefused if it differs from its announced size or
     checksum."""
-    position = synced = checksum = 0
+    checksum = 0
+    parts = PartWriter(file)
     for piece in body.open():
         checksum = crc32c(piece, checksum)
-        position += file.write_at(position, [piece])
-        if position > body.size:
+        parts.write([piece])
+        if parts.size > body.size:
             break
-        if position - synced >= SYNC_BYTES:
-            file.sync()
-            synced = position
-    if position != body.size:
-        raise ChecksumRefused(f"PUT {key}: the source gave {position} of {body.size} bytes; read it again")
+    if parts.size != body.size:
+        raise ChecksumRefused(f"PUT {key}: the source gave {parts.size} of {body.size} bytes; read it again")
     if checksum != (announced := body.checksum()):
         raise ChecksumRefused(
             f"PUT {key}: the bytes sent have CRC32C {checksum:08x}, the source announced {announced:08x}; read it again"

@@ -1,7 +1,7 @@
 """Writes a cleaned segment: its batches, and both indexes with the entries that an append would make.
 
-Batches are contiguous from the segment's base. They are synced in parts. So the last sync is short, and the sync of a
-produce does not wait until a complete segment is synced.
+Batches are contiguous from the segment's base. They are written and synced in parts (`PartWriter`). So the last sync is
+short, and the sync of a produce does not wait until a complete segment is synced.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.record_batch import BASE_OFFSET, HEADER, INT32_MAX, LAST_OFFSET_DELTA, LENGTH, LOG_OVERHEAD, Fields
-from seams.files.disk import SYNC_BYTES, Buffer, File
+from seams.files.disk import Buffer, File
 from seams.files.page_cache import drop
+from seams.files.part_writer import PartWriter
 
 
 class SegmentWriter:
@@ -24,11 +25,15 @@ class SegmentWriter:
         self._offset_index = offset_index
         self._time_index = time_index
         self.indexer = SegmentIndexer(base_offset, interval_bytes)
-        self.size = 0
         self.end_offset = base_offset
-        self._synced_bytes = 0
+        self._parts = PartWriter(log)
         for file in (log, offset_index, time_index):
             file.truncate(0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the segment so far."""
+        return self._parts.size
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append complete batches. Raises OSError, with EFBIG if positions would not fit an index."""
@@ -43,13 +48,10 @@ class SegmentWriter:
         total = sum(map(len, buffers))
         if self.size + total > INT32_MAX:
             raise OSError(errno.EFBIG, "a cleaned segment exceeds 2 GiB", self._log.path)
-        self._log.write_at(self.size, buffers)
-        self.indexer.add_run(headers, first_offset, self.size)
-        self.size += total
+        position = self.size
+        self._parts.write(buffers)
+        self.indexer.add_run(headers, first_offset, position)
         self.end_offset = end_offset
-        if self.size - self._synced_bytes >= SYNC_BYTES:
-            self._log.sync()
-            self._synced_bytes = self.size
 
     def finish(self) -> None:
         """Write both indexes and sync the three files. Raises OSError."""

@@ -10,15 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 Buffer = bytes | bytearray | memoryview
-
-SYNC_BYTES: Final = 1 << 20
-"""Bytes that the writer of a large file syncs at a time: the sync of a produce does not wait until all of them are
-written."""
 
 
 class FileStat(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from hotstore.cleaning.engine import CleanerLost, LocalEngine
 from hotstore.errors import DamagedLog
 from hotstore.log.segment import Segment, build_indexer
 from logformat.record_batch import BASE_TIMESTAMP_AT, LENGTH_AT, MAGIC_AT, Codec, read_header, walk
+from seams.files import part_writer
 from seams.files.disk import File, is_full
 from seams.files.page_cache import drop, is_cold
 from seams.files.posix_disk import PosixDisk
@@ -96,7 +97,7 @@ def test_what_was_finished_survives_a_power_cut(disk: CrashDisk, engine: LocalEn
 def test_a_long_segment_is_synced_as_it_grows(
     disk: CrashDisk, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_writer, "SYNC_BYTES", 2000)
+    monkeypatch.setattr(part_writer, "PART_MIN", 2000)
     source = put_segment(disk, f"{D}/a", keyed_batches(60, keys=1000))
     whole_pass(engine, disk, D, [(0, [source])], chunk=700)
     assert 5 < disk.hits["sync"] < 20, disk.hits
