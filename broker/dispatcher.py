@@ -46,7 +46,7 @@ from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
 from broker.handlers.responder import Responder
-from broker.handlers.slots import Slots
+from broker.handlers.slots import RequestSlots
 from broker.handlers.throttle import RequestThrottle
 from broker.handlers.transactions import admin as transaction_admin
 from broker.handlers.transactions import coordinator as transactions
@@ -232,11 +232,11 @@ class BrokerDispatcher:
         refusals: Mapping[int, Refuse] = REFUSALS,
     ) -> None:
         self._tasks = tasks
-        self._large_slots = Slots(_LARGE_AT_ONCE)
+        self._large_slots = RequestSlots(_LARGE_AT_ONCE)
         # A fetch keeps its slot only while it computes: more slots would lengthen the turns. Fetches that are read in a
         # turn or two do not wait for those that need many.
-        self._fetch_slots = Slots(1)
-        self._short_fetch_slots = Slots(1)
+        self._fetch_slots = RequestSlots(1)
+        self._short_fetch_slots = RequestSlots(1)
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -304,7 +304,7 @@ class BrokerDispatcher:
         self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
     ) -> list[Part] | None:
         """Answer a large request, once fewer than `_LARGE_AT_ONCE` others are in work."""
-        async with self._large_slots.take(of_brokers=self.clients.is_broker(peer)):
+        async with self._large_slots.take(peer, of_brokers=self.clients.is_broker(peer)):
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
@@ -319,7 +319,7 @@ class BrokerDispatcher:
         """Answer a fetch that may name very many partitions. Such fetches are decoded and read one after the other, in
         turns with other work. They wait for records together."""
         slots = self._fetch_slots if len(frame) > _LARGE_FRAME else self._short_fetch_slots
-        slot = partial(slots.take, of_brokers=self.clients.is_broker(peer))
+        slot = partial(slots.take, peer, of_brokers=self.clients.is_broker(peer))
         async with slot():
             self._responder.time = time
             try:
@@ -417,7 +417,7 @@ class BrokerDispatcher:
 
     async def _read_apart(self, header: RequestHeader, peer: Peer, fetching: fetch.Fetch) -> Answer:
         """Answer a small request of a large session, which is read at once: one of them in a turn of the loop."""
-        async with self._short_fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
+        async with self._short_fetch_slots.take(peer, of_brokers=self.clients.is_broker(peer)):
             await next_turn()
             return self._read(header, fetching)
 
