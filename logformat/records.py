@@ -72,8 +72,11 @@ class InvalidRecord(InvalidRecordBatch):
         self.record_index = record_index
 
 
-def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
-    """The records of the batch at `pos`, in order; the caller checks the CRC.
+def iter_records(
+    batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX, with_headers: bool = True
+) -> Iterator[Record]:
+    """The records of the batch at `pos`, in order; the caller checks the CRC. `with_headers=False`: headers are checked
+    and left out, so that the memory is bounded: a batch of 1 KB may have millions of them.
 
     Raises CorruptBatch for bytes that are not a batch, for another codec than the header's, for more than `bytes_max`
     decompressed, for another number of records than the header's, and for offsets that do not grow within the batch's
@@ -85,7 +88,7 @@ def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_
     at = 0
     delta_before = -1
     for _ in range(header.record_count):
-        timestamp_delta, delta, key, value, headers, at = _read_record(records, at)
+        timestamp_delta, delta, key, value, headers, at = _read_record(records, at, with_headers)
         if not delta_before < delta <= header.last_offset_delta:
             raise CorruptBatch(
                 f"record offset delta {delta} follows {delta_before}; the batch ends at delta "
@@ -118,7 +121,7 @@ def validate_records(
     header = read_header(batch, pos)
     base_offset = header.base_offset
     try:
-        for record in iter_records(batch, pos, bytes_max=bytes_max):
+        for record in iter_records(batch, pos, bytes_max=bytes_max, with_headers=False):
             timestamp = record.timestamp
             if record.offset != base_offset + index:
                 raise InvalidRecord(index, f"offset delta {record.offset - base_offset}, must be {index}")
@@ -189,7 +192,7 @@ def offset_for_timestamp(
     if header.max_timestamp < timestamp:
         return None
     try:
-        for record in iter_records(batch, pos, bytes_max=bytes_max):
+        for record in iter_records(batch, pos, bytes_max=bytes_max, with_headers=False):
             if record.timestamp >= timestamp and record.offset >= offset_min:
                 return TimestampOffset(record.timestamp, record.offset)
     except DecompressedTooLarge:
@@ -266,7 +269,9 @@ def records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader,
     return header, decompress(header.codec, body, bytes_max)
 
 
-def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
+def _read_record(
+    data: bytes, at: int, with_headers: bool
+) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """(timestamp delta, offset delta, key, value, headers, position after it) of the record at `at`.
 
     Fields are read without checking the record's end. If a length is wrong, reading runs out of `data`, or the last
@@ -281,12 +286,13 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
         offset_delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
-        header_count = data[at]
         headers: tuple[Header, ...] = ()
-        if header_count:
-            headers, at = read_headers(data, at, end)
-        else:
+        if not data[at]:
             at += 1
+        elif with_headers:
+            headers, at = _read_headers(data, at, end)
+        else:
+            at = skip_headers(data, at, end)
     except IndexError:
         raise CorruptBatch(f"record at byte {start} is cut short") from None
     if at != end:
@@ -294,7 +300,7 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
     return timestamp_delta, offset_delta, key, value, headers, end
 
 
-def read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+def _read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
     """The headers of the record that ends at `end`, and the position after them."""
     count, at = read_varint(data, at)
     if count < 0 or count > (end - at) // 2:
@@ -307,6 +313,33 @@ def read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], in
         value, at = _read_bytes(data, at)
         headers.append((key.decode("utf-8", "surrogateescape"), value))
     return tuple(headers), at
+
+
+def skip_headers(data: bytes, at: int, end: int) -> int:
+    """As `_read_headers`, but makes no objects."""
+    count, at = read_varint(data, at)
+    if count < 0 or count > (end - at) // 2:
+        raise CorruptBatch(f"record claims {count} headers in {end - at} bytes")
+    for _ in range(count):
+        byte = data[at]
+        if byte & 0x81:  # longer than 63 bytes, or negative
+            size, at = read_varint(data, at)
+            if size < 0:
+                raise CorruptBatch("record has a header without key")
+            at += size
+        else:
+            at += 1 + (byte >> 1)
+        byte = data[at]
+        if byte == 1:  # null
+            at += 1
+        elif byte & 0x81:
+            size, at = read_varint(data, at)
+            if size < -1:
+                raise CorruptBatch(f"header's value before byte {at} claims {size} bytes")
+            at += max(size, 0)
+        else:
+            at += 1 + (byte >> 1)
+    return at
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -52,7 +52,7 @@ def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> Timest
     place = best.locate(offset, cache)
     batch = best.file.read_at(place.position, place.size)
     with contextlib.suppress(DecompressedTooLarge):
-        for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX):
+        for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX, with_headers=False):
             if record.timestamp == timestamp:
                 return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
     # A header may claim a greater timestamp than its records have (KafkaJS), or the batch is too large. The last offset
