@@ -181,6 +181,30 @@ async def test_of_many_small_batches_the_loop_reads_a_thousand_records() -> None
     await life.stop()
 
 
+@pytest.mark.parametrize(
+    ("settings", "configs"), [([], COMPACT), (["thermocline.validate.records=true"], {})], ids=["compacted", "validated"]
+)
+async def test_many_headers_are_not_looked_into_on_the_loop(settings: list[str], configs: dict[str, str]) -> None:
+    """Regression: a produced record of 1 MB of headers held the loop for 0.4 s, and a request may have many such
+    batches."""
+    life = await Place(*settings).start()
+    await life.create("log", **configs)
+    await asyncio.sleep(1)
+    lanes, run = [], life.workers.run
+
+    def noted(*arguments: Any, lane: Lane = Lane.FILES) -> Any:
+        lanes.append(lane)
+        return run(*arguments, lane=lane)
+
+    life.workers.run = noted  # type: ignore[method-assign]
+    for headers in 50_000, 100_000:
+        ugly = encode_batch([Record(0, EPOCH_MS, b"k", b"v", (("", None),) * headers)])
+        assert (await sent(life, ugly)).error_code == 0
+        assert lanes.count(Lane.RECORDS) == (headers > 50_000)
+    assert life.partition("log").log.log_end_offset == 2
+    await life.stop()
+
+
 async def test_a_response_names_a_bounded_number_of_records() -> None:
     """Kafka names them all; here a thousand, and the message counts them."""
     life = await Place().start()
