@@ -14,10 +14,15 @@ from seams.loop.slots import Slots
 _WAIT_S: Final = 60.0
 
 
+def owner_of(peer: Peer) -> str:
+    """The user, to whom slots are given in turn with other users, so that many connections give no user more of them.
+    An address stands for its users without a name."""
+    return peer.host if peer.principal == ANONYMOUS else peer.principal
+
+
 class RequestSlots:
-    """The number of large requests that are in work at once. Users have slots in turn, so that one with many
-    connections cannot delay the others; an address stands for its users without a name. Brokers have separate slots, so
-    that clients cannot delay replicas."""
+    """The number of large requests that are in work at once. Brokers have separate slots, so that clients cannot delay
+    replicas."""
 
     def __init__(self, at_once: int) -> None:
         self._of = {of_brokers: Slots(at_once) for of_brokers in (False, True)}
@@ -26,9 +31,8 @@ class RequestSlots:
     async def take(self, peer: Peer, *, of_brokers: bool) -> AsyncIterator[None]:
         """Raises CloseConnection if there is no slot for `_WAIT_S`."""
         slots = self._of[of_brokers]
-        owner = peer.host if peer.principal == ANONYMOUS else peer.principal
         try:
-            await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
+            await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner_of(peer))
         except TimeoutError:
             raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
         try:

@@ -15,12 +15,12 @@ from broker.handlers.produce.produce import RECORD_ERRORS_MAX
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceRequest, ProduceRequestPartition, ProduceRequestTopic, ProduceResponsePartition
-from logformat.record_batch import HEADER_SIZE, Codec
+from logformat.record_batch import HEADER_SIZE, Codec, read_header
 from logformat.records import Record, encode_batch
 from seams.loop.workers import Lane
 from tests.fuzz.targets.record_batch import resealed
 from tests.sim.world.clock import EPOCH_MS
-from tests.support.brokers.broker_kit import NEWEST, SMALL_SEGMENTS, Life, Place, produce_request
+from tests.support.brokers.broker_kit import NEWEST, SMALL_SEGMENTS, Life, Place, parts_of, produce_request
 from tests.support.wire.proportion import CALLS_MAX, cost_of
 from tests.unit.broker.handlers.test_broker_admin import TOPIC, altered
 from tests.unit.broker.handlers.test_delete_records import cut, outcome
@@ -202,6 +202,35 @@ async def test_many_headers_are_not_looked_into_on_the_loop(settings: list[str],
         assert (await sent(life, ugly)).error_code == 0
         assert lanes.count(Lane.RECORDS) == (headers > 50_000)
     assert life.partition("log").log.log_end_offset == 2
+    await life.stop()
+
+
+async def test_the_records_of_users_are_looked_into_in_turn() -> None:
+    """Regression: one thread reads the records, in the order of arrival, and a user with ten connections and batches of
+    1.2 KB that decompress to 12 MiB delayed every other user's batch by ten seconds."""
+    life = await started()
+    may_read, counts, run = asyncio.Event(), [], life.workers.run
+
+    async def noted(function: Any, *arguments: Any, lane: Lane = Lane.FILES) -> Any:
+        if lane is Lane.RECORDS:
+            counts.append(read_header(function.args[0]).record_count)
+            await may_read.wait()
+        return await run(function, *arguments, lane=lane)
+
+    life.workers.run = noted  # type: ignore[method-assign]
+    asked = [
+        life.dispatch(
+            ApiKey.PRODUCE,
+            produce_request("log", batch(*[b"k"] * number, codec=Codec.LZ4)),
+            peer=Peer(number, f"10.0.0.{3 if number == 9 else 2}:{number}", life.peer.listener),
+        )
+        for number in range(1, 10)
+    ]
+    await asyncio.sleep(1)
+    may_read.set()
+    for answer in asked:
+        assert await parts_of(answer)
+    assert counts == [1, 2, 9, 3, 4, 5, 6, 7, 8]
     await life.stop()
 
 
