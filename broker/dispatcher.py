@@ -298,7 +298,7 @@ class BrokerDispatcher:
         elif len(frame) > _LARGE_FRAME and header.api_key not in _ANY_NUMBER_AT_ONCE:
             return self._responder.later(self._large(peer, frame, header, body_at, self._responder.time))
         call, request = self._decoded(peer, frame, header, body_at)
-        return self._handled(peer, frame, header, body_at, call, request)
+        return self._handled(frame, header, body_at, call, request)
 
     async def _large(
         self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
@@ -308,7 +308,7 @@ class BrokerDispatcher:
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
-                answer = self._handled(peer, frame, header, body_at, call, request)
+                answer = self._handled(frame, header, body_at, call, request)
             finally:
                 self._responder.time = None
             return await answer.future if isinstance(answer, Later) else answer
@@ -326,7 +326,7 @@ class BrokerDispatcher:
                 call, request = self._decoded(peer, frame, header, body_at)
                 wanted = cast(FetchRequest, request)
                 if not is_wide_fetch(wanted) or self._refusal(header, call, request) is not None:
-                    return self._handled(peer, frame, header, body_at, call, request)
+                    return self._handled(frame, header, body_at, call, request)
             finally:
                 self._responder.time = None
             await next_turn()  # the decoding already took a full turn
@@ -356,14 +356,12 @@ class BrokerDispatcher:
     def _refusal(self, header: RequestHeader, call: Call, request: Message) -> ErrorCode | None:
         return self._brokers_only.refusal(call.peer, header.api_key, request, is_client=call.access.is_enforced)
 
-    def _handled(
-        self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, call: Call, request: Message
-    ) -> Answer:
+    def _handled(self, frame: memoryview, header: RequestHeader, body_at: int, call: Call, request: Message) -> Answer:
         context = self.context
         refusal = self._refusal(header, call, request)
         if refusal is not None:
             if header.api_key in RESTRICTED:
-                self.clients.note_plays_broker(peer, header.api_key)
+                self.clients.note_plays_broker(call.peer, header.api_key)
             return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
             return self._responder.later(self._after_gate(header, call, request))
@@ -376,7 +374,7 @@ class BrokerDispatcher:
                 if allowed is not request:
                     return self._produce_flow.answer(header, call, allowed)
             produced = self._produce_flow.answer(header, call, wanted)
-            self.fast_path.routes.learn(peer, frame, body_at, call, wanted)
+            self.fast_path.routes.learn(call.peer, frame, body_at, call, wanted)
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
