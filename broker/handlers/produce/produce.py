@@ -130,8 +130,7 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
 async def inspect_in_worker(
     context: Context, batches: Uninspected, slot: Callable[[], AbstractAsyncContextManager[None]]
 ) -> Inspections:
-    """Inspect these batches in a worker, each in a `slot`, one after the other: each may take its whole size in memory.
-    """
+    """Inspect these batches in a worker, one after the other, each in a `slot`: each may take its size in memory."""
     validates = context.config.validate_records
     inspections: dict[int, Inspection] = {}
     for data, bytes_max, compacts in batches:

@@ -60,7 +60,7 @@ async def test_one_that_is_cancelled_as_it_is_given_its_slots_returns_them() -> 
 
 
 async def test_slots_that_are_free_as_a_waiter_is_cancelled_go_to_the_next() -> None:
-    """Regression: the slots were given to the cancelled waiter, which raised InvalidStateError in who gave them back."""
+    """Regression: they were given to the cancelled waiter, and `give_back` raised InvalidStateError and lost them."""
     slots = Slots(1)
     await slots.take(1, 1e9)
     cancelled, waiting = (asyncio.create_task(slots.take(1, 1e9)) for _ in range(2))

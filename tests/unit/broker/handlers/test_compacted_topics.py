@@ -182,7 +182,9 @@ async def test_of_many_small_batches_the_loop_reads_a_thousand_records() -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "configs"), [([], COMPACT), (["thermocline.validate.records=true"], {})], ids=["compacted", "validated"]
+    ("settings", "configs"),
+    [([], COMPACT), (["thermocline.validate.records=true"], {})],
+    ids=["compacted", "validated"],
 )
 async def test_many_headers_are_not_looked_into_on_the_loop(settings: list[str], configs: dict[str, str]) -> None:
     """Regression: a produced record of 1 MB of headers held the loop for 0.4 s, and a request may have many such
