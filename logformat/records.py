@@ -139,16 +139,69 @@ def validate_records(
 
 
 def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
-    """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
-
-    Reads only length and timestamp of a record. Raises CorruptBatch for bytes that are not a batch, for another codec
-    than the header's, for more than `bytes_max` decompressed, and for bytes that are missing or left over after the
-    header's number of records."""
+    """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.3 µs a record. Raises
+    CorruptBatch as `_timestamp_deltas`."""
     header, data = records_bytes(batch, pos, bytes_max)
+    least, greatest = INT64_MAX, -INT64_MAX
+    for delta, _ in _timestamp_deltas(header, data):
+        if delta < least:
+            least = delta
+        if delta > greatest:
+            greatest = delta
+    if header.record_count == 0:
+        return NO_TIMESTAMP, NO_TIMESTAMP
+    least, greatest = header.base_timestamp + least, header.base_timestamp + greatest
+    if not -INT64_MAX <= least <= greatest <= INT64_MAX:
+        raise CorruptBatch(f"record timestamps {least} to {greatest} ms are out of range")
+    return least, greatest
+
+
+def records_since(
+    batch: Buffer, timestamp: int, pos: int = 0, *, bytes_max: int = LOOKUP_BYTES_MAX
+) -> Iterator[TimestampOffset]:
+    """The records that are not older than `timestamp` (ms), in order; of a batch with LOG_APPEND_TIME all. Raises
+    CorruptBatch as `_timestamp_deltas`, and for offsets and timestamps out of range."""
+    header, data = records_bytes(batch, pos, bytes_max)
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    delta_min = timestamp - header.base_timestamp
+    for delta, at in _timestamp_deltas(header, data):
+        if delta < delta_min and not stamped:
+            continue
+        try:
+            offset_delta, _ = read_varint(data, at)
+        except IndexError:
+            raise CorruptBatch("the last record is cut short") from None
+        found = header.max_timestamp if stamped else header.base_timestamp + delta
+        if not 0 <= offset_delta <= header.last_offset_delta or not -INT64_MAX <= found <= INT64_MAX:
+            raise CorruptBatch(f"record has offset delta {offset_delta} and timestamp {found} ms, out of range")
+        yield TimestampOffset(found, header.base_offset + offset_delta)
+
+
+def offset_for_timestamp(
+    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = LOOKUP_BYTES_MAX
+) -> TimestampOffset | None:
+    """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
+
+    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp. A reader that
+    starts at this offset misses no record."""
+    header = read_header(batch, pos)
+    if header.max_timestamp < timestamp:
+        return None
+    try:
+        for found in records_since(batch, timestamp, pos, bytes_max=bytes_max):
+            if found.offset >= offset_min:
+                return found
+    except DecompressedTooLarge:
+        return TimestampOffset(header.max_timestamp, max(header.base_offset, offset_min))
+    return None
+
+
+def _timestamp_deltas(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
+    """Each record's timestamp delta and the position after it. Reads nothing else of a record but its length. Raises
+    CorruptBatch for bytes that are missing or left over after the header's number of records."""
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {count} records in {end_of_all} bytes")
-    least, greatest = INT64_MAX, -INT64_MAX
     at = 0
     try:
         for _ in range(count):
@@ -163,41 +216,15 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
                 raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
             byte = data[at + 1]  # after the attributes
-            delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else read_varint(data, at + 1, VARLONG_BYTES_MAX)[0]
-            if delta < least:
-                least = delta
-            if delta > greatest:
-                greatest = delta
+            if byte < 0x80:
+                yield (byte >> 1) ^ -(byte & 1), at + 2
+            else:
+                yield read_varint(data, at + 1, VARLONG_BYTES_MAX)
             at = end
     except IndexError:
         raise CorruptBatch(f"record at byte {at} is cut short") from None
     if at != end_of_all:
         raise CorruptBatch(f"{end_of_all - at} bytes after the last record")
-    if count == 0:
-        return NO_TIMESTAMP, NO_TIMESTAMP
-    least, greatest = header.base_timestamp + least, header.base_timestamp + greatest
-    if not -INT64_MAX <= least <= greatest <= INT64_MAX:
-        raise CorruptBatch(f"record timestamps {least} to {greatest} ms are out of range")
-    return least, greatest
-
-
-def offset_for_timestamp(
-    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = LOOKUP_BYTES_MAX
-) -> TimestampOffset | None:
-    """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
-
-    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp. A reader that
-    starts at this offset misses no record."""
-    header = read_header(batch, pos)
-    if header.max_timestamp < timestamp:
-        return None
-    try:
-        for record in iter_records(batch, pos, bytes_max=bytes_max, with_headers=False):
-            if record.timestamp >= timestamp and record.offset >= offset_min:
-                return TimestampOffset(record.timestamp, record.offset)
-    except DecompressedTooLarge:
-        return TimestampOffset(header.max_timestamp, max(header.base_offset, offset_min))
-    return None
 
 
 def encode_batch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tracemalloc
 from collections.abc import Callable
 
@@ -36,6 +37,7 @@ from logformat.records import (
     encode_record,
     iter_records,
     offset_for_timestamp,
+    records_since,
     timestamp_range,
     validate_records,
 )
@@ -275,3 +277,32 @@ def test_headers_that_are_left_out_are_checked_as_if_they_were_read(
         except CorruptBatch:
             outcomes.append(None)
     assert outcomes[0] == outcomes[1]
+
+
+@given(record_lists(), timestamps, st.sampled_from(list(TimestampType)))
+def test_records_since_are_those_of_a_reader_of_every_record(
+    records: list[Record], since: int, kind: TimestampType
+) -> None:
+    batch = encode_batch(records, codec=Codec.LZ4, timestamp_type=kind)
+    every = [TimestampOffset(record.timestamp, record.offset) for record in iter_records(batch)]
+    is_stamped = kind is TimestampType.LOG_APPEND_TIME
+    assert list(records_since(batch, since)) == [one for one in every if is_stamped or one.timestamp >= since]
+
+
+def test_a_search_by_time_reads_times_only() -> None:
+    """Regression: a lookup read every field of every record. In a batch of 1 MB that decompresses to 15 MiB it took
+    three seconds of a thread that all consumers share."""
+    batch = encode_batch([Record(n, n, b"k", b"v", (("h", b"x"),)) for n in range(1_000)])
+    calls = 0
+
+    def counted(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(counted)
+    try:
+        found = offset_for_timestamp(batch, 999)
+    finally:
+        sys.setprofile(None)
+    assert found == TimestampOffset(999, 999)
+    assert calls < 2_500
