@@ -52,8 +52,8 @@ ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read zstd
 _RECORDS_ON_LOOP_MAX: Final = 1_000
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
 _KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
-_RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
-_BYTES_AT_ONCE_MAX: Final = 128 << 10  # of the same; a record's header takes two bytes or more, and 0.1 µs
+RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
+BYTES_AT_ONCE_MAX: Final = 128 << 10  # of the same; a record's header takes two bytes or more, and 0.1 µs
 RECORDS_BYTES_MAX: Final = 32 << 20  # of decompressed records (or max.message.bytes); a larger batch is refused
 _NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 
@@ -85,24 +85,21 @@ class KeylessRecords(ApiError):
 
 
 class LoopBudget:
-    """Records and their bytes that the event loop may still read for one request or run; the fast path calls `renew`
-    for each run."""
+    """Records and their bytes that the event loop may still read for one request or run; the fast path resets both for
+    each run."""
 
-    __slots__ = ("_bytes", "_records")
+    __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self._records = _RECORDS_AT_ONCE_MAX
-        self._bytes = _BYTES_AT_ONCE_MAX
+        self.records = RECORDS_AT_ONCE_MAX
+        self.bytes = BYTES_AT_ONCE_MAX
 
     def takes(self, header: BatchHeader) -> bool:
         """Whether the loop may read this batch; counts it."""
-        if header.record_count > self._records or header.size > self._bytes:
+        if header.record_count > self.records or header.size > self.bytes:
             return False
-        self._records -= header.record_count
-        self._bytes -= header.size
+        self.records -= header.record_count
+        self.bytes -= header.size
         return True
 
 
