@@ -46,7 +46,7 @@ from broker.handlers.produce import produce
 from broker.handlers.produce.fast_path import FastPath
 from broker.handlers.produce.flow import ProduceFlow
 from broker.handlers.responder import Responder
-from broker.handlers.slots import Slots
+from broker.handlers.slots import RequestSlots
 from broker.handlers.throttle import RequestThrottle
 from broker.handlers.transactions import admin as transaction_admin
 from broker.handlers.transactions import coordinator as transactions
@@ -232,11 +232,11 @@ class BrokerDispatcher:
         refusals: Mapping[int, Refuse] = REFUSALS,
     ) -> None:
         self._tasks = tasks
-        self._large_slots = Slots(_LARGE_AT_ONCE)
+        self._large_slots = RequestSlots(_LARGE_AT_ONCE)
         # A fetch keeps its slot only while it computes: more slots would lengthen the turns. Fetches that are read in a
         # turn or two do not wait for those that need many.
-        self._fetch_slots = Slots(1)
-        self._short_fetch_slots = Slots(1)
+        self._fetch_slots = RequestSlots(1)
+        self._short_fetch_slots = RequestSlots(1)
         self._brokers_only = brokers_only
         self.clients = clients
         self._handlers = HANDLERS
@@ -298,17 +298,17 @@ class BrokerDispatcher:
         elif len(frame) > _LARGE_FRAME and header.api_key not in _ANY_NUMBER_AT_ONCE:
             return self._responder.later(self._large(peer, frame, header, body_at, self._responder.time))
         call, request = self._decoded(peer, frame, header, body_at)
-        return self._handled(peer, frame, header, body_at, call, request)
+        return self._handled(frame, header, body_at, call, request)
 
     async def _large(
         self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, time: LoopTime | None
     ) -> list[Part] | None:
         """Answer a large request, once fewer than `_LARGE_AT_ONCE` others are in work."""
-        async with self._large_slots.take(of_brokers=self.clients.is_broker(peer)):
+        async with self._large_slots.take(peer, of_brokers=self.clients.is_broker(peer)):
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
-                answer = self._handled(peer, frame, header, body_at, call, request)
+                answer = self._handled(frame, header, body_at, call, request)
             finally:
                 self._responder.time = None
             return await answer.future if isinstance(answer, Later) else answer
@@ -319,14 +319,14 @@ class BrokerDispatcher:
         """Answer a fetch that may name very many partitions. Such fetches are decoded and read one after the other, in
         turns with other work. They wait for records together."""
         slots = self._fetch_slots if len(frame) > _LARGE_FRAME else self._short_fetch_slots
-        slot = partial(slots.take, of_brokers=self.clients.is_broker(peer))
+        slot = partial(slots.take, peer, of_brokers=self.clients.is_broker(peer))
         async with slot():
             self._responder.time = time
             try:
                 call, request = self._decoded(peer, frame, header, body_at)
                 wanted = cast(FetchRequest, request)
                 if not is_wide_fetch(wanted) or self._refusal(header, call, request) is not None:
-                    return self._handled(peer, frame, header, body_at, call, request)
+                    return self._handled(frame, header, body_at, call, request)
             finally:
                 self._responder.time = None
             await next_turn()  # the decoding already took a full turn
@@ -356,14 +356,12 @@ class BrokerDispatcher:
     def _refusal(self, header: RequestHeader, call: Call, request: Message) -> ErrorCode | None:
         return self._brokers_only.refusal(call.peer, header.api_key, request, is_client=call.access.is_enforced)
 
-    def _handled(
-        self, peer: Peer, frame: memoryview, header: RequestHeader, body_at: int, call: Call, request: Message
-    ) -> Answer:
+    def _handled(self, frame: memoryview, header: RequestHeader, body_at: int, call: Call, request: Message) -> Answer:
         context = self.context
         refusal = self._refusal(header, call, request)
         if refusal is not None:
             if header.api_key in RESTRICTED:
-                self.clients.note_plays_broker(peer, header.api_key)
+                self.clients.note_plays_broker(call.peer, header.api_key)
             return self._responder.later(self._refused(header, request, refusal))
         if not context.gate.is_open():
             return self._responder.later(self._after_gate(header, call, request))
@@ -376,7 +374,7 @@ class BrokerDispatcher:
                 if allowed is not request:
                     return self._produce_flow.answer(header, call, allowed)
             produced = self._produce_flow.answer(header, call, wanted)
-            self.fast_path.routes.learn(peer, frame, body_at, call, wanted)
+            self.fast_path.routes.learn(call.peer, frame, body_at, call, wanted)
             return produced
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
@@ -417,7 +415,7 @@ class BrokerDispatcher:
 
     async def _read_apart(self, header: RequestHeader, peer: Peer, fetching: fetch.Fetch) -> Answer:
         """Answer a small request of a large session, which is read at once: one of them in a turn of the loop."""
-        async with self._short_fetch_slots.take(of_brokers=self.clients.is_broker(peer)):
+        async with self._short_fetch_slots.take(peer, of_brokers=self.clients.is_broker(peer)):
             await next_turn()
             return self._read(header, fetching)
 

@@ -15,9 +15,9 @@ from logformat.records import (
     RECORDS_BYTES_MAX,
     VARLONG_BYTES_MAX,
     InvalidRecord,
-    read_headers,
     read_varint,
     records_bytes,
+    skip_headers,
 )
 
 KEYLESS_MAX: Final = 1_000
@@ -106,7 +106,7 @@ def check_keys(
             elif size < -1:
                 raise CorruptBatch(f"value claims {size} bytes")
             if data[at]:
-                _, at = read_headers(data, at, end)
+                at = skip_headers(data, at, end)
             else:
                 at += 1
             if at != end:

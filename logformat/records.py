@@ -72,8 +72,11 @@ class InvalidRecord(InvalidRecordBatch):
         self.record_index = record_index
 
 
-def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
-    """The records of the batch at `pos`, in order; the caller checks the CRC.
+def iter_records(
+    batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX, with_headers: bool = True
+) -> Iterator[Record]:
+    """The records of the batch at `pos`, in order; the caller checks the CRC. `with_headers=False`: headers are checked
+    and left out, so that the memory is bounded: a batch of 1 KB may have millions of them.
 
     Raises CorruptBatch for bytes that are not a batch, for another codec than the header's, for more than `bytes_max`
     decompressed, for another number of records than the header's, and for offsets that do not grow within the batch's
@@ -85,7 +88,7 @@ def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_
     at = 0
     delta_before = -1
     for _ in range(header.record_count):
-        timestamp_delta, delta, key, value, headers, at = _read_record(records, at)
+        timestamp_delta, delta, key, value, headers, at = _read_record(records, at, with_headers)
         if not delta_before < delta <= header.last_offset_delta:
             raise CorruptBatch(
                 f"record offset delta {delta} follows {delta_before}; the batch ends at delta "
@@ -118,7 +121,7 @@ def validate_records(
     header = read_header(batch, pos)
     base_offset = header.base_offset
     try:
-        for record in iter_records(batch, pos, bytes_max=bytes_max):
+        for record in iter_records(batch, pos, bytes_max=bytes_max, with_headers=False):
             timestamp = record.timestamp
             if record.offset != base_offset + index:
                 raise InvalidRecord(index, f"offset delta {record.offset - base_offset}, must be {index}")
@@ -136,16 +139,69 @@ def validate_records(
 
 
 def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
-    """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.2 µs a record.
-
-    Reads only length and timestamp of a record. Raises CorruptBatch for bytes that are not a batch, for another codec
-    than the header's, for more than `bytes_max` decompressed, and for bytes that are missing or left over after the
-    header's number of records."""
+    """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.3 µs a record. Raises
+    CorruptBatch as `_timestamp_deltas`."""
     header, data = records_bytes(batch, pos, bytes_max)
+    least, greatest = INT64_MAX, -INT64_MAX
+    for delta, _ in _timestamp_deltas(header, data):
+        if delta < least:
+            least = delta
+        if delta > greatest:
+            greatest = delta
+    if header.record_count == 0:
+        return NO_TIMESTAMP, NO_TIMESTAMP
+    least, greatest = header.base_timestamp + least, header.base_timestamp + greatest
+    if not -INT64_MAX <= least <= greatest <= INT64_MAX:
+        raise CorruptBatch(f"record timestamps {least} to {greatest} ms are out of range")
+    return least, greatest
+
+
+def records_since(
+    batch: Buffer, timestamp: int, pos: int = 0, *, bytes_max: int = LOOKUP_BYTES_MAX
+) -> Iterator[TimestampOffset]:
+    """The records that are not older than `timestamp` (ms), in order; of a batch with LOG_APPEND_TIME all. Raises
+    CorruptBatch as `_timestamp_deltas`, and for offsets and timestamps out of range."""
+    header, data = records_bytes(batch, pos, bytes_max)
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    delta_min = timestamp - header.base_timestamp
+    for delta, at in _timestamp_deltas(header, data):
+        if delta < delta_min and not stamped:
+            continue
+        try:
+            offset_delta, _ = read_varint(data, at)
+        except IndexError:
+            raise CorruptBatch("the last record is cut short") from None
+        found = header.max_timestamp if stamped else header.base_timestamp + delta
+        if not 0 <= offset_delta <= header.last_offset_delta or not -INT64_MAX <= found <= INT64_MAX:
+            raise CorruptBatch(f"record has offset delta {offset_delta} and timestamp {found} ms, out of range")
+        yield TimestampOffset(found, header.base_offset + offset_delta)
+
+
+def offset_for_timestamp(
+    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = LOOKUP_BYTES_MAX
+) -> TimestampOffset | None:
+    """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
+
+    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp. A reader that
+    starts at this offset misses no record."""
+    header = read_header(batch, pos)
+    if header.max_timestamp < timestamp:
+        return None
+    try:
+        for found in records_since(batch, timestamp, pos, bytes_max=bytes_max):
+            if found.offset >= offset_min:
+                return found
+    except DecompressedTooLarge:
+        return TimestampOffset(header.max_timestamp, max(header.base_offset, offset_min))
+    return None
+
+
+def _timestamp_deltas(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
+    """Each record's timestamp delta and the position after it. Reads nothing else of a record but its length. Raises
+    CorruptBatch for bytes that are missing or left over after the header's number of records."""
     count, end_of_all = header.record_count, len(data)
     if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
         raise CorruptBatch(f"batch claims {count} records in {end_of_all} bytes")
-    least, greatest = INT64_MAX, -INT64_MAX
     at = 0
     try:
         for _ in range(count):
@@ -160,41 +216,15 @@ def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYT
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
                 raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
             byte = data[at + 1]  # after the attributes
-            delta = (byte >> 1) ^ -(byte & 1) if byte < 0x80 else read_varint(data, at + 1, VARLONG_BYTES_MAX)[0]
-            if delta < least:
-                least = delta
-            if delta > greatest:
-                greatest = delta
+            if byte < 0x80:
+                yield (byte >> 1) ^ -(byte & 1), at + 2
+            else:
+                yield read_varint(data, at + 1, VARLONG_BYTES_MAX)
             at = end
     except IndexError:
         raise CorruptBatch(f"record at byte {at} is cut short") from None
     if at != end_of_all:
         raise CorruptBatch(f"{end_of_all - at} bytes after the last record")
-    if count == 0:
-        return NO_TIMESTAMP, NO_TIMESTAMP
-    least, greatest = header.base_timestamp + least, header.base_timestamp + greatest
-    if not -INT64_MAX <= least <= greatest <= INT64_MAX:
-        raise CorruptBatch(f"record timestamps {least} to {greatest} ms are out of range")
-    return least, greatest
-
-
-def offset_for_timestamp(
-    batch: Buffer, timestamp: int, pos: int = 0, *, offset_min: int = 0, bytes_max: int = LOOKUP_BYTES_MAX
-) -> TimestampOffset | None:
-    """The first record at or above `offset_min` that is not older than `timestamp` (ms); None if there is none.
-
-    A batch larger than `bytes_max` is not read: the result is its first offset and greatest timestamp. A reader that
-    starts at this offset misses no record."""
-    header = read_header(batch, pos)
-    if header.max_timestamp < timestamp:
-        return None
-    try:
-        for record in iter_records(batch, pos, bytes_max=bytes_max):
-            if record.timestamp >= timestamp and record.offset >= offset_min:
-                return TimestampOffset(record.timestamp, record.offset)
-    except DecompressedTooLarge:
-        return TimestampOffset(header.max_timestamp, max(header.base_offset, offset_min))
-    return None
 
 
 def encode_batch(
@@ -266,7 +296,9 @@ def records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader,
     return header, decompress(header.codec, body, bytes_max)
 
 
-def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
+def _read_record(
+    data: bytes, at: int, with_headers: bool
+) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """(timestamp delta, offset delta, key, value, headers, position after it) of the record at `at`.
 
     Fields are read without checking the record's end. If a length is wrong, reading runs out of `data`, or the last
@@ -281,12 +313,13 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
         offset_delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
-        header_count = data[at]
         headers: tuple[Header, ...] = ()
-        if header_count:
-            headers, at = read_headers(data, at, end)
-        else:
+        if not data[at]:
             at += 1
+        elif with_headers:
+            headers, at = _read_headers(data, at, end)
+        else:
+            at = skip_headers(data, at, end)
     except IndexError:
         raise CorruptBatch(f"record at byte {start} is cut short") from None
     if at != end:
@@ -294,7 +327,7 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
     return timestamp_delta, offset_delta, key, value, headers, end
 
 
-def read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+def _read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
     """The headers of the record that ends at `end`, and the position after them."""
     count, at = read_varint(data, at)
     if count < 0 or count > (end - at) // 2:
@@ -307,6 +340,33 @@ def read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], in
         value, at = _read_bytes(data, at)
         headers.append((key.decode("utf-8", "surrogateescape"), value))
     return tuple(headers), at
+
+
+def skip_headers(data: bytes, at: int, end: int) -> int:
+    """As `_read_headers`, but makes no objects."""
+    count, at = read_varint(data, at)
+    if count < 0 or count > (end - at) // 2:
+        raise CorruptBatch(f"record claims {count} headers in {end - at} bytes")
+    for _ in range(count):
+        byte = data[at]
+        if byte & 0x81:  # longer than 63 bytes, or negative
+            size, at = read_varint(data, at)
+            if size < 0:
+                raise CorruptBatch("record has a header without key")
+            at += size
+        else:
+            at += 1 + (byte >> 1)
+        byte = data[at]
+        if byte == 1:  # null
+            at += 1
+        elif byte & 0x81:
+            size, at = read_varint(data, at)
+            if size < -1:
+                raise CorruptBatch(f"header's value before byte {at} claims {size} bytes")
+            at += max(size, 0)
+        else:
+            at += 1 + (byte >> 1)
+    return at
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:

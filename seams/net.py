@@ -84,8 +84,8 @@ class Net(Protocol):
         or if this process has too few free descriptors."""
         ...
 
-    def has_room(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether this process has enough free descriptors to keep this new connection."""
+    def has_room(self, transport: asyncio.BaseTransport, share: float) -> bool:
+        """Whether this new connection may be kept, as one of those that may take `share` of the descriptors."""
         ...
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
@@ -192,9 +192,9 @@ class TcpNet:
         loop.add_writer(watched, tell)
         return end
 
-    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+    def has_room(self, transport: asyncio.BaseTransport, share: float) -> bool:
         peer: socket.socket | None = transport.get_extra_info("socket")
-        return peer is None or descriptors.has_room(peer.fileno(), descriptors.CONNECTIONS)
+        return peer is None or descriptors.has_room(peer.fileno(), share)
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)

@@ -8,28 +8,34 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from broker.net.dispatch import CloseConnection
+from broker.net.dispatch import ANONYMOUS, CloseConnection, Peer
+from seams.loop.slots import Slots
 
 _WAIT_S: Final = 60.0
 
 
-class Slots:
+def owner_of(peer: Peer) -> str:
+    """The user, to whom slots are given in turn with other users, so that many connections give no user more of them.
+    An address stands for its users without a name."""
+    return peer.host if peer.principal == ANONYMOUS else peer.principal
+
+
+class RequestSlots:
     """The number of large requests that are in work at once. Brokers have separate slots, so that clients cannot delay
     replicas."""
 
     def __init__(self, at_once: int) -> None:
-        self._of = {of_brokers: asyncio.Semaphore(at_once) for of_brokers in (False, True)}
+        self._of = {of_brokers: Slots(at_once) for of_brokers in (False, True)}
 
     @asynccontextmanager
-    async def take(self, *, of_brokers: bool) -> AsyncIterator[None]:
+    async def take(self, peer: Peer, *, of_brokers: bool) -> AsyncIterator[None]:
         """Raises CloseConnection if there is no slot for `_WAIT_S`."""
         slots = self._of[of_brokers]
         try:
-            async with asyncio.timeout(_WAIT_S):
-                await slots.acquire()
+            await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner_of(peer))
         except TimeoutError:
             raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
         try:
             yield
         finally:
-            slots.release()
+            slots.give_back(1)

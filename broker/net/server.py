@@ -222,10 +222,12 @@ class Server:
         if self._stopping:
             return Admission.REFUSE
         now_s = asyncio.get_running_loop().time()
-        if connection.peer.listener not in self._apart:
-            if not self._net.has_room(transport):
-                log.warning("a connection is refused: %s", descriptors.shortage(descriptors.CONNECTIONS))
-                return Admission.REFUSE
+        is_apart = connection.peer.listener in self._apart
+        share = descriptors.BROKERS if is_apart else descriptors.CONNECTIONS
+        if not self._net.has_room(transport, share):
+            log.warning("a connection is refused: %s", descriptors.shortage(share))
+            return Admission.REFUSE
+        if not is_apart:
             delay_s = self._address_rates.arrived(_host(connection), now_s)
             if delay_s > 0:
                 return self._delay(connection, delay_s)

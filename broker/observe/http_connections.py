@@ -19,6 +19,7 @@ from broker.net.dispatch import CloseReason
 from broker.net.tls.handshakes import Handshakes
 from broker.net.tls.layer import TlsLayer
 from broker.net.tls.machine import TlsMachine
+from seams.files import descriptors
 from seams.net import TcpNet
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class _Buffered(asyncio.BufferedProtocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.host = str(address[0]) if address else ""
-        self._open.add(self, self.host, has_room=TcpNet().has_room(transport))
+        self._open.add(self, self.host, has_room=TcpNet().has_room(transport, descriptors.CONNECTIONS))
         self._inner.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:

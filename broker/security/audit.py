@@ -84,7 +84,7 @@ class Audit:
         self.suppressed = 0
 
     def note(self, event: AuditEvent, principal: str, address: str, what: str, why: str = "", count: int = 1) -> None:
-        """Note that `principal` (`User:name`) did `what`, or tried to, from `address` (a host, with or without port).
+        """Note that `principal` (`User:name`) did `what`, or tried to, from `address` (as `Peer.address`).
 
         `why`: the reason of a refusal, or empty. `count`: the number of events that this call stands for, for example
         the topics that one request may not read; `what` then names one of them.

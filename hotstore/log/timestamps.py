@@ -14,7 +14,7 @@ from hotstore.log.batch_walk import walk_headers
 from hotstore.log.segment import IndexCache, Segment
 from logformat.compression import DecompressedTooLarge
 from logformat.record_batch import HEADER_SIZE, read_header
-from logformat.records import LOOKUP_BYTES_MAX, iter_records, offset_for_timestamp
+from logformat.records import offset_for_timestamp, records_since
 
 
 class TimestampedOffset(NamedTuple):
@@ -52,9 +52,9 @@ def greatest_timestamp(segments: Sequence[Segment], cache: IndexCache) -> Timest
     place = best.locate(offset, cache)
     batch = best.file.read_at(place.position, place.size)
     with contextlib.suppress(DecompressedTooLarge):
-        for record in iter_records(batch, bytes_max=LOOKUP_BYTES_MAX):
-            if record.timestamp == timestamp:
-                return TimestampedOffset(timestamp, record.offset, read_header(batch).leader_epoch)
+        for found in records_since(batch, timestamp):
+            if found.timestamp == timestamp:
+                return TimestampedOffset(timestamp, found.offset, read_header(batch).leader_epoch)
     # A header may claim a greater timestamp than its records have (KafkaJS), or the batch is too large. The last offset
     # of the batch is then used.
     return TimestampedOffset(timestamp, offset, read_header(batch).leader_epoch)

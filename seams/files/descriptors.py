@@ -1,8 +1,8 @@
 """Descriptors of this process: its limit, and the share of the limit that each kind of use may take.
 
-New logs stop first, then new connections. The rest is for logs that a restart opens, new segments, sockets to other
-brokers and to the bucket, and other work that must not fail. The kernel gives the lowest free number, so the number of
-a new descriptor says how many are open.
+New logs stop first, then new connections of clients, then of brokers. The rest is for logs that a restart opens, new
+segments, sockets to other brokers and to the bucket, and other work that must not fail. The kernel gives the lowest
+free number, so the number of a new descriptor says how many are open.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 LOGS: Final = 0.75
 CONNECTIONS: Final = 0.875
+BROKERS: Final = 0.9375  # connections to the brokers' listener
 
 
 def raise_limit() -> None:

@@ -50,6 +50,7 @@ class Fetch:
         "_bytes_max",
         "_context",
         "_full",
+        "_is_counted",
         "_known",
         "_may_redirect",
         "_peer",
@@ -72,7 +73,8 @@ class Fetch:
         self._access = call.access if call.access.is_enforced else None
         self._unknown_count = -1  # count in the first attempt; if a partition disappears later, the wait ends
         self._watched: list[Readable] = []
-        self._rows: int | None = None  # counted in `context.waiting_rows`; None: the fetch does not wait
+        self._rows = -1  # as `context.waiting_rows` counts them; -1: not known yet
+        self._is_counted = False
         self._context = context
         self._version = call.version
         self._bytes_max = min(request.max_bytes, context.config.fetch_max_bytes)
@@ -297,17 +299,19 @@ class Fetch:
         (`waiting_rows`). In the latter case its client pauses, or it would fetch in a loop."""
         if self.satisfied(result):
             return True
-        if self._replica is not None or self._context.waiting_rows.has_room(rows_of(self.request)):
+        if self._rows < 0:
+            self._rows = 0 if self._replica is not None else rows_of(self.request)
+        if self._context.waiting_rows.has_room(self._rows):
             return False
         if self._peer.throttle is not None:
             self._peer.throttle(min(self.request.max_wait_ms, PAUSE_MS))
         return True
 
     def park(self, wake: Callable[[], None], result: FetchAttempt) -> None:
-        """Until `leave`, call `wake` each time the response may differ from `result`."""
-        if self._rows is None:
-            self._rows = 0 if self._replica is not None else rows_of(self.request)
+        """Until `leave`, call `wake` each time the response may differ from `result`, which was not due."""
+        if not self._is_counted:
             self._context.waiting_rows.take(self._rows)
+            self._is_counted = True
         if self._session is not None:
             for target, partition in result.open:
                 target.subscribe(partition)
@@ -330,9 +334,9 @@ class Fetch:
         )
 
     def leave(self, wake: Callable[[], None]) -> None:
-        if self._rows is not None:
+        if self._is_counted:
             self._context.waiting_rows.give(self._rows)
-            self._rows = None
+            self._is_counted = False
         for partition in self._watched:
             partition.unwatch(wake)
         self._watched = []

@@ -52,7 +52,8 @@ ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read zstd
 _RECORDS_ON_LOOP_MAX: Final = 1_000
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
 _KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
-KEYS_AT_ONCE_MAX: Final = 1_000  # keyed records of one request or run
+RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
+BYTES_AT_ONCE_MAX: Final = 128 << 10  # of the same; a record's header takes two bytes or more, and 0.1 µs
 RECORDS_BYTES_MAX: Final = 32 << 20  # of decompressed records (or max.message.bytes); a larger batch is refused
 _NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 
@@ -84,19 +85,21 @@ class KeylessRecords(ApiError):
 
 
 class LoopBudget:
-    """Number of records of compacted topics that the event loop may still read for one request or run; the fast path
-    resets `records` for each run."""
+    """Records and their bytes that the event loop may still read for one request or run; the fast path resets both for
+    each run."""
 
-    __slots__ = ("records",)
+    __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
-        self.records = KEYS_AT_ONCE_MAX
+        self.records = RECORDS_AT_ONCE_MAX
+        self.bytes = BYTES_AT_ONCE_MAX
 
     def takes(self, header: BatchHeader) -> bool:
-        """Whether the loop may read this batch; counts its records."""
-        if header.record_count > self.records:
+        """Whether the loop may read this batch; counts it."""
+        if header.record_count > self.records or header.size > self.bytes:
             return False
         self.records -= header.record_count
+        self.bytes -= header.size
         return True
 
 
@@ -107,14 +110,12 @@ def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool, compacts
 
 
 def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool, compacts: bool) -> bool:
-    """Whether the event loop reads the records instead of a worker; counts the records of a compacted topic."""
+    """Whether the event loop reads the records instead of a worker; counts records that are read completely."""
     if header.attributes & CODEC_MASK:
         return False
-    if validates:
-        return header.record_count <= _VALIDATED_ON_LOOP_MAX
-    if compacts:
-        return header.record_count <= _KEYS_ON_LOOP_MAX and budget.takes(header)
-    return header.record_count <= _RECORDS_ON_LOOP_MAX
+    if not (validates or compacts):
+        return header.record_count <= _RECORDS_ON_LOOP_MAX
+    return header.record_count <= (_VALIDATED_ON_LOOP_MAX if validates else _KEYS_ON_LOOP_MAX) and budget.takes(header)
 
 
 def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compacts: bool) -> Inspection:

@@ -24,7 +24,7 @@ from functools import partial
 
 from broker.context import Context
 from broker.handlers.produce.append import Refused
-from broker.handlers.produce.batch_checks import KEYS_AT_ONCE_MAX, BatchChecks, LoopBudget
+from broker.handlers.produce.batch_checks import BYTES_AT_ONCE_MAX, RECORDS_AT_ONCE_MAX, BatchChecks, LoopBudget
 from broker.handlers.produce.frame_parser import BATCHES_MAX, REQUESTS_MAX, Head, Row, rows, walk_alike
 from broker.handlers.produce.produce import PendingAcks
 from broker.handlers.produce.routes import ProduceRoute, Routes
@@ -58,7 +58,7 @@ class FastPath:
         ):
             return 0, pos, None
         now_ms = context.world.clock.wall_ms()
-        self._budget.records = KEYS_AT_ONCE_MAX
+        self._budget.records, self._budget.bytes = RECORDS_AT_ONCE_MAX, BYTES_AT_ONCE_MAX
         run: AlikeRun | MixedRun | None = self._alike(route, view, pos, end, now_ms)
         if run is None and (route.alike is None or not route.alike.begins(view, pos, end)):
             run = MixedWalk(context, route.head, now_ms, self._budget).run(route, view, pos, end)

@@ -19,7 +19,8 @@ from broker.handlers.produce import produce, recompression
 from broker.handlers.produce.verification import Verification, unverified, verify
 from broker.handlers.request_limits import deadline_s
 from broker.handlers.responder import Responder
-from broker.net.dispatch import Answer, CloseConnection
+from broker.handlers.slots import RequestSlots, owner_of
+from broker.net.dispatch import Answer, CloseConnection, Peer
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import ProduceRequest, ProduceRequestTopic, ProduceResponse
 from logformat.errors import StorageFailed
@@ -33,6 +34,7 @@ class ProduceFlow:
         self._context = context
         self._responder = responder
         self._recompressor = recompression.Recompressor(context)
+        self._inspecting = RequestSlots(1)  # one thread reads records
 
     def answer(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Append at once unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
@@ -52,7 +54,7 @@ class ProduceFlow:
         for piece in pieces(request, recompression.BATCHES_MAX if recompresses else ROWS_PER_TURN):
             if response.responses:
                 await next_turn()
-            inspections = await self._ready(self._wait_for_room(piece), produce.uninspected(context, piece))
+            inspections = await self._ready(self._wait_for_room(piece), produce.uninspected(context, piece), call.peer)
             if not context.gate.is_open():
                 await context.gate.opened()
             verification = await self._verified(call, piece)
@@ -87,7 +89,7 @@ class ProduceFlow:
         if not jobs:
             return append()
         try:
-            recompressed = await self._recompressor.run(jobs, until_s)
+            recompressed = await self._recompressor.run(jobs, until_s, owner_of(call.peer))
         except TimeoutError:
             late = TimeoutError(
                 "the batch was not recompressed within the request's timeout, and nothing is written; send it again"
@@ -135,7 +137,7 @@ class ProduceFlow:
         call: Call,
         request: ProduceRequest,
     ) -> Answer:
-        inspections = await self._ready(throttled, uninspected)
+        inspections = await self._ready(throttled, uninspected, call.peer)
         verification = await self._verified(call, request)
         try:
             return self._append(header, call, request, inspections, verification)
@@ -151,7 +153,7 @@ class ProduceFlow:
         return await verify(self._context, call, request, wanted) if wanted else None
 
     async def _ready(
-        self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected
+        self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected, peer: Peer
     ) -> produce.Inspections:
         """Wait for backpressure and for the workers that inspect records."""
         if throttled is not None:
@@ -159,7 +161,8 @@ class ProduceFlow:
             # the batch.
             with suppress(StorageFailed):
                 await throttled
-        return await produce.inspect_in_worker(self._context, uninspected)
+        slot = partial(self._inspecting.take, peer, of_brokers=False)
+        return await produce.inspect_in_worker(self._context, uninspected, slot)
 
 
 def _check_unacknowledged(response: ProduceResponse) -> None:

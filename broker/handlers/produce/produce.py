@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
@@ -126,14 +127,17 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
     return found
 
 
-async def inspect_in_worker(context: Context, batches: Uninspected) -> Inspections:
-    """Inspect these batches in a worker, one after the other: each may take its whole size in memory."""
+async def inspect_in_worker(
+    context: Context, batches: Uninspected, slot: Callable[[], AbstractAsyncContextManager[None]]
+) -> Inspections:
+    """Inspect these batches in a worker, one after the other, each in a `slot`: each may take its size in memory."""
     validates = context.config.validate_records
     inspections: dict[int, Inspection] = {}
     for data, bytes_max, compacts in batches:
         assert data.records is not None
         one = partial(inspect_records, data.records, bytes_max, validates=validates, compacts=compacts)
-        inspections[id(data)] = await context.world.workers.run(one, lane=Lane.RECORDS)
+        async with slot():
+            inspections[id(data)] = await context.world.workers.run(one, lane=Lane.RECORDS)
     return inspections
 
 

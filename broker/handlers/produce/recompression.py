@@ -88,10 +88,10 @@ class Recompressor:
         self._workers = context.world.workers
         self._slots = Slots(BATCHES_MAX)
 
-    async def run(self, piece: Sequence[Job], until_s: float) -> dict[int, Recompressed]:
-        """Recompress up to `BATCHES_MAX` batches; waits for slots until the loop's time `until_s`. Results by `id` of
-        the request's `ProduceRequestPartition`. Raises TimeoutError after it released its slots."""
-        await self._slots.take(len(piece), until_s)
+    async def run(self, piece: Sequence[Job], until_s: float, owner: str) -> dict[int, Recompressed]:
+        """Recompress up to `BATCHES_MAX` batches; waits for the owner's slots until the loop's time `until_s`. Results
+        by `id` of the request's `ProduceRequestPartition`. Raises TimeoutError after it released its slots."""
+        await self._slots.take(len(piece), until_s, owner)
         try:
             batches = await asyncio.gather(*(self._one(job) for job in piece))
         except BaseException:

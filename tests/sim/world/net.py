@@ -91,7 +91,7 @@ class SimNet:
         assert isinstance(transport, SimTransport)
         return None if self.rng.randrange(4) == 0 else transport.watch(tell)  # as without descriptors
 
-    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+    def has_room(self, transport: asyncio.BaseTransport, share: float) -> bool:
         return True
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:

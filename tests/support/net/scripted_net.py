@@ -234,7 +234,7 @@ class ScriptedNet:
         assert isinstance(transport, ScriptedTransport)
         return transport.watch(tell) if self.watches else None
 
-    def has_room(self, transport: asyncio.BaseTransport) -> bool:
+    def has_room(self, transport: asyncio.BaseTransport, share: float) -> bool:
         return True
 
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:

@@ -151,6 +151,30 @@ async def test_large_fetches_of_clients_do_not_delay_those_of_brokers(monkeypatc
     await life.stop()
 
 
+@pytest.mark.parametrize("user", ["User:ANONYMOUS", "User:alice"])
+async def test_clients_large_fetches_are_read_in_turn(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    """Regression: a client with a hundred connections delayed the large fetches of all others, which were read in the
+    order of arrival."""
+    life = await Place().start()
+    await life.create("log")
+    begun, read = [], Fetch.attempt_in_turns
+
+    async def noted(self: Fetch) -> FetchAttempt:
+        begun.append(self._peer)
+        return await read(self)
+
+    monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
+    wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
+    listener = life.peer.listener
+    crowd = [Peer(number, f"10.0.0.2:{number}", listener, principal=user) for number in range(9)]
+    other = Peer(10, "10.0.0.3:1", listener, principal=user.replace("alice", "bob"))
+    asked = [life.dispatch(ApiKey.FETCH, wide, peer=peer) for peer in (*crowd, other)]
+    for answer in asked:
+        assert await parts_of(answer)
+    assert begun == [*crowd[:2], other, *crowd[2:]]
+    await life.stop()
+
+
 async def test_fetches_of_some_hundred_partitions_do_not_wait_for_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: a consumer without a session, of 300 partitions, waited for each larger fetch of any client, and its
     connection was closed after 60 s."""

@@ -1,4 +1,4 @@
-"""Slots: given in order, never more than there are, and none lost to a waiter that gave up."""
+"""Slots: given in turn, never more than there are, and none lost to a waiter that gave up."""
 
 from __future__ import annotations
 
@@ -57,3 +57,68 @@ async def test_one_that_is_cancelled_as_it_is_given_its_slots_returns_them() -> 
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert slots.taken == 0
+
+
+async def test_slots_that_are_free_as_a_waiter_is_cancelled_go_to_the_next() -> None:
+    """Regression: they were given to the cancelled waiter, and `give_back` raised InvalidStateError and lost them."""
+    slots = Slots(1)
+    await slots.take(1, 1e9)
+    cancelled, waiting = (asyncio.create_task(slots.take(1, 1e9)) for _ in range(2))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    slots.give_back(1)
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await waiting
+    slots.give_back(1)
+    assert slots.taken == 0
+
+
+async def test_the_last_waiter_may_be_cancelled_as_slots_are_free() -> None:
+    slots = Slots(1)
+    await slots.take(1, 1e9)
+    cancelled = asyncio.create_task(slots.take(1, 1e9))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    slots.give_back(1)
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert slots.taken == 0
+
+
+async def test_owners_are_given_slots_in_turn() -> None:
+    """An owner with many callers does not delay the others. One that comes again waits behind the others."""
+    slots, order = Slots(1), []
+
+    async def one(name: str) -> None:
+        await slots.take(1, 1e9, owner=name[0])
+        order.append(name)
+        await asyncio.sleep(1)
+        slots.give_back(1)
+
+    tasks = [asyncio.create_task(one(name)) for name in ("a1", "a2", "a3", "a4", "b1", "c1")]
+    await asyncio.sleep(1.5)
+    tasks.append(asyncio.create_task(one("b2")))
+    await asyncio.gather(*tasks)
+    assert order == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+    assert slots.taken == 0 and not slots._waiting
+
+
+async def test_an_owner_whose_caller_gave_up_keeps_its_turn() -> None:
+    slots, order = Slots(1), []
+
+    async def one(name: str) -> None:
+        await slots.take(1, 1e9, owner=name[0])
+        order.append(name)
+        slots.give_back(1)
+
+    await slots.take(1, 1e9)
+    tasks = {name: asyncio.create_task(one(name)) for name in ("a1", "a2", "b1", "c1")}
+    await asyncio.sleep(0)
+    tasks["a1"].cancel()
+    tasks["c1"].cancel()
+    await asyncio.sleep(1)
+    slots.give_back(1)
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    assert order == ["a2", "b1"]
+    assert slots.taken == 0 and not slots._waiting

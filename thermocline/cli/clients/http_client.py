@@ -1,7 +1,8 @@
 """Blocking GET and POST requests to a broker's HTTP port, one connection each.
 
-The port's certificate is verified by the command's client configuration. The HTTP token is sent only over TLS or within
-this machine.
+The port's certificate is verified by the command's client configuration. A broker names the port, so the HTTP token is
+sent only within this machine, or over TLS if the broker's name or the port's CA is the user's: who can change a
+connection without TLS could otherwise name a port of his own, whose certificate any public CA signs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from thermocline.cli.clients.secured_socket import context_of
 _TIMEOUT_S: Final = 5.0
 _SEAL_TIMEOUT_S: Final = 3700.0  # the broker's own timeout is an hour
 _POLL_S: Final = 2.0
+_GIVE_TOKEN: Final = "give it as thermocline.http.token in --command-config"
+_TRUST_PORT: Final = (
+    "thermocline.http.token is sent only over TLS, and only with ssl.ca.location, or a security.protocol with TLS, in "
+    "--command-config"
+)
 
 
 class HttpRefused(Exception):
@@ -84,7 +90,8 @@ def _request(
     finally:
         connection.close()
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
-        raise TokenRefused(f"{address.url(path)} needs a token: give it as thermocline.http.token in --command-config")
+        advice = _GIVE_TOKEN if _may_have_token(address) else _TRUST_PORT
+        raise TokenRefused(f"{address.url(path)} needs a token: {advice}")
     if not 200 <= answer.status < 300:
         text = data.decode(errors="replace").strip()
         raise HttpRefused(f"{address.url(path)} answered {answer.status} {text}")
@@ -99,5 +106,10 @@ def _connection(address: HttpAddress, timeout_s: float) -> http.client.HTTPConne
 
 def _authorization(address: HttpAddress) -> dict[str, str]:
     token = current().http_token
-    is_safe = address.uses_tls or Address("", address.host, address.port).loopback
-    return {"Authorization": f"Bearer {token}"} if token and is_safe else {}
+    return {"Authorization": f"Bearer {token}"} if token and _may_have_token(address) else {}
+
+
+def _may_have_token(address: HttpAddress) -> bool:
+    own = current()
+    is_named_safely = own.protocol.uses_tls or own.tls.ca_file is not None or own.tls.ca_pem is not None
+    return (address.uses_tls and is_named_safely) or Address("", address.host, address.port).loopback

@@ -15,12 +15,12 @@ from broker.handlers.produce.produce import RECORD_ERRORS_MAX
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import ProduceRequest, ProduceRequestPartition, ProduceRequestTopic, ProduceResponsePartition
-from logformat.record_batch import HEADER_SIZE, Codec
+from logformat.record_batch import HEADER_SIZE, Codec, read_header
 from logformat.records import Record, encode_batch
 from seams.loop.workers import Lane
 from tests.fuzz.targets.record_batch import resealed
 from tests.sim.world.clock import EPOCH_MS
-from tests.support.brokers.broker_kit import NEWEST, SMALL_SEGMENTS, Life, Place, produce_request
+from tests.support.brokers.broker_kit import NEWEST, SMALL_SEGMENTS, Life, Place, parts_of, produce_request
 from tests.support.wire.proportion import CALLS_MAX, cost_of
 from tests.unit.broker.handlers.test_broker_admin import TOPIC, altered
 from tests.unit.broker.handlers.test_delete_records import cut, outcome
@@ -178,6 +178,61 @@ async def test_of_many_small_batches_the_loop_reads_a_thousand_records() -> None
     assert {part.error_code for part in response.responses[0].partition_responses} == {0}
     assert all(life.partition("log", index).log.log_end_offset == 150 for index in range(40))
     assert lanes.count(Lane.RECORDS) == 34
+    await life.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "configs"),
+    [([], COMPACT), (["thermocline.validate.records=true"], {})],
+    ids=["compacted", "validated"],
+)
+async def test_many_headers_are_not_looked_into_on_the_loop(settings: list[str], configs: dict[str, str]) -> None:
+    """Regression: a produced record of 1 MB of headers held the loop for 0.4 s, and a request may have many such
+    batches."""
+    life = await Place(*settings).start()
+    await life.create("log", **configs)
+    await asyncio.sleep(1)
+    lanes, run = [], life.workers.run
+
+    def noted(*arguments: Any, lane: Lane = Lane.FILES) -> Any:
+        lanes.append(lane)
+        return run(*arguments, lane=lane)
+
+    life.workers.run = noted  # type: ignore[method-assign]
+    for headers in 50_000, 100_000:
+        ugly = encode_batch([Record(0, EPOCH_MS, b"k", b"v", (("", None),) * headers)])
+        assert (await sent(life, ugly)).error_code == 0
+        assert lanes.count(Lane.RECORDS) == (headers > 50_000)
+    assert life.partition("log").log.log_end_offset == 2
+    await life.stop()
+
+
+async def test_the_records_of_users_are_looked_into_in_turn() -> None:
+    """Regression: one thread reads the records, in the order of arrival, and a user with ten connections and batches of
+    1.2 KB that decompress to 12 MiB delayed every other user's batch by ten seconds."""
+    life = await started()
+    may_read, counts, run = asyncio.Event(), [], life.workers.run
+
+    async def noted(function: Any, *arguments: Any, lane: Lane = Lane.FILES) -> Any:
+        if lane is Lane.RECORDS:
+            counts.append(read_header(function.args[0]).record_count)
+            await may_read.wait()
+        return await run(function, *arguments, lane=lane)
+
+    life.workers.run = noted  # type: ignore[method-assign]
+    asked = [
+        life.dispatch(
+            ApiKey.PRODUCE,
+            produce_request("log", batch(*[b"k"] * number, codec=Codec.LZ4)),
+            peer=Peer(number, f"10.0.0.{3 if number == 9 else 2}:{number}", life.peer.listener),
+        )
+        for number in range(1, 10)
+    ]
+    await asyncio.sleep(1)
+    may_read.set()
+    for answer in asked:
+        assert await parts_of(answer)
+    assert counts == [1, 2, 9, 3, 4, 5, 6, 7, 8]
     await life.stop()
 
 

@@ -256,6 +256,24 @@ async def test_sixteen_batches_at_most_are_in_work() -> None:
         assert life.dispatcher._produce_flow._recompressor._slots.taken == 0
 
 
+async def test_users_recompress_in_turn() -> None:
+    """A user with many connections does not take all the slots before the next user has one."""
+    life = await Place().start()
+    await life.create("log", BATCHES_MAX, compression_type="zstd")
+    await asyncio.sleep(1)
+    done: list[str] = []
+    async with held(life) as hold:
+        for name, host, count in (("a1", 2, 16), ("a2", 2, 16), ("a3", 2, 16), ("b", 3, 1)):
+            peer = Peer(len(name), f"10.0.0.{host}:1", life.peer.listener)
+            answer = life.dispatch(ApiKey.PRODUCE, wide(count), 9, peer=peer)
+            assert isinstance(answer, Later)
+            answer.when_done(lambda _, name=name: done.append(name))
+        await asyncio.sleep(1)
+        hold.open.set()
+        await asyncio.sleep(1)
+        assert done == ["a1", "a2", "b", "a3"]
+
+
 async def test_the_codec_changes_on_a_living_topic() -> None:
     """For a connection that knows the topic: batches are stored in the codec that is set when they come."""
     life = await started("producer")

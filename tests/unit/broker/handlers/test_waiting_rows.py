@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from broker.fetch_sessions.waiting_rows import PAUSE_MS, SMALL, WaitingRows, rows_of
+from broker.handlers.fetch import fetch
 from broker.net.dispatch import Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import FetchRequest
@@ -93,3 +94,21 @@ def test_forgotten_and_repeated_partitions_count() -> None:
     waiting = WaitingRows(10)
     waiting.take(10)
     assert waiting.has_room(0) and not waiting.has_room(1)
+
+
+async def test_the_rows_of_a_waiting_fetch_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each poll of a consumer counted its rows twice before it waited."""
+    counted: list[FetchRequest] = []
+
+    def noted(request: FetchRequest) -> int:
+        counted.append(request)
+        return rows_of(request)
+
+    monkeypatch.setattr(fetch, "rows_of", noted)
+    life = await narrow(MANY)
+    waiting = life.dispatch(ApiKey.FETCH, naming(MANY))
+    assert life.context.waiting_rows.count == MANY and len(counted) == 1
+    await life.produce("log", b"moved")
+    assert await parts_of(waiting)
+    assert life.context.waiting_rows.count == 0 and len(counted) == 1
+    await life.stop()

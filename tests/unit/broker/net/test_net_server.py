@@ -18,6 +18,7 @@ import pytest
 from broker.net.dispatch import CloseReason, Later, Part
 from broker.net.limits import ListenerLimits, NetLimits
 from broker.net.server import Bind, Server
+from seams.files import descriptors
 from seams.files.disk import FileRange
 from seams.files.posix_disk import PosixDisk
 from seams.net import SocketBuffers, TcpNet
@@ -378,6 +379,31 @@ def test_a_crowd_at_one_listener_keeps_nobody_out_of_one_that_is_apart() -> None
             assert await answer(reader) == b"hello"
         assert server.connections_waiting == 0
         for _, writer in (*writers["CLIENTS"], *writers["BROKERS"], other):
+            writer.close()
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), READ_S_MAX))
+
+
+@pytest.mark.parametrize(("taken", "served"), [(0.87, ["CLIENTS", "BROKERS"]), (0.88, ["BROKERS"]), (0.94, [])])
+def test_connections_of_brokers_leave_descriptors_free_too(
+    monkeypatch: pytest.MonkeyPatch, taken: float, served: list[str]
+) -> None:
+    """Regression: whoever reached the brokers' listener, without a login, could take the last descriptors of the
+    process, and no file could be opened."""
+    monkeypatch.setattr(descriptors, "has_room", lambda _, share: taken < share)
+
+    async def scenario() -> None:
+        server = Server(TcpNet(), ScriptedDispatcher(), NetLimits(), lambda name, failure: None)
+        await server.bind([Bind("CLIENTS", "127.0.0.1", 0), Bind("BROKERS", "127.0.0.1", 0, apart=True)])
+        await server.accept()
+        for name in ("CLIENTS", "BROKERS"):
+            reader, writer = await open_at(server, name)
+            if name in served:
+                assert await answer(reader) == b"hello"
+            else:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
             writer.close()
         await server.stop()
 
