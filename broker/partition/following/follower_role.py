@@ -173,16 +173,21 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
-        """Reopen the log in the same epoch. Each pause is longer, because opening reads the complete log."""
-        if self.is_over:
+        """Reopen the log in the same epoch, or begin it anew. Each pause is longer, because opening reads the complete
+        log."""
+        if self.is_over or self.followed is None:
             return
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, BACKOFF_S_MAX)
+        lacks = self.followed.lacks
 
         async def attempt() -> None:
-            nonlocal pause_s
+            nonlocal pause_s, lacks
             await self._end_copy()
             wait_s, pause_s = pause_s, 0.0
             await asyncio.sleep(wait_s)
+            if lacks:  # a truncation would lower the checkpoints that show this, before the log is empty
+                await self._begin_anew(lacks)
+                lacks = ""
             await self._begin()
 
         self._try(attempt)
