@@ -185,7 +185,7 @@ class FollowerReplica:
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
         compacted_end = 0 if diverging is None else self._compacted_end
         match self.follower.answered(asked, ends, answer.high_watermark):
-            case Cut(offset) if self.log.log_start_offset < offset < compacted_end:
+            case Cut(offset) if offset < compacted_end:
                 self.lacks = f"it is compacted up to {compacted_end}, and diverges from its leader's at {offset}"
                 self.resign()
                 self._torn()
