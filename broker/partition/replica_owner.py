@@ -29,6 +29,9 @@ from seams.loop.tasks import supervise
 
 log = logging.getLogger(__name__)
 
+PAUSE_S: Final = 1.0  # before this replica follows after a leadership that its disk refused; then twice as long
+PAUSE_S_MAX: Final = 30.0
+
 
 class Goal(Enum):
     REST = "no role; its log stays open for the next one"
@@ -54,7 +57,20 @@ _REST: Final = Aim(Goal.REST)
 class ReplicaOwner:
     """The owner of one replica. `gone` is called when this broker has removed the replica completely."""
 
-    __slots__ = ("_aim", "_before", "_gone", "_roles", "_task", "_was_dropped", "index", "place", "role", "topic")
+    __slots__ = (
+        "_aim",
+        "_before",
+        "_follows_at_s",
+        "_gone",
+        "_pause_s",
+        "_roles",
+        "_task",
+        "_was_dropped",
+        "index",
+        "place",
+        "role",
+        "topic",
+    )
 
     def __init__(self, roles: Roles, topic: Topic, index: int, gone: Callable[[ReplicaOwner], None]) -> None:
         self.topic = topic  # as the image has it now
@@ -66,6 +82,8 @@ class ReplicaOwner:
         self._gone = gone
         self._aim = _REST
         self._before: LeaderReplica | None = None  # the last leadership, if its log is still open
+        self._pause_s = PAUSE_S  # after the next leadership that the disk refuses
+        self._follows_at_s = 0.0
         self._was_dropped = False  # the tier still has to drop the end that a leader reported
         self._task: asyncio.Task[None] | None = None
 
@@ -173,7 +191,7 @@ class ReplicaOwner:
                 self.role.begin()
             elif aim.goal is Goal.FOLLOW and self.role is None:
                 self._forget_before()
-                self.role = FollowerRole(self._roles, self.topic, self.index)
+                self.role = FollowerRole(self._roles, self.topic, self.index, self._follows_at_s)
                 self.role.begin()
             elif aim.goal in (Goal.DROP, Goal.DELETE):
                 self._forget_before()
@@ -186,8 +204,12 @@ class ReplicaOwner:
 
     async def _await_end(self, role: LeaderRole | FollowerRole) -> None:
         await role.over()
-        if isinstance(role, LeaderRole) and role.partition is not None:
-            self._before = role.partition
+        if isinstance(role, LeaderRole):
+            if role.partition is not None:
+                self._before, self._pause_s = role.partition, PAUSE_S
+            elif role.is_refused:
+                self._follows_at_s = self._roles.world.clock.monotonic_s() + self._pause_s
+                self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
         self.role = None
 
     def _fenced(self, role: LeaderRole, why: str) -> None:

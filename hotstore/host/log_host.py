@@ -27,7 +27,7 @@ from hotstore.log.log_swap import SegmentRun
 from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log, recover_sound
-from logformat.checkpoints import PARTITION_METADATA_FILE
+from logformat.checkpoints import PARTITION_METADATA_FILE, REPLICATION_FILE
 from logformat.values import TopicPartition
 from seams.loop.tasks import FailureReport, log_failure
 from seams.loop.workers import Lane
@@ -349,8 +349,10 @@ class LogHost:
 
     async def checkpoint_committed(self, opened: OpenLog, offset: int) -> None:
         """See `Lease.checkpoint_committed`."""
-        if self._data_dir.checkpoints.high_watermark(opened.place) < offset:
-            await self.checkpoint({opened.log: offset})
+        checkpoints = self._data_dir.checkpoints
+        noted = checkpoints.high_watermark(opened.place)
+        if noted < offset or not checkpoints.are_saved((REPLICATION_FILE,)):  # a noted one may not be written yet
+            await self.checkpoint({opened.log: max(offset, noted)})
 
     async def _replaced(self, opened: OpenLog, work: Callable[[*Ts], None], *args: *Ts) -> None:
         """Change the log's files while no sync, seal job or other call runs, then start a new flusher. The log is torn

@@ -22,7 +22,7 @@ from broker.partition.following.follower_fetch import FollowerFetch
 from broker.partition.following.follower_truncation import FollowerTruncation, wait_for_end
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import HostedReplica
-from broker.replication.catch_up import LEFT_IN_BUCKET, NOT_IN_BUCKET, ReplicationCounters, Start, start_of
+from broker.replication.catch_up import LEFT_IN_BUCKET, NOT_IN_BUCKET, ReplicationCounters, start_of
 from broker.replication.follower import Cut, FetchPosition, Follower, Phase, Take
 from broker.wire.messages import FetchResponsePartition
 from hotstore.errors import LogFailed, LogFull
@@ -80,6 +80,7 @@ class FollowerReplica:
         self.index = local.partition
         self.leader_epoch = row.leader_epoch
         self.failure = local.failure  # the reason why copying stopped; empty while it goes on
+        self.lacks = ""  # the reason why a truncated log would lack records, so that it has to begin anew
         self.verified_end = LEFT_IN_BUCKET  # as in the leader's last report
         self._all_clean_end = 0  # as in the leader's last report
         self._cold = cold
@@ -184,10 +185,10 @@ class FollowerReplica:
         ends = None if diverging is None else EpochEnd(diverging.epoch, diverging.end_offset)
         compacted_end = 0 if diverging is None else self._compacted_end
         match self.follower.answered(asked, ends, answer.high_watermark):
-            case Cut(offset) if self.log.log_start_offset < offset < compacted_end:
-                log.warning("%s is copied anew: its leader's log diverges at %d, below compacted", self._name, offset)
-                start = max(answer.log_start_offset, self.log.log_start_offset)
-                self._begin(self._truncation.begin_at(Start(start, is_bare=answer.verified_end < 0)))
+            case Cut(offset) if offset < compacted_end:
+                self.lacks = f"it is compacted up to {compacted_end}, and diverges from its leader's at {offset}"
+                self.resign()
+                self._torn()
             case Cut(offset):
                 log.warning("%s is truncated to offset %d: its leader's log diverges there", self._name, offset)
                 self._begin(self._truncation.cut(offset))

@@ -4,6 +4,8 @@
 - The reservation of an earlier leadership is deleted before the first fetch. The reservation stays if this broker is
   the only assigned replica, or if there is no leader and this broker is the only holder.
 - A failed opening is retried while the role lasts, and reported if the disk refused it.
+- After a leadership that the disk refused, the opening waits. An open log is reported as sound, so replicas whose disks
+  refuse leaderships only would elect each other without a pause.
 - `end` takes effect at once; `over` waits for work in flight.
 """
 
@@ -46,6 +48,7 @@ _NOTHING: Final = RefusedLog(UNDEFINED_EPOCH, 0, 0)
 
 class FollowerRole:
     __slots__ = (
+        "_begins_at_s",
         "_has_asked",
         "_keeps_reservation",
         "_lease",
@@ -61,7 +64,7 @@ class FollowerRole:
         "topic",
     )
 
-    def __init__(self, roles: Roles, topic: Topic, index: int) -> None:
+    def __init__(self, roles: Roles, topic: Topic, index: int, begins_at_s: float) -> None:
         self.topic = topic
         """The topic in the current image. The role uses `row`, from its beginning."""
         self.index = index
@@ -71,6 +74,7 @@ class FollowerRole:
         self.is_over = False
         self._roles = roles
         self._keeps_reservation = False  # whether a later leadership may use the reservation of an earlier one
+        self._begins_at_s = begins_at_s
         self._has_asked = False  # an end was reported in this epoch
         self._pause_s = _AGAIN_S  # pause before the log is opened again
         self._lease: Lease | None = None
@@ -169,22 +173,29 @@ class FollowerRole:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _again(self) -> None:
-        """Reopen the log in the same epoch. Each pause is longer, because opening reads the complete log."""
-        if self.is_over:
+        """Reopen the log in the same epoch, or begin it anew. Each pause is longer, because opening reads the complete
+        log."""
+        if self.is_over or self.followed is None:
             return
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, BACKOFF_S_MAX)
+        lacks = self.followed.lacks
 
         async def attempt() -> None:
-            nonlocal pause_s
+            nonlocal pause_s, lacks
             await self._end_copy()
             wait_s, pause_s = pause_s, 0.0
             await asyncio.sleep(wait_s)
+            if lacks:  # a truncation would lower the checkpoints that show this, before the log is empty
+                await self._begin_anew(lacks)
+                lacks = ""
             await self._begin()
 
         self._try(attempt)
 
     async def _begin(self) -> None:
         roles = self._roles
+        if (pause_s := self._begins_at_s - roles.world.clock.monotonic_s()) > 0:
+            await asyncio.sleep(pause_s)
         if self._lease is not None:
             await self._lease.returned()  # the calls of the previous attempt must end first
         async with roles.to_follow:

@@ -57,6 +57,7 @@ class LeaderRole:
         "damaged",
         "index",
         "is_over",
+        "is_refused",
         "is_visible",
         "leader_epoch",
         "partition",
@@ -80,6 +81,7 @@ class LeaderRole:
         self.partition: LeaderReplica | None = None  # open and led in this epoch
         self.damaged = ""  # the reason why the partition stays offline; otherwise empty
         self.is_over = False
+        self.is_refused = False  # the disk refused an attempt, and the controller was told
         self.is_visible = False  # published: in the look-up tables
         self._roles = roles
         self._publication = publication
@@ -225,6 +227,7 @@ class LeaderRole:
                     # leadership would move in a circle while all replicas are short.
                     waits = may_pass(refused) and (is_open or lead.unclean_after is not None)
                     if not lead.is_alone and not waits:
+                        self.is_refused = True
                         log_failures.failed(of, f"the log cannot be opened for a leader: {refused}")
                     raise
         if not partition.log.failure:

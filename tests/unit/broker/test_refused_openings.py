@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from itertools import pairwise
 
 import pytest
 
@@ -55,6 +56,33 @@ async def test_a_leader_without_descriptors_for_the_log_lets_another_lead() -> N
     assert (await three.lives[led_by].produce("log", b"next")).error_code == 0
     three.places[leader].disk.faults.remove(fault)
     await three.all_is_there(leader, [*VALUES, (len(VALUES), b"next")])
+
+
+@pytest.mark.parametrize("operation", ["open", "write"])
+async def test_leadership_does_not_move_in_a_circle_while_all_disks_refuse_it(operation: str) -> None:
+    """Each disk let a follower open the log, which was reported as sound. So there were 186 elections in a second."""
+    three = Three()
+    await three.fill()
+    await crash_all(three)
+    for place in three.places.values():
+        place.disk.inject(operation, errno.EIO, "/log-0/thermocline-reservation.tmp", times=-1)
+    starts = [asyncio.create_task(three.start(node_id)) for node_id in NODES]
+    await asyncio.wait(starts, timeout=60.0)
+    seen_by = next(iter(three.lives))
+    epochs = [three.row(seen_by).leader_epoch]
+    for wait_s in (10.0, 50.0, 60.0):
+        if epochs[-1] < 40:  # otherwise it fails, and a circle is slow to play
+            await asyncio.sleep(wait_s)
+            epochs.append(three.row(seen_by).leader_epoch)
+    for place in three.places.values():
+        place.disk.heal()
+    await asyncio.wait(starts)
+    led_by = await served(three, *NODES)
+    assert await three.lives[led_by].read_all("log") == VALUES
+    changes = [later - before for before, later in pairwise(epochs)]
+    assert len(changes) == 3 and changes[0] <= 16 and changes[2] <= 12, f"in 10, 50 and 60 s: {changes} elections"
+    await until(lambda: len(three.row(led_by).in_sync) == len(NODES), "all are in sync again")
+    await crash_all(three)
 
 
 async def test_a_new_topic_serves_though_the_first_disk_refuses_its_directory() -> None:

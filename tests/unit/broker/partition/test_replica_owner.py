@@ -31,7 +31,7 @@ class Role:
 
     def __init__(self, scene: Scene, kind: str) -> None:
         self.scene, self.kind = scene, kind
-        self.is_over, self.is_visible, self.damaged, self.partition = False, False, "", None
+        self.is_over, self.is_visible, self.is_refused, self.damaged, self.partition = False, False, False, "", None
         self.leader_epoch, self.topic = 3, TOPIC
         self.may_be_over = asyncio.Event()
 
@@ -301,7 +301,7 @@ async def test_the_end_of_a_role_cuts_off_its_opening_and_waits_for_it(
         publication = Publication("log", [0], lambda _: None)
         role = LeaderRole(roles, TOPIC, 0, publication, None, lambda *_: None)
     else:
-        role = FollowerRole(roles, TOPIC, 0)
+        role = FollowerRole(roles, TOPIC, 0, 0.0)
     role.begin()
     await asyncio.sleep(1.0)
     role.end(Fenced("over")) if isinstance(role, LeaderRole) else role.end()

@@ -16,7 +16,7 @@ from hotstore.errors import ForeignLog, may_pass
 from hotstore.host.data_dir import DataDir
 from hotstore.host.log_host import LogHost
 from hotstore.log.log_config import LogConfig
-from logformat.checkpoints import LOG_START_FILE, decode_offsets
+from logformat.checkpoints import LOG_START_FILE, REPLICATION_FILE, decode_offsets
 from logformat.leader_epochs import LeaderEpochs
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
@@ -435,3 +435,20 @@ async def test_no_high_watermark_above_the_logs_end_is_checkpointed() -> None:
     opened = await logs.create(ORDERS, ID, CONFIG)
     await logs.checkpoint({opened.log: 7})
     assert logs._data_dir.checkpoints.high_watermark(ORDERS) == 0
+
+
+async def test_a_high_watermark_that_is_only_noted_is_written_before_a_pass_changes_the_log() -> None:
+    """A checkpoint that failed had noted it. The pass then relied on a file that still had the lower one."""
+    disk = CrashDisk()
+    logs = host(disk)
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    append(opened.log, batch(5))
+    await opened.flusher.flush()
+    disk.inject("write", errno.ENOSPC, f"{REPLICATION_FILE}.tmp")
+    with pytest.raises(OSError, match="injected"):
+        await logs.checkpoint({opened.log: 5})
+    await logs.lend(opened, "leader").checkpoint_committed(4)
+    found = await host(disk.kill()).open(ORDERS, ID, CONFIG)
+    assert found is not None
+    assert found.high_watermark == 5
+    await opened.flusher.close()
