@@ -45,6 +45,8 @@ Ts = TypeVarTuple("Ts")
 
 CHECK_S: Final = 300.0
 """Time between two checks of a compacted partition without uploads; a pass may become due by the age of records."""
+AGAIN_S: Final = 1.0
+"""Time between two passes if the map of keys was full in the first one."""
 COMMIT_OBJECTS: Final = 8
 """New objects that one edit of the manifest names: writing a root costs as much as writing an object."""
 
@@ -119,7 +121,7 @@ class ColdCleaner:
             return CHECK_S
         place = (partition.topic_id, partition.partition)
         try:
-            is_done = await self._clean_if_due(shared, manifest)
+            is_cut = await self._clean_if_due(shared, manifest)
         except Fenced:
             return None
         except PolicyChanged as changed:
@@ -134,29 +136,29 @@ class ColdCleaner:
             shared.stands_still[place] = str(failure)
             log.error("%s: the bucket is not compacted, it is served as before: %s", partition.name, failure)
             return CHECK_S
-        if is_done:
-            shared.stands_still.pop(place, None)
-        return CHECK_S
+        shared.stands_still.pop(place, None)
+        return AGAIN_S if is_cut else CHECK_S
 
     # ── a pass ───────────────────────────────────────────────────────────────────────────────────────────────────
     async def _clean_if_due(self, shared: ColdCleaning, manifest: Manifest) -> bool:
-        """Run a pass if one is due. Returns whether none was due or the pass was completed."""
+        """Run a pass if one is due. Returns whether its map was full, so that dirty objects are left for another."""
         partition = self._partition
         start, era = partition.log_start_offset, partition.verified.era
         entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
         now_ms = partition.world.clock.wall_ms()
         dirt = dirt_of(entries, manifest.clean_end_offset, now_ms, partition.log.config)
         if not dirt.is_due or room_for_replaced(manifest) < GROUP_MAX:
-            return True
+            return False
         files = await shared.open_files()
         try:
             work = _Pass(partition.config, era, entries, dirt, files)
-            await self._pass(shared, work, now_ms)
+            is_whole = await self._pass(shared, work, now_ms)
         finally:
             await shared.remove_files(files)
-        return True
+        return is_whole and work.map_end < work.end
 
-    async def _pass(self, shared: ColdCleaning, work: _Pass, now_ms: int) -> None:
+    async def _pass(self, shared: ColdCleaning, work: _Pass, now_ms: int) -> bool:
+        """Returns False if the pass ended early (`_rewrite`)."""
         partition, config = self._partition, shared.config()
         share = min(config.io_buffer_load_factor / LOAD_FACTOR, 1.0)
         objects = PassObjects(partition, shared, work.files, lambda: self._check(work))
@@ -189,6 +191,7 @@ class ColdCleaner:
         else:
             result = "a pass over the bucket ended early: too many replaced objects wait for the end of their grace"
         log.info("%s: %s: %d bytes became %d", partition.name, result, work.read_bytes, work.kept_bytes)
+        return is_whole
 
     def _check(self, work: _Pass) -> None:
         """Check before each step that the pass may go on. Raises LeaseOver, Fenced, PolicyChanged."""

@@ -14,6 +14,7 @@ from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_entries import REPLACED_MAX
 from coldstore.object_store import Got, ObjectInfo
 from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
+from hotstore.cleaning.engine import LocalEngine
 from logformat.record_batch import walk
 from logformat.records import iter_records
 from tests.support.tier.tier_kit import DATA, LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
@@ -393,6 +394,22 @@ async def test_a_seal_that_meets_replaced_objects_verifies_what_took_their_place
     await opened.tier.seal_and_copy()
     assert opened.tier.partition_state.sure_end_offset == opened.log.log_end_offset
     assert not house.failures
+    await life.stop()
+
+
+async def test_passes_follow_one_another_while_the_map_becomes_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waited for five minutes: a bucket with ten maps of keys was dirty for an hour."""
+    begin = LocalEngine.begin
+    monkeypatch.setattr(LocalEngine, "begin", lambda engine, _, rules: begin(engine, 10 * 24, rules))
+    house = House()
+    life = await house.start(limits=FAST)
+    await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    newest = await put_until_copied(life, keys=30, rounds=3)
+    began_s = asyncio.get_running_loop().time()
+    await passed(life)
+    assert life.service.cleaning is not None and life.service.cleaning.counters.passes >= 5
+    assert asyncio.get_running_loop().time() - began_s < 60
+    assert table(cold_bytes(house, await house.manifest())) == newest
     await life.stop()
 
 
