@@ -122,6 +122,9 @@ class Wires:
     async def accept(self) -> None: ...
     async def close(self) -> None: ...
 
+    def has_room(self, transport: asyncio.BaseTransport, share: float) -> bool:
+        return True
+
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         data = file.read_at(position, length)
         transport.write(data)
