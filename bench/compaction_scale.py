@@ -135,10 +135,12 @@ def wait_quiet(side: ClusterSide) -> float:
     while time.monotonic() < last + QUIET_S:
         if time.monotonic() > began + LIMIT_S:
             raise RuntimeError(f"still cleaning after {LIMIT_S:g} s")
-        passes = total(side, "thermocline_cleaner_passes_total") + total(side, "thermocline_cold_cleaner_passes_total")
+        cold = total(side, "thermocline_cold_cleaner_passes_total")
+        passes = total(side, "thermocline_cleaner_passes_total") + cold
         if passes != seen:
             seen, last = passes, time.monotonic()
-            say(f"{passes:.0f} passes, {total(side, 'thermocline_cleaner_read_bytes_total') / 1e9:.2f} GB read")
+            read_bytes = total(side, "thermocline_cleaner_read_bytes_total")
+            say(f"{passes:.0f} passes, {cold:.0f} of the bucket, {read_bytes / 1e9:.2f} GB read")
         time.sleep(2)
     return last - began
 
@@ -178,6 +180,8 @@ def run(root: Path, keys: int, gigabytes: float) -> None:
     settings = {
         "log.cleaner.dedupe.buffer.size": keys // 10 * ENTRY_BYTES,
         "log.cleaner.backoff.ms": 1000,
+        "thermocline.cold.compaction.bytes.per.hour": 1 << 40,  # the default would spread the passes over hours
+        "thermocline.cold.compaction.grace.ms": 60_000,  # a day of replaced objects would fill the disk
     }
     with our_cluster(root, "scale", 3, settings) as side:
         configs = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1.0", "segment_bytes": SEGMENT_BYTES}
