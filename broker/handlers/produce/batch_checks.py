@@ -117,7 +117,8 @@ def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool
         return False
     if not (validates or compacts):
         return records <= _TIMES_ON_LOOP_MAX and budget.takes(records // _TIMES_PER_RECORD, 0)
-    return records <= (_VALIDATED_ON_LOOP_MAX if validates else _KEYS_ON_LOOP_MAX) and budget.takes(records, header.size)
+    most = _VALIDATED_ON_LOOP_MAX if validates else _KEYS_ON_LOOP_MAX
+    return records <= most and budget.takes(records, header.size)
 
 
 def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compacts: bool) -> Inspection:
