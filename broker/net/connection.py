@@ -11,6 +11,7 @@ Hot path: a run of requests costs one dispatch and one list append. All response
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.net.admission import Admission
@@ -123,8 +124,14 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
         self.peer.throttle = None  # breaks a reference cycle
+        awaited = self._outbox.awaited
         self._outbox.close()
         self._reader.close()
+        if awaited is not None:
+            # Its frame stays charged while it waits. Otherwise peers that go could add frames without bound.
+            free = partial(_free, self._reader)
+            awaited.when_done(free)
+            awaited.when_released(free)
         self._server.left(self)
 
     # -- the peer's own dispatcher's calls ------------------------------------------------------------------------
@@ -319,3 +326,9 @@ class Connection(asyncio.BufferedProtocol):
         self._life.step(NEXT[Event.MEMORY])
         self._advance()
         self._shared.budget.wake_next()
+
+
+def _free(reader: FrameReader, _: Later) -> None:
+    """The last request of a lost connection no longer needs its frame."""
+    reader.release()
+    reader.close()

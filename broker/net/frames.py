@@ -193,13 +193,10 @@ class FrameReader:
             self._budget.give(self, copied, self._charged)
 
     def close(self) -> None:
-        """The connection is closed: return all memory. A held frame's memory is left to its holder."""
-        if self._held:
-            self._backing = None
-            self._pooled = self._held = False
+        """The connection is closed: return all memory but that of a held frame. After `release`, call this again."""
         self.pos = self.end
-        self._close_window()
-        self.release()
+        if not self._held:
+            self._close_window()
 
     def _compact_incomplete(self, left: int, need: int) -> bool:
         capacity = len(self.view)

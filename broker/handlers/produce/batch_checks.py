@@ -49,7 +49,8 @@ from logformat.record_batch import (
 from logformat.records import timestamp_range, validate_records
 
 ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read zstd
-_RECORDS_ON_LOOP_MAX: Final = 1_000
+_TIMES_ON_LOOP_MAX: Final = 1_000
+_TIMES_PER_RECORD: Final = 5  # reading only the time of a record takes 0.3 µs, whatever its size
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
 _KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
 RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
@@ -94,12 +95,12 @@ class LoopBudget:
         self.records = RECORDS_AT_ONCE_MAX
         self.bytes = BYTES_AT_ONCE_MAX
 
-    def takes(self, header: BatchHeader) -> bool:
-        """Whether the loop may read this batch; counts it."""
-        if header.record_count > self.records or header.size > self.bytes:
+    def takes(self, records: int, size: int) -> bool:
+        """Whether the loop may read these records; counts them."""
+        if records > self.records or size > self.bytes:
             return False
-        self.records -= header.record_count
-        self.bytes -= header.size
+        self.records -= records
+        self.bytes -= size
         return True
 
 
@@ -110,12 +111,14 @@ def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool, compacts
 
 
 def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool, compacts: bool) -> bool:
-    """Whether the event loop reads the records instead of a worker; counts records that are read completely."""
+    """Whether the event loop reads the records instead of a worker; counts them."""
+    records = header.record_count
     if header.attributes & CODEC_MASK:
         return False
     if not (validates or compacts):
-        return header.record_count <= _RECORDS_ON_LOOP_MAX
-    return header.record_count <= (_VALIDATED_ON_LOOP_MAX if validates else _KEYS_ON_LOOP_MAX) and budget.takes(header)
+        return records <= _TIMES_ON_LOOP_MAX and budget.takes(records // _TIMES_PER_RECORD, 0)
+    most = _VALIDATED_ON_LOOP_MAX if validates else _KEYS_ON_LOOP_MAX
+    return records <= most and budget.takes(records, header.size)
 
 
 def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compacts: bool) -> Inspection:

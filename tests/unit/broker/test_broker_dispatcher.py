@@ -175,6 +175,28 @@ async def test_clients_large_fetches_are_read_in_turn(monkeypatch: pytest.Monkey
     await life.stop()
 
 
+async def test_large_fetches_of_clients_that_went_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a client that fetched anew after its time-out waited for the reads of its earlier fetches."""
+    life = await Place().start()
+    await life.create("log")
+    begun, read = [], Fetch.attempt_in_turns
+
+    async def noted(self: Fetch) -> FetchAttempt:
+        begun.append(self._peer)
+        return await read(self)
+
+    monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
+    wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
+    peers = [Peer(number, f"10.0.0.2:{number}", life.peer.listener) for number in range(4)]
+    asked = [life.dispatch(ApiKey.FETCH, wide, peer=peer) for peer in peers]
+    for peer in peers[1:3]:
+        peer.closed = True
+    for answer in asked[0], asked[3]:
+        assert await parts_of(answer)
+    assert begun == [peers[0], peers[3]]
+    await life.stop()
+
+
 async def test_fetches_of_some_hundred_partitions_do_not_wait_for_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: a consumer without a session, of 300 partitions, waited for each larger fetch of any client, and its
     connection was closed after 60 s."""

@@ -1,8 +1,8 @@
 """Blocking GET and POST requests to a broker's HTTP port, one connection each.
 
-The port's certificate is verified by the command's client configuration. A broker names the port, so the HTTP token is
-sent only within this machine, or over TLS if the broker's name or the port's CA is the user's: who can change a
-connection without TLS could otherwise name a port of his own, whose certificate any public CA signs.
+The port's certificate is verified by the command's client configuration. The HTTP token is sent within this machine, or
+over TLS if the user's files name the port's CA or the connection to the brokers uses TLS. A broker names the port: an
+attacker who can change a connection without TLS could name his own port, whose certificate any public CA signs.
 """
 
 from __future__ import annotations

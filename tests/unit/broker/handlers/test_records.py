@@ -11,9 +11,10 @@ from crc32c import crc32c
 
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
-from broker.wire.messages import ProduceResponsePartition
+from broker.wire.messages import ProduceRequestPartition, ProduceResponsePartition
 from logformat.record_batch import Codec, read_header
 from logformat.records import Record, encode_batch
+from seams.loop.workers import Lane
 from tests.sim.world.clock import EPOCH_MS
 from tests.support.brokers.broker_kit import Life, Place, batches_of, produce_request
 from tests.support.wire.proportion import CALLS_MAX, cost_of
@@ -94,6 +95,26 @@ async def test_records_are_not_looked_into_on_the_loop(settings: tuple[str, ...]
     cost = await cost_of(life, life.frame(ApiKey.PRODUCE, 9, produce_request("log", batch)), memory=False)
     assert cost.calls < CALLS_MAX / 60
     assert life.partition("log").log.log_end_offset == 60_001
+    await life.stop()
+
+
+async def test_of_many_batches_without_maximum_the_loop_reads_five_thousand_times() -> None:
+    """Regression: a request of 900 batches of 1 000 small records held the loop for 0.2 s."""
+    life = await started()
+    lanes, run = [], life.workers.run
+
+    def noted(*arguments: Any, lane: Lane = Lane.FILES) -> Any:
+        lanes.append(lane)
+        return run(*arguments, lane=lane)
+
+    life.workers.run = noted  # type: ignore[method-assign]
+    request = produce_request("log", batch_with(*[EPOCH_MS] * 900, maximum=-1))
+    rows = request.topic_data[0].partition_data
+    rows += [ProduceRequestPartition(index=0, records=memoryview(bytearray(rows[0].records or b""))) for _ in range(7)]
+    response = await life.call(ApiKey.PRODUCE, request)
+    assert {part.error_code for part in response.responses[0].partition_responses} == {0}
+    assert life.partition("log").log.log_end_offset == 7200
+    assert lanes.count(Lane.RECORDS) == 3
     await life.stop()
 
 

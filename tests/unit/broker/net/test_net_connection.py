@@ -536,6 +536,22 @@ async def test_a_peer_that_goes_leaves_nothing_behind(house: House, /) -> None:
     assert peer.wire == b"" and complaints == []
 
 
+@by(in_house, NetLimits(frame_bytes_total_max=8 * MIB, request_bytes_max=2 * MIB))
+async def test_frames_of_peers_that_went_stay_charged_while_requests_hold_them(house: House, /) -> None:
+    """Regression: the budget was free once the peer went, so peers that came and went added frames without bound."""
+    house.answer_later(b"wait", blocks=True)
+    for number in range(20):
+        peer = house.net.arrive()
+        peer.give(frames(b"wait" + bytes([number]) + bytes(MIB)))
+        peer.abort()
+        await settled()
+    seen = house.dispatcher.seen
+    assert len(seen) < 8 and house.server.budget.used >= len(seen) * MIB
+    for body in seen:
+        await house.complete(body)
+    assert house.server.budget.used == 0
+
+
 @by(in_house)
 async def test_stopping_lets_answers_in_flight_leave_and_takes_no_more(house: House, /) -> None:
     """Drain: no accept, no dispatch, no answer lost, idle connections closed at once."""

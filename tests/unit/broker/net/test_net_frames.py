@@ -222,7 +222,7 @@ def test_a_held_frame_keeps_its_buffer_from_the_others() -> None:
 
 
 def test_a_lost_connection_leaves_held_memory_to_its_holder() -> None:
-    """The buffer of a frame that is still in use is not given to anybody else."""
+    """The buffer of a frame that is still in use is not given to anybody else, and stays charged."""
     pool, budget = BufferPool(), FrameBudget(64 * MIB, FRAME_MAX)
     reader = reader_of(pool, budget)
     data = frame(b"a" * 20_000)
@@ -231,7 +231,10 @@ def test_a_lost_connection_leaves_held_memory_to_its_holder() -> None:
     reader.next()
     reader.hold()
     reader.close()
-    assert (budget.used, pool.idle_bytes) == (0, 0)
+    assert (budget.used, pool.idle_bytes) == (SHARED_SIZE, 0)
+    reader.release()
+    reader.close()
+    assert (budget.used, pool.idle_bytes) == (0, SHARED_SIZE)
 
 
 def test_without_budget_the_rest_waits() -> None:
