@@ -19,11 +19,12 @@ from broker.handlers.produce import produce, recompression
 from broker.handlers.produce.verification import Verification, unverified, verify
 from broker.handlers.request_limits import deadline_s
 from broker.handlers.responder import Responder
-from broker.handlers.slots import RequestSlots, owner_of
+from broker.handlers.slots import owner_of
 from broker.net.dispatch import Answer, CloseConnection, Peer
 from broker.wire.framing import RequestHeader
 from broker.wire.messages import ProduceRequest, ProduceRequestTopic, ProduceResponse
 from logformat.errors import StorageFailed
+from seams.loop.slots import Slots
 from seams.loop.turns import ROWS_PER_TURN, next_turn
 
 _RESERVATION_WAIT_MAX_S: Final = 10.0
@@ -34,7 +35,7 @@ class ProduceFlow:
         self._context = context
         self._responder = responder
         self._recompressor = recompression.Recompressor(context)
-        self._inspecting = RequestSlots(1)  # one thread reads records
+        self._inspecting = Slots(1)  # one thread reads records
 
     def answer(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Append at once unless the request has to wait. Raises CloseConnection for a refused batch with acks=0."""
@@ -54,7 +55,8 @@ class ProduceFlow:
         for piece in pieces(request, recompression.BATCHES_MAX if recompresses else ROWS_PER_TURN):
             if response.responses:
                 await next_turn()
-            inspections = await self._ready(self._wait_for_room(piece), produce.uninspected(context, piece), call.peer)
+            uninspected = produce.uninspected(context, piece)
+            inspections = await self._ready(self._wait_for_room(piece), uninspected, call.peer, until_s)
             if not context.gate.is_open():
                 await context.gate.opened()
             verification = await self._verified(call, piece)
@@ -137,7 +139,7 @@ class ProduceFlow:
         call: Call,
         request: ProduceRequest,
     ) -> Answer:
-        inspections = await self._ready(throttled, uninspected, call.peer)
+        inspections = await self._ready(throttled, uninspected, call.peer, deadline_s(request.timeout_ms))
         verification = await self._verified(call, request)
         try:
             return self._append(header, call, request, inspections, verification)
@@ -153,16 +155,15 @@ class ProduceFlow:
         return await verify(self._context, call, request, wanted) if wanted else None
 
     async def _ready(
-        self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected, peer: Peer
+        self, throttled: Awaitable[object] | None, uninspected: produce.Uninspected, peer: Peer, until_s: float
     ) -> produce.Inspections:
-        """Wait for backpressure and for the workers that inspect records."""
+        """Wait for backpressure and, until the loop's time `until_s`, for the worker that inspects records."""
         if throttled is not None:
             # Wait only once; if the pressure lasts, the append decides. If the log failed meanwhile, its error refuses
             # the batch.
             with suppress(StorageFailed):
                 await throttled
-        slot = partial(self._inspecting.take, peer, of_brokers=False)
-        return await produce.inspect_in_worker(self._context, uninspected, slot)
+        return await produce.inspect_in_worker(self._context, uninspected, self._inspecting, owner_of(peer), until_s)
 
 
 def _check_unacknowledged(response: ProduceResponse) -> None:

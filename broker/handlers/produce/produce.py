@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final
 
@@ -45,6 +44,7 @@ from broker.wire.messages import (
 from hotstore.errors import TransactionNotVerified
 from logformat.errors import ThermoclineError
 from logformat.record_batch import ATTRIBUTES, HEADER_SIZE, TRANSACTIONAL_BIT, read_header
+from seams.loop.slots import Slots
 from seams.loop.workers import Lane
 
 Finish = Callable[[Later, ProduceResponse], None]
@@ -128,16 +128,23 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
 
 
 async def inspect_in_worker(
-    context: Context, batches: Uninspected, slot: Callable[[], AbstractAsyncContextManager[None]]
+    context: Context, batches: Uninspected, slots: Slots, owner: str, until_s: float
 ) -> Inspections:
-    """Inspect these batches in a worker, one after the other, each in a `slot`: each may take its size in memory."""
+    """Inspect these batches in a worker, one after the other, each in a slot: each may take its size in memory. Batches
+    that have no slot by the loop's time `until_s` are left out, and the append refuses them (`NeedsWorker`)."""
     validates = context.config.validate_records
     inspections: dict[int, Inspection] = {}
     for data, bytes_max, compacts in batches:
         assert data.records is not None
         one = partial(inspect_records, data.records, bytes_max, validates=validates, compacts=compacts)
-        async with slot():
+        try:
+            await slots.take(1, until_s, owner)
+        except TimeoutError:
+            break
+        try:
             inspections[id(data)] = await context.world.workers.run(one, lane=Lane.RECORDS)
+        finally:
+            slots.give_back(1)
     return inspections
 
 

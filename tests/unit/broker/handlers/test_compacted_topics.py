@@ -236,6 +236,28 @@ async def test_the_records_of_users_are_looked_into_in_turn() -> None:
     await life.stop()
 
 
+async def test_a_batch_that_is_not_looked_into_in_its_time_is_refused_alone() -> None:
+    """Regression: its connection was closed after a minute, with the answers to earlier batches of the request."""
+    life = await started()
+    may_read, run = asyncio.Event(), life.workers.run
+
+    async def noted(function: Any, *arguments: Any, lane: Lane = Lane.FILES) -> Any:
+        if lane is Lane.RECORDS:
+            await may_read.wait()
+        return await run(function, *arguments, lane=lane)
+
+    life.workers.run = noted  # type: ignore[method-assign]
+    keyed = batch(b"k", codec=Codec.LZ4)
+    first = asyncio.create_task(sent(life, keyed))
+    second = asyncio.create_task(sent(life, keyed))
+    late = await second
+    assert late.error_code == ErrorCode.KAFKA_STORAGE_ERROR and "send it again" in str(late.error_message)
+    assert not first.done()
+    may_read.set()
+    assert [(await first).base_offset, (await sent(life, keyed)).base_offset] == [0, 1]
+    await life.stop()
+
+
 async def test_a_response_names_a_bounded_number_of_records() -> None:
     """Kafka names them all; here a thousand, and the message counts them."""
     life = await Place().start()
