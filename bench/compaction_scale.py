@@ -36,7 +36,7 @@ PARTITIONS: Final = 3
 REPLICAS: Final = 2
 ENTRY_BYTES: Final = 24  # of the key map: 16 bytes of hash, 8 of offset
 SEGMENT_BYTES: Final = 64 << 20
-QUIET_S: Final = 45.0  # no pass for so long: nothing is left to clean
+QUIET_S: Final = 150.0  # no pass for so long: nothing is left to clean; a pass over the bucket takes a minute
 LIMIT_S: Final = 3600.0
 MEASURE_S: Final = 20.0
 
