@@ -22,20 +22,20 @@ def owner_of(peer: Peer) -> str:
 
 class RequestSlots:
     """The number of large requests that are in work at once. Brokers have separate slots, so that clients cannot delay
-    replicas."""
+    replicas. If there are several, one user cannot hold all of them: a request may hold its slot while it waits."""
 
     def __init__(self, at_once: int) -> None:
-        self._of = {of_brokers: Slots(at_once) for of_brokers in (False, True)}
+        self._of = {of_brokers: Slots(at_once, max(1, at_once - 1)) for of_brokers in (False, True)}
 
     @asynccontextmanager
     async def take(self, peer: Peer, *, of_brokers: bool) -> AsyncIterator[None]:
         """Raises CloseConnection if there is no slot for `_WAIT_S`."""
-        slots = self._of[of_brokers]
+        slots, owner = self._of[of_brokers], owner_of(peer)
         try:
-            await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner_of(peer))
+            await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
         except TimeoutError:
             raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
         try:
             yield
         finally:
-            slots.give_back(1)
+            slots.give_back(1, owner)

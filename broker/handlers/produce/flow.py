@@ -90,8 +90,9 @@ class ProduceFlow:
         jobs = recompression.jobs(self._context, piece, call.version)
         if not jobs:
             return append()
+        owner = owner_of(call.peer)
         try:
-            recompressed = await self._recompressor.run(jobs, until_s, owner_of(call.peer))
+            recompressed = await self._recompressor.run(jobs, until_s, owner)
         except TimeoutError:
             late = TimeoutError(
                 "the batch was not recompressed within the request's timeout, and nothing is written; send it again"
@@ -102,7 +103,7 @@ class ProduceFlow:
         try:
             return append(recompressed)
         finally:
-            self._recompressor.release(jobs)
+            self._recompressor.release(jobs, owner)
 
     def _wait_for_room(self, request: ProduceRequest) -> Awaitable[object] | None:
         """The backpressure or reservation that the request must wait for, or None."""

@@ -144,7 +144,7 @@ async def inspect_in_worker(
         try:
             inspections[id(data)] = await context.world.workers.run(one, lane=Lane.RECORDS)
         finally:
-            slots.give_back(1)
+            slots.give_back(1, owner)
     return inspections
 
 

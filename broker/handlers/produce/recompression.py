@@ -95,15 +95,15 @@ class Recompressor:
         try:
             batches = await asyncio.gather(*(self._one(job) for job in piece))
         except BaseException:
-            self._slots.give_back(len(piece))
+            self._slots.give_back(len(piece), owner)
             raise
         return {
             id(job.data): Recompressed(job.partition, job.leader_epoch, batch)
             for job, batch in zip(piece, batches, strict=True)
         }
 
-    def release(self, piece: Sequence[Job]) -> None:
-        self._slots.give_back(len(piece))
+    def release(self, piece: Sequence[Job], owner: str) -> None:
+        self._slots.give_back(len(piece), owner)
 
     async def _one(self, job: Job) -> memoryview | Exception:
         records_bytes_max = max(RECORDS_BYTES_MAX, job.bytes_max)

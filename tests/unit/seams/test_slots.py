@@ -94,7 +94,7 @@ async def test_owners_are_given_slots_in_turn() -> None:
         await slots.take(1, 1e9, owner=name[0])
         order.append(name)
         await asyncio.sleep(1)
-        slots.give_back(1)
+        slots.give_back(1, name[0])
 
     tasks = [asyncio.create_task(one(name)) for name in ("a1", "a2", "a3", "a4", "b1", "c1")]
     await asyncio.sleep(1.5)
@@ -110,7 +110,7 @@ async def test_an_owner_whose_caller_gave_up_keeps_its_turn() -> None:
     async def one(name: str) -> None:
         await slots.take(1, 1e9, owner=name[0])
         order.append(name)
-        slots.give_back(1)
+        slots.give_back(1, name[0])
 
     await slots.take(1, 1e9)
     tasks = {name: asyncio.create_task(one(name)) for name in ("a1", "a2", "b1", "c1")}
@@ -122,3 +122,25 @@ async def test_an_owner_whose_caller_gave_up_keeps_its_turn() -> None:
     await asyncio.gather(*tasks.values(), return_exceptions=True)
     assert order == ["a2", "b1"]
     assert slots.taken == 0 and not slots._waiting
+
+
+async def test_one_owner_never_holds_all() -> None:
+    """Regression: four requests of one user that waited closed another user's connection after a minute."""
+    slots, order = Slots(4, 3), []
+
+    async def one(name: str) -> None:
+        await slots.take(1, 1e9, owner=name[0])
+        order.append(name)
+
+    tasks = [asyncio.create_task(one(name)) for name in ("a1", "a2", "a3", "a4", "b1", "c1")]
+    await asyncio.sleep(1)
+    assert order == ["a1", "a2", "a3", "b1"] and slots.taken == 4
+    slots.give_back(1, "b")
+    await asyncio.sleep(1)
+    assert order[4:] == ["c1"]
+    slots.give_back(1, "a")
+    await asyncio.gather(*tasks)
+    assert order[5:] == ["a4"]
+    for owner in "aaac":
+        slots.give_back(1, owner)
+    assert slots.taken == 0 and not slots._held and not slots._waiting
