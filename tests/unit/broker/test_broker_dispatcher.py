@@ -157,19 +157,26 @@ async def test_large_fetches_of_clients_do_not_delay_those_of_brokers(monkeypatc
     await life.stop()
 
 
-@pytest.mark.parametrize("user", ["User:ANONYMOUS", "User:alice"])
-async def test_clients_large_fetches_are_read_in_turn(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
-    """Regression: a client with a hundred connections delayed the large fetches of all others, which were read in the
-    order of arrival."""
-    life = await Place().start()
-    await life.create("log")
-    begun, read = [], Fetch.attempt_in_turns
+def readers_noted(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
+    """The peers whose large fetches are read from now on, in order."""
+    begun: list[Peer] = []
+    read = Fetch.attempt_in_turns
 
     async def noted(self: Fetch) -> FetchAttempt:
         begun.append(self._peer)
         return await read(self)
 
     monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
+    return begun
+
+
+@pytest.mark.parametrize("user", ["User:ANONYMOUS", "User:alice"])
+async def test_clients_large_fetches_are_read_in_turn(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    """Regression: a client with a hundred connections delayed the large fetches of all others, which were read in the
+    order of arrival."""
+    life = await Place().start()
+    await life.create("log")
+    begun = readers_noted(monkeypatch)
     wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
     listener = life.peer.listener
     crowd = [Peer(number, f"10.0.0.2:{number}", listener, principal=user) for number in range(9)]
@@ -185,13 +192,7 @@ async def test_large_fetches_of_clients_that_went_are_not_read(monkeypatch: pyte
     """Regression: a client that fetched anew after its time-out waited for the reads of its earlier fetches."""
     life = await Place().start()
     await life.create("log")
-    begun, read = [], Fetch.attempt_in_turns
-
-    async def noted(self: Fetch) -> FetchAttempt:
-        begun.append(self._peer)
-        return await read(self)
-
-    monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
+    begun = readers_noted(monkeypatch)
     wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
     peers = [Peer(number, f"10.0.0.2:{number}", life.peer.listener) for number in range(4)]
     asked = [life.dispatch(ApiKey.FETCH, wide, peer=peer) for peer in peers]

@@ -162,18 +162,25 @@ async def test_records_are_not_looked_into_on_the_loop(codec: Codec) -> None:
     await life.stop()
 
 
-async def test_of_many_small_batches_the_loop_reads_a_thousand_records() -> None:
-    """40 batches of 150 records in one request: six on the loop, the others by a worker; all are appended."""
-    life = await Place().start()
-    await life.create("log", 40, **COMPACT)
-    await asyncio.sleep(1)
-    lanes, run = [], life.workers.run
+def lanes_noted(life: Life) -> list[Lane]:
+    """The lanes of the worker calls from now on."""
+    lanes: list[Lane] = []
+    run = life.workers.run
 
     def noted(*arguments: Any, lane: Lane = Lane.FILES) -> Any:
         lanes.append(lane)
         return run(*arguments, lane=lane)
 
     life.workers.run = noted  # type: ignore[method-assign]
+    return lanes
+
+
+async def test_of_many_small_batches_the_loop_reads_a_thousand_records() -> None:
+    """40 batches of 150 records in one request: six on the loop, the others by a worker; all are appended."""
+    life = await Place().start()
+    await life.create("log", 40, **COMPACT)
+    await asyncio.sleep(1)
+    lanes = lanes_noted(life)
     response = await life.call(ApiKey.PRODUCE, rows(40, *[b"k"] * 150))
     assert {part.error_code for part in response.responses[0].partition_responses} == {0}
     assert all(life.partition("log", index).log.log_end_offset == 150 for index in range(40))
@@ -192,13 +199,7 @@ async def test_many_headers_are_not_looked_into_on_the_loop(settings: list[str],
     life = await Place(*settings).start()
     await life.create("log", **configs)
     await asyncio.sleep(1)
-    lanes, run = [], life.workers.run
-
-    def noted(*arguments: Any, lane: Lane = Lane.FILES) -> Any:
-        lanes.append(lane)
-        return run(*arguments, lane=lane)
-
-    life.workers.run = noted  # type: ignore[method-assign]
+    lanes = lanes_noted(life)
     for headers in 50_000, 100_000:
         ugly = encode_batch([Record(0, EPOCH_MS, b"k", b"v", (("", None),) * headers)])
         assert (await sent(life, ugly)).error_code == 0
