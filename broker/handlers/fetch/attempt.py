@@ -146,6 +146,9 @@ class FetchAttempt:
             self.loading.append(cold)
         else:
             self.is_behind |= cold.length > 0
+            # The bucket may be ahead of a follower's own log. Its records are committed and decided (TX5).
+            answer.high_watermark = max(answer.high_watermark, cold.end_offset)
+            answer.last_stable_offset = max(answer.last_stable_offset, cold.end_offset)
             if answer.aborted_transactions is not None:
                 answer.aborted_transactions = [_named(*key) for key in cold.aborted]
             self._take(answer, cold.length, cold.ranges)

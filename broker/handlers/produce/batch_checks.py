@@ -25,7 +25,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.partition.leading.leader_replica import LeaderReplica
-from logformat.errors import Corrupt, InvalidRequest, Retryable
+from logformat.errors import Corrupt, InvalidRequest
 from logformat.key_check import RecordsFound, check_keys
 from logformat.record_batch import (
     ATTRIBUTES,
@@ -62,8 +62,11 @@ Inspection = RecordsFound | InvalidRequest
 """Result of an inspection of the records, or the reason of a refusal."""
 
 
-class NeedsWorker(Retryable):
-    """A worker has to inspect this batch before its append."""
+class NeedsWorker(ApiError):
+    """A worker has to inspect this batch before its append, and did not in time. Every client sends it again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class KeylessRecords(ApiError):
