@@ -29,8 +29,8 @@ class RequestSlots:
 
     @asynccontextmanager
     async def take(self, peer: Peer, *, of_brokers: bool) -> AsyncIterator[None]:
-        """Raises CloseConnection if there is no slot for `_WAIT_S`, or if the connection was closed meanwhile. Its client
-        may have sent the request again: a late marker or DeleteTopics would then end what began since."""
+        """Raises CloseConnection if there is no slot for `_WAIT_S`, or if the connection was closed meanwhile: its
+        client may have sent the request again, and a late marker or DeleteTopics would end what began since."""
         slots, owner = self._of[of_brokers], owner_of(peer)
         try:
             await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
