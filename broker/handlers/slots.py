@@ -29,13 +29,16 @@ class RequestSlots:
 
     @asynccontextmanager
     async def take(self, peer: Peer, *, of_brokers: bool) -> AsyncIterator[None]:
-        """Raises CloseConnection if there is no slot for `_WAIT_S`."""
+        """Raises CloseConnection if there is no slot for `_WAIT_S`, or if the connection was closed meanwhile: its
+        client may have sent the request again, and a late marker or DeleteTopics would end what began since."""
         slots, owner = self._of[of_brokers], owner_of(peer)
         try:
             await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
         except TimeoutError:
             raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
         try:
+            if peer.closed:
+                raise CloseConnection("the client is gone")
             yield
         finally:
             slots.give_back(1, owner)

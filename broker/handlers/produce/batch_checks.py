@@ -131,7 +131,7 @@ def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compa
             validate_records(batch, bytes_max=bytes_max)
         if compacts:
             return check_keys(batch, bytes_max=bytes_max)
-        return RecordsFound(*timestamp_range(batch, bytes_max=bytes_max))
+        return RecordsFound(*timestamp_range(batch, bytes_max=bytes_max), keyless_count=-1)
     except InvalidRequest as refused:
         return refused
     except Corrupt as unreadable:
@@ -264,5 +264,7 @@ class BatchChecks:
                 "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
             )
         if compacts and seen.keyless_count:
+            if seen.keyless_count < 0:
+                raise NeedsWorker("the topic was compacted while a worker inspected this batch; send it again")
             raise KeylessRecords(self.partition, seen)
         return seen
