@@ -347,7 +347,7 @@ async def test_a_batch_that_was_inspected_before_its_topic_was_compacted_is_insp
         patched.setattr(produce, "inspect_in_worker", compacted_meanwhile)
         sarama = {"base_sequence": 0, "codec": Codec.GZIP}  # its times have to be read
         answer = await sent(life, batch(None, b"k", **sarama))
-    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "the producer sends it again"
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT, "the producer sends it again"
     assert life.partition("log").log.log_end_offset == 0
     assert (await sent(life, batch(None, b"k", **sarama))).error_code == INVALID
     await life.stop()
