@@ -120,12 +120,12 @@ class Expirer:
     async def _expire_copied(self, visible: int, now_ms: int, pressure_bytes: int) -> None:
         """Delete segments of a tiered log that are verified in the bucket, or that are below the log start."""
         partition = self._partition
-        local = partition.log
+        local, due_by = partition.log, partition.config
         config = replace(
             local.config,
             tiered=True,
-            local_retention_ms=partition.config.local_retention_ms,
-            local_retention_bytes=partition.config.local_retention_bytes,
+            local_retention_ms=due_by.local_retention_ms,
+            local_retention_bytes=due_by.local_retention_bytes,
         )
         sealed = local.sealed_segments()
         manifest = partition.manifest
@@ -147,7 +147,7 @@ class Expirer:
         if safe < wanted.offset:
             # Verified segments are deleted even in an outage: the disk needs it most then.
             safe, refused = await self._verified_end(max(sealed[0].base_offset, safe), wanted.offset)
-        await self._drop_local(min(wanted.offset, safe))
+        await self._drop_local(min(wanted.offset, safe), due_by)
         self._is_behind = first_local_offset(local) < wanted.offset
         if refused is not None:
             raise refused
@@ -242,7 +242,9 @@ class Expirer:
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 
-    async def _drop_local(self, offset: int) -> None:
+    async def _drop_local(self, offset: int, due_by: TierConfig | None = None) -> None:
+        """Delete local segments below `offset`. `due_by`: the configs of a retention that does not move the log
+        start."""
         partition, lease = self._partition, self._partition.lease
         lease.check()
         start = partition.log.log_start_offset  # it may move during the checkpoint
@@ -251,6 +253,8 @@ class Expirer:
             await lease.checkpoint_start()
             lease.check()
             self._checkpointed_start = start
+        if due_by is not None and partition.config != due_by:
+            return  # if tiering was switched off meanwhile, the log start moves to the local start
         dropped = lease.delete_local_before(offset)
         if not dropped and not partition.log.awaits_unlink:
             return

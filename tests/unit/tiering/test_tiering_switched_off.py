@@ -470,3 +470,27 @@ async def test_plain_retention_keeps_what_is_younger_than_a_cold_segment_that_st
     assert (await house.manifest()).log_start_offset == 0
     assert min(await read_everything(house, opened)) == 0
     await life.kill()
+
+
+async def test_local_segments_that_were_due_before_the_switch_stay() -> None:
+    """Regression: the verification of their objects began before the switch and ended after it. The segments went, the
+    log start moved to the local start behind them, and records that were local at the switch were lost."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    await life.kill()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(tier=TIER)
+    await settle(lambda: opened.tier.partition_state.claimed)
+    store.plan = replace(store.plan, latency_s=(1.0, 1.0))
+    opened.tier.reconfigure(replace(TIER, local_retention_bytes=0))
+    await asyncio.sleep(1.5)
+    assert opened.log.local_log_start_offset == 0
+    switch_off(opened)
+    await asyncio.sleep(30)
+    assert opened.log.log_start_offset == 0
+    assert len(await read_everything(house, opened)) == 60
+    await life.kill()
