@@ -125,8 +125,8 @@ class LogHost:
         return any(name.endswith(LOG) for name in disk.list_dir(path))
 
     async def open(self, place: TopicPartition, topic_id: UUID, config: LogConfig) -> OpenLog | None:
-        """The recovered log of this topic; None if there is none. An open log is returned unchanged. A torn log is
-        closed and opened again.
+        """The recovered log of this topic; None if there is none. An open log gets `config`. A torn log is closed and
+        opened again.
 
         Raises ForeignLog if another topic's log is there, Retryable while that log is open, DamagedLog,
         MissingSegments, NewerFormat, OSError."""
@@ -148,6 +148,7 @@ class LogHost:
         async def open_it(at: Place) -> OpenLog | None:
             if (known := at.occupant) is not None:
                 if not known.is_torn:
+                    known.log.reconfigure(config)  # no role applied the changes of a log between two roles
                     return known
                 await self._close(known, clean=False)
             local, is_bare = await at.run_alone(

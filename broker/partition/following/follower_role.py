@@ -211,6 +211,7 @@ class FollowerRole:
             lease.end()
             raise
         self._has_asked = True
+        opened.log.reconfigure(log_config_of(roles.configs.of(self.topic)))  # they may have changed since it opened
         fetcher = self._fetcher()
         self.followed = followed = FollowerReplica(
             lease,

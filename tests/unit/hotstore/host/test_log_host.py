@@ -121,6 +121,15 @@ async def test_a_log_is_opened_once_however_often_it_is_asked_for() -> None:
     assert first is not None and first is second and logs.open_logs == [first] and logs.is_open(first)
 
 
+async def test_an_open_log_gets_the_configs_of_its_next_role() -> None:
+    """Regression: it kept those of its last role, and a compacted topic that was assigned to a broker again was not
+    examined for missing tombstones."""
+    logs = host(CrashDisk())
+    opened = await logs.create(ORDERS, ID, CONFIG)
+    compacted = msgspec.structs.replace(CONFIG, compacts=True)
+    assert await logs.open(ORDERS, ID, compacted) is opened and opened.log.config is compacted
+
+
 async def test_a_log_of_another_topic_is_left_alone() -> None:
     """It is that topic's until it is set aside (C9), and then no start opens it."""
     disk = CrashDisk()
