@@ -208,7 +208,7 @@ class ReplicaManager:
         if topic is None:
             return
         roles = [owner.role for owner in self._of(topic) if owner.role is not None and not owner.role.is_over]
-        led = [role.partition for role in roles if isinstance(role, LeaderRole) and role.is_visible]
+        led = [role.partition for role in roles if isinstance(role, LeaderRole)]
         self._roles.configs.apply(topic, [partition for partition in led if partition is not None])
         for role in roles:
             if isinstance(role, FollowerRole):

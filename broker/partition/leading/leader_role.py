@@ -274,6 +274,7 @@ class LeaderRole:
         partition = self._leading(lease, tier, row, before)
         gaps = tier.partition_state.local_gaps or ()
         partition.found_gaps(gaps, is_unanswered=tier.is_gap_unanswered)
+        roles.configs.apply(self.topic, [partition])  # they may have changed meanwhile, and the tier starts now
         return partition
 
     def _leading(
@@ -331,7 +332,6 @@ def publish(roles: Roles, topic: Topic, ready: list[LeaderRole]) -> None:
     """Make open partitions visible to clients. Partitions of an unclean election serve when the image shows that the
     recovery is done (R20)."""
     partitions = [role.partition for role in ready if role.partition is not None]
-    roles.configs.apply(topic, partitions)
     roles.on_opened(partitions)
     serving = []
     for role in ready:

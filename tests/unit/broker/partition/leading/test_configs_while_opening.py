@@ -1,0 +1,37 @@
+"""A leader's tier begins with its topic's newest configs, however long its log opened."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.brokers.shared_bucket import both, until
+from tests.support.store.faulty_store import FaultPlan
+from tests.unit.broker.partition.test_compacted_and_tiered_again import COMPACT, switch
+from tiering.partition_tier import PartitionTier
+
+
+async def test_a_tier_does_not_begin_with_the_configs_of_before_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it began with those from before the bucket's answer, until the partition was published. A pass could
+    compact the objects of a topic that keeps every record by then."""
+    pair = await both(**COMPACT)
+    begun: list[str] = []
+    start = PartitionTier.start
+
+    def starting(tier: PartitionTier) -> None:
+        if tier.partition_state.epoch == pair.row.leader_epoch:
+            begun.append(tier.partition_state.config.configs["cleanup.policy"])
+        start(tier)
+
+    monkeypatch.setattr(PartitionTier, "start", starting)
+    pair.places[2].store.plan = FaultPlan(latency_s=(2.0, 2.0))
+    pair.renew(2)
+    pair.elect(2, (2, 1))
+    pair.publish()
+    await asyncio.sleep(1.0)
+    assert not pair.leads(2) and not begun, "it waits for the bucket"
+    switch(pair, on=True, cleanup_policy="delete")
+    await until(lambda: pair.leads(2), "it leads")
+    assert begun == ["delete"]
+    await pair.stop()
