@@ -259,12 +259,17 @@ class ReplicaOwner:
     async def _remove_files(self, topic_id: UUID, aim: Aim) -> None:
         roles, place = self._roles, self.place
         try:
-            await roles.logs.set_aside(place, topic_id, lambda: self._aim is aim, self._forget_failures)
+            await roles.logs.set_aside(
+                place, topic_id, lambda: self._aim is aim and aim.is_sure(), self._forget_failures
+            )
         except (Corrupt, OSError) as failure:  # the log stays; the next start treats it as a stray
             roles.report(f"remove {place}", failure)
             return
         if self._aim is not aim:
             return  # assigned again while this task waited
+        if not aim.is_sure():  # the cluster was rebuilt while this task waited
+            await self._move_aside(topic_id, aim)
+            return
         log.info("%s of topic id %s is now on other brokers: its log here is removed", place, topic_id)
         try:
             await roles.logs.directories.delete_set_aside()

@@ -89,7 +89,9 @@ class TopicDeletion:
         await self._closed(topic.topic_id)
         for index in range(topic.partitions):
             # A new topic may have the name now. The directory of the new topic carries another id (C9).
-            await self._logs.set_aside(TopicPartition(topic.name, index), UUID(topic.topic_id))
+            place, topic_id = TopicPartition(topic.name, index), UUID(topic.topic_id)
+            await self._logs.set_aside(place, topic_id, lambda: not is_rebuilt(self._metadata.image))
+        self._check_not_rebuilt()
         await self._logs.directories.delete_set_aside()
 
     async def _is_purged(self, topic: Topic) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.rebuilt import UNKNOWN_REPLICA, unknown_replica
 from broker.metadata.records import Row
 from broker.partition import replica_owner as owner_module
 from broker.partition.following.follower_role import FollowerRole
@@ -82,7 +83,8 @@ class Scene:
             directories=SimpleNamespace(delete_set_aside=self._note("deleted")),
         )
         tiers = SimpleNamespace(drop_reported_end=lambda *_: None, forget=lambda *_: None)
-        world, metadata = SimpleNamespace(rng=SeededRng(1)), SimpleNamespace(image=ClusterImage())
+        world = SimpleNamespace(rng=SeededRng(1))
+        self.metadata = metadata = SimpleNamespace(image=ClusterImage())
         registry = SimpleNamespace(log_failures=LogFailures())
         roles: Any = SimpleNamespace(
             logs=logs,
@@ -237,6 +239,21 @@ async def test_a_log_that_is_given_back_while_its_removal_waits_for_its_turn_sta
     await asyncio.sleep(1.0)
     assert scene.told == ["closed", comes]
     await scene.owner.aim_reached()
+
+
+async def test_a_log_that_a_rebuilt_cluster_may_need_is_kept_aside_when_its_turn_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: whether its removal was sure was asked before the turn, and the log was removed."""
+    scene = Scene(monkeypatch)
+    scene.has_turn.clear()
+    scene.goes_on()
+    scene.say("drop")
+    await asyncio.sleep(1.0)
+    scene.metadata.image = ClusterImage(nodes={UNKNOWN_REPLICA: unknown_replica(1)})
+    scene.has_turn.set()
+    await asyncio.sleep(1.0)
+    assert scene.told == ["closed", "kept aside", "gone"]
 
 
 async def test_a_role_that_the_bucket_ended_begins_again_with_the_next_epoch_only(

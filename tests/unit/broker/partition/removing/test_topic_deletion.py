@@ -11,8 +11,9 @@ from uuid import UUID
 import pytest
 
 from broker.metadata.image import Topic
+from broker.metadata.rebuilt import UNKNOWN_REPLICA, unknown_replica
 from broker.metadata.records import Row
-from broker.partition.removing.topic_deletion import PURGING_MAX, TopicDeletion
+from broker.partition.removing.topic_deletion import PURGING_MAX, RETRY_S_MAX, TopicDeletion
 from coldstore.stores.operations import Operation
 from logformat.values import TopicPartition
 from seams.loop.tasks import Tasks
@@ -30,12 +31,16 @@ class Removed:
         self.set_asides: list[TopicPartition] = []
         self.objects: list[UUID] = []
         self.directories = self
+        self.has_turn = asyncio.Event()
+        self.has_turn.set()
 
     async def closed(self, topic_id: str) -> None:
         pass
 
-    async def set_aside(self, place: TopicPartition, topic_id: UUID) -> None:
-        self.set_asides.append(place)
+    async def set_aside(self, place: TopicPartition, topic_id: UUID, is_wanted: Callable[[], bool]) -> None:
+        await self.has_turn.wait()
+        if is_wanted():
+            self.set_asides.append(place)
 
     async def delete_set_aside(self) -> None:
         pass
@@ -106,6 +111,28 @@ async def test_objects_are_deleted_by_a_broker_that_decides_when_its_turn_comes(
     await asyncio.sleep(100.0)
     assert len(removed.objects) == (0 if turns else 1 + is_again), "deleted by a broker that does not decide"
     assert len(forgotten) == (is_again and not turns), "forgotten, and not deleted by this broker"
+    await tasks.close()
+
+
+async def test_no_log_is_removed_once_the_cluster_is_rebuilt() -> None:
+    """Regression: the removal asked before its turn, and the log of a topic that the rebuilt cluster may have again
+    went when the turn came."""
+    removed, image = Removed(), SimpleNamespace(nodes={})
+    metadata = SimpleNamespace(is_decided_by=lambda _: False, image=image)
+    tasks, them = Tasks(), cast(Any, removed)
+    purging = TopicDeletion(
+        1, cast(Any, metadata), them, them, removed.closed, cast(Any, None), tasks, SeededRng(1), lambda *_: None, 30.0
+    )
+    removed.has_turn.clear()
+    purging.purge(Topic(str(TOPIC_ID), "log", (Row((1, 2), 1, 0, 0, (1, 2), 0),), {}, True))
+    await asyncio.sleep(1.0)
+    image.nodes[UNKNOWN_REPLICA] = unknown_replica(1)
+    removed.has_turn.set()
+    await asyncio.sleep(1.0)
+    assert not removed.set_asides
+    del image.nodes[UNKNOWN_REPLICA]
+    await asyncio.sleep(RETRY_S_MAX)
+    assert removed.set_asides == [TopicPartition("log", 0)], "an operator confirmed the rebuild"
     await tasks.close()
 
 
