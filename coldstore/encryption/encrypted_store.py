@@ -249,13 +249,16 @@ class EncryptedStore:
         wrapping = self._wrapping(key)
         if wrapping is None:
             self._known.pop(key, None)
-            return await self._inner.put_segment(key, body)
+            info = await self._inner.put_segment(key, body)
+            self._check_readable(key, None)
+            return info
         sealing = SealedBody(key, body, *self._fresh(wrapping))
         if body.crc32c is None:
             upload = sealing.upload()
         else:  # the store may need the checksum before the bytes
             upload = await self._workers.run(sealing.checked_upload, lane=Lane.STORE)
         info = await self._inner.put_segment(key, upload)
+        self._check_readable(key, wrapping)
         sealed = sealing.sealed
         if info.size != sealed.stored or info.crc32c not in (None, _stored_crc32c(sealed)):
             raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, {sealed.stored} were sent")
@@ -281,6 +284,14 @@ class EncryptedStore:
     def _wrapping(self, key: str) -> WrappingKey | None:
         """The key that wraps the object's data key; None if the object is stored unencrypted."""
         return None if _is_probe(key) else self._ring.active
+
+    def _check_readable(self, key: str, wrapping: WrappingKey | None) -> None:
+        """Raise StoreUnavailable if the ring was replaced during the upload, and the new one does not read the object.
+        Its writer then uploads it again."""
+        ring = self._ring
+        is_readable = ring.accepts_plain or _is_probe(key) if wrapping is None else wrapping.key_id in ring.ids
+        if not is_readable:
+            raise StoreUnavailable(f"PUT {key}: {ring.source} changed meanwhile, and no longer reads the object")
 
     def _fresh(self, wrapping: WrappingKey) -> tuple[bytes, WrappingKey, bytes]:
         return self._rng.random_bytes(KEY_BYTES), wrapping, self._rng.random_bytes(NONCE_BYTES)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from coldstore.encryption.encrypted_store import EncryptedStore
 from coldstore.encryption.key_file import KeyFile, KeyFileRefused, encode, load_ring, plain_entry
 from coldstore.encryption.marker import KeyRefused
 from coldstore.encryption.reloaded_keys import ReloadedKeys
+from coldstore.object_store import ObjectInfo, StoreUnavailable, Upload
 from seams.rng import SystemRng
 from tests.support.store.memory_store import MemoryStore
 from tests.support.workers import InlineWorkers
@@ -57,6 +59,30 @@ async def test_plain_objects_that_were_read_are_refused_from_then_on(tmp_path: P
     assert place.keys.reload()
     with pytest.raises(KeyRefused, match="not encrypted"):
         await place.store.get("plain", 1, 2)
+
+
+@pytest.mark.parametrize("active", ["old", None], ids=["under the old key", "plain"])
+async def test_an_upload_that_the_new_keys_do_not_read_counts_as_failed(tmp_path: Path, active: str | None) -> None:
+    """Regression: the object was committed and verified by its cached trailer, and its local copy could go. Nobody read
+    it until the old key was put back."""
+    place = Place(tmp_path)
+    place.write(active, accept_plain=active is None, old=b"o" * 32)
+    place.keys.reload()
+    put = place.below.put_segment
+
+    async def reloaded_meanwhile(key: str, body: Upload) -> ObjectInfo:
+        info = await put(key, body)
+        place.write("new", new=b"n" * 32)
+        assert place.keys.reload()
+        return info
+
+    place.below.put_segment = reloaded_meanwhile  # type: ignore[method-assign]
+    upload = Upload(3, crc32c(b"abc"), lambda: iter((b"abc",)))
+    with pytest.raises(StoreUnavailable, match="no longer reads"):
+        await place.store.put_segment("object", upload)
+    place.below.put_segment = put  # type: ignore[method-assign]
+    await place.store.put_segment("again", upload)
+    assert (await place.store.get("again")).data == b"abc"
 
 
 def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
