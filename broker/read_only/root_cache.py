@@ -215,7 +215,7 @@ class RootCache:
 
     def _refuse(self, partition: ArchivedPartition, failure: ThermoclineError, for_s: float) -> None:
         """Refuse requests for `for_s` seconds, unless the root is cached: a cached root is still served."""
-        if partition not in self._known:
+        if partition not in self._known and not partition.is_deleted:
             is_damage = isinstance(failure, StorageFailed)
             self.log_failures[partition] = ReadFailure(failure, self._now_s() + for_s, is_damage)
             partition.wake()

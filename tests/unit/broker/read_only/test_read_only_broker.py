@@ -623,3 +623,21 @@ async def test_an_epoch_that_begins_while_the_image_is_read_waits_for_the_next_i
     assert shown and all(of_root <= of_image for of_root, of_image in shown), shown
     await reader.stop()
     await owner.stop()
+
+
+async def test_a_read_that_fails_after_its_topic_was_deleted_leaves_nothing() -> None:
+    """Regression: the failure was noted for ever, because nobody asks for the partition again."""
+    place = Place()
+    owner = await owner_with(place)
+    reader = await reader_of(place)
+    partition = reader.context.registry.readable["log", 0]
+    assert isinstance(partition, ArchivedPartition)
+    roots = partition._roots
+    place.store.script(Operation.GET, Fault.BEFORE, match="manifest.json", times=10**6)
+    reading = roots.read(partition)
+    roots.forget(partition)
+    await reading
+    assert place.store.hits[Fault.BEFORE] and not roots.log_failures
+    place.store.calm()
+    await reader.stop()
+    await owner.stop()
