@@ -99,7 +99,7 @@ async def clean(
     segments = [segment for segment in log.sealed_runs() if segment.end_offset <= part.end]
     end = await _map_keys(lease, engine, segments, part, throttle)
     # A power cut may interrupt the pass. A follower then finds by the high watermark that its log may lack records.
-    lease.check()
+    still()
     await lease.checkpoint_committed(end)
     read = written = before = after = 0
     for group in groups([segment for segment in segments if segment.base_offset < end], log.config):

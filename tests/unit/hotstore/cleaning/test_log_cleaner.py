@@ -198,6 +198,25 @@ async def test_a_truncation_while_a_pass_runs_throws_its_result_away() -> None:
     assert len([row for row in table(lease) if row[0] < active]) == 3
 
 
+async def test_records_after_a_truncation_do_not_count_as_committed_by_an_earlier_pass() -> None:
+    """Regression: the pass had mapped the log before its truncation. It noted its end as a high watermark, and an
+    unclean start kept records by it that no replica had acknowledged."""
+    scene = Scene()
+    lease = await scene.lent()
+    await scene.put(lease, [(b"k%d" % (n % 3), b"v%d" % n) for n in range(90)])
+    took, pairs = scene.cleaner._throttle.took, [(b"k%d" % (n % 3), b"w%d" % n) for n in range(80)]
+
+    async def truncated_meanwhile(read_bytes: int) -> None:
+        scene.cleaner._throttle.took = took  # type: ignore[method-assign]
+        await lease.truncate(10)
+        await scene.put(lease, pairs)
+
+    scene.cleaner._throttle.took = truncated_meanwhile  # type: ignore[method-assign]
+    assert await scene.clean()
+    assert lease.log.log_end_offset == 90
+    assert scene.directory.checkpoints.high_watermark(TABLE) <= 10
+
+
 class Retention(LocalEngine):
     """An engine. After its first cleaned segment, retention deletes `count` segments of the log of `lease`."""
 
