@@ -10,7 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.arguments import add_bootstrap, filled, key_value, positive
-from thermocline.cli.terminal.confirm import can_ask, confirm
+from thermocline.cli.terminal.confirm import can_ask
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import note
 from thermocline.cli.tier.diagnosis import MIN_IN_SYNC
@@ -132,11 +132,14 @@ def _alter_configs(admin: AdminClient, arguments: argparse.Namespace) -> None:
 def delete_topic(arguments: argparse.Namespace) -> int:
     """Delete after a confirmation, with the objects in the bucket."""
     from thermocline.cli.clients.stock import REQUEST_TIMEOUT_S, connected_admin, failing, settled
+    from thermocline.cli.topic.same_topic import confirm_for, topic_id_of
 
     if not arguments.yes:
         if not can_ask():
             raise CommandFailed(f"deleting {arguments.topic} cannot be undone: add --yes", Exit.USAGE)
-        confirm(f"Delete {arguments.topic}, on the disk and in the bucket?", arguments.topic)
+        bootstrap, topic = arguments.bootstrap_server, arguments.topic
+        question = f"Delete {topic}, on the disk and in the bucket?"
+        confirm_for(topic_id_of(bootstrap, topic), question, bootstrap, topic)
     admin = connected_admin(arguments.bootstrap_server)
     what = f"deleting topic {arguments.topic}"
     with failing(what):

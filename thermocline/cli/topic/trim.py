@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.cli.terminal.arguments import add_bootstrap, checked, filled, natural
-from thermocline.cli.terminal.confirm import can_ask, confirm
+from thermocline.cli.terminal.confirm import can_ask
 from thermocline.cli.terminal.outcome import CommandFailed, Exit, no_partition
 from thermocline.cli.terminal.output import note, plain, table
 from thermocline.cli.terminal.times import TIME_HELP, Instant, noted_ms, parse_time
@@ -106,10 +106,12 @@ def plan(topic: str, found: Sequence[StatusRow], new_starts: Mapping[int, int]) 
 def trim_topic(arguments: argparse.Namespace) -> int:
     from thermocline.cli.clients.stock import connected_admin
     from thermocline.cli.tier.reader import TierReader
+    from thermocline.cli.topic.same_topic import confirm_for, topic_id_of
 
-    topic = arguments.topic
-    admin = connected_admin(arguments.bootstrap_server)
-    found = TierReader(arguments.bootstrap_server, topic, None).read()
+    bootstrap, topic = arguments.bootstrap_server, arguments.topic
+    admin = connected_admin(bootstrap)
+    topic_id = topic_id_of(bootstrap, topic)
+    found = TierReader(bootstrap, topic, None).read()
     indexes = [row.partition for row in found]
     if arguments.partition is not None:
         if arguments.partition not in indexes:
@@ -124,7 +126,7 @@ def trim_topic(arguments: argparse.Namespace) -> int:
         if not can_ask():
             note("nothing was deleted: add --yes to delete these offsets")
             return Exit.DONE
-        confirm(f"Delete these offsets of {topic}, on the disk and in the bucket?", topic)
+        confirm_for(topic_id, f"Delete these offsets of {topic}, on the disk and in the bucket?", bootstrap, topic)
     _delete(admin, topic, cuts)
     return Exit.DONE
 
