@@ -62,8 +62,6 @@ async def handle_write_txn_markers(
                     row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif marker.producer_id < 0 or marker.producer_epoch < 0 or marker.transaction_version < 0:
                     row.error_code = ErrorCode.INVALID_REQUEST
-                elif marker.producer_id in partition.undecided:
-                    row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # the coordinator sends the marker again
                 else:
                     wanted.setdefault(partition, []).append((marker, row))
                 if turns.over():
@@ -89,6 +87,13 @@ def _append(
 ) -> asyncio.Future[None]:
     """Append the markers now; the future is done when the rows of the markers have their results."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    due = []
+    for marker, row in markers:
+        if marker.producer_id in partition.undecided:
+            row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # the coordinator sends the marker again
+        else:
+            due.append((marker, row))
+    markers = due
     try:
         results = partition.append_markers([marker for marker, _ in markers], context.world.clock.wall_ms())
     except (ThermoclineError, OSError) as refused:

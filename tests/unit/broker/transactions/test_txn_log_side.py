@@ -10,12 +10,14 @@ import pytest
 from broker.context import Call
 from broker.error_codes import ErrorCode
 from broker.handlers.fetch.list_offsets import LATEST
+from broker.handlers.transactions import markers
 from broker.handlers.transactions.markers import handle_write_txn_markers
 from broker.net.dispatch import Peer
 from broker.replication.leader import Leader
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from coldstore.inspection.bucket_inspection import BucketInspector
+from seams.loop.turns import ROWS_PER_TURN
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, fetch_request, parts_of
 from tests.support.brokers.transaction_kit import (
     end,
@@ -156,6 +158,26 @@ async def test_a_coordinators_marker_waits_for_what_the_bucket_says() -> None:
         assert answer.markers[0].topics[0].partitions[0].error_code == expected
         assert partition.log.log_end_offset == (1 if expected else 2)
         partition.undecided.clear()
+
+
+async def test_a_marker_waits_if_its_leader_finds_a_gap_while_the_request_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a large request is read in turns. Meanwhile its partition may lead again, behind a gap."""
+    _, life = await served()
+    await produce_in(life, "log", 7, 0, b"a")
+    partition = life.partition("log")
+
+    async def led_again() -> None:
+        partition.undecided[7] = None
+
+    monkeypatch.setattr(markers, "next_turn", led_again)
+    topics = [wire.WriteTxnMarkersRequestTopic(name="log", partition_indexes=[0] * (ROWS_PER_TURN + 1))]
+    marker = wire.WriteTxnMarkersRequestMarker(producer_id=7, producer_epoch=0, transaction_result=False, topics=topics)
+    answer = await life.call(ApiKey.WRITE_TXN_MARKERS, wire.WriteTxnMarkersRequest(markers=[marker]))
+    rows = answer.markers[0].topics[0].partitions
+    assert {row.error_code for row in rows} == {ErrorCode.NOT_ENOUGH_REPLICAS}
+    assert partition.log.log_end_offset == 1
 
 
 async def test_an_add_waits_for_the_markers_of_the_transaction_before() -> None:
