@@ -21,7 +21,7 @@ from broker.handlers.produce.batch_checks import RECORDS_BYTES_MAX, ZSTD_SINCE
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.wire.messages import ProduceRequest, ProduceRequestPartition
 from logformat.compression import Compression
-from logformat.errors import Fenced, ThermoclineError
+from logformat.errors import Fenced, Retryable, ThermoclineError
 from logformat.recompression import recompress
 from logformat.record_batch import CODEC_MASK, HEADER_SIZE, MAGIC, Codec, read_header
 from seams.loop.slots import Slots
@@ -112,3 +112,5 @@ class Recompressor:
             return await self._workers.run(one, lane=Lane.COMPRESS)
         except ThermoclineError as refused:
             return refused
+        except MemoryError as short:  # returned: the other jobs of the piece go on, and need their slots
+            return Retryable(f"the broker has too little memory to recompress the batch: {short}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.handlers.produce.recompression import BATCHES_MAX
+from broker.handlers.produce.recompression import BATCHES_MAX, Job, Recompressor
 from broker.net.dispatch import Later, Peer
 from broker.wire.apis import ApiKey
 from broker.wire.messages import (
@@ -20,6 +21,7 @@ from broker.wire.messages import (
     ProduceRequestTopic,
 )
 from logformat.compression import compress
+from logformat.errors import Retryable
 from logformat.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, Codec, read_header
 from logformat.records import Record, encode_batch, iter_records
 from seams.loop.workers import Lane
@@ -285,3 +287,29 @@ async def test_the_codec_changes_on_a_living_topic() -> None:
     codecs = [read_header(found).codec for found in await stored(life)]
     assert codecs[::2] == codecs[1::2] == [Codec.LZ4, Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.NONE]
     await life.stop()
+
+
+async def test_a_batch_for_which_memory_is_too_short_leaves_the_others_their_slots() -> None:
+    """Regression: all slots of the request were free while its other batches were in work, and took their memory."""
+    goes_on = asyncio.Event()
+    results: list[Any] = [MemoryError("too short"), memoryview(b"sound")]
+
+    async def run(*_: object, **__: object) -> memoryview:
+        result = results.pop(0)
+        if isinstance(result, MemoryError):
+            raise result
+        await goes_on.wait()
+        found: memoryview = result
+        return found
+
+    context: Any = SimpleNamespace(world=SimpleNamespace(workers=SimpleNamespace(run=run)))
+    recompressor, job = Recompressor(context), Job(*[SimpleNamespace()] * 5, 1)  # type: ignore[arg-type]
+    other = job._replace(data=SimpleNamespace())  # type: ignore[arg-type]
+    working = asyncio.ensure_future(recompressor.run([job, other], asyncio.get_running_loop().time() + 9, "owner"))
+    await asyncio.sleep(1)
+    assert not working.done() and recompressor._slots.taken == 2
+    goes_on.set()
+    found = await working
+    assert isinstance(found[id(job.data)].batch, Retryable) and found[id(other.data)].batch == b"sound"
+    recompressor.release([job, other], "owner")
+    assert not recompressor._slots.taken
