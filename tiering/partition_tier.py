@@ -204,12 +204,12 @@ class PartitionTier:
     async def close(self) -> None:
         """Stop every job of this partition; gc deletes objects of interrupted uploads."""
         self.partition_state.closed = True
-        self._backlog.forget(self)
         if sealing := tuple(self._sealing):
             for task in sealing:
                 task.cancel()
             await asyncio.wait(sealing)
         await self._jobs.close()
+        self._backlog.forget(self)  # a job may have noted it until now
 
     def status(self) -> TierStatus:
         partition = self.partition_state

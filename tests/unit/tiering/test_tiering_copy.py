@@ -686,3 +686,24 @@ async def test_uuids_of_attempts_differ() -> None:
     await settle(lambda: sunk(opened))
     assert len(names) > 3 and len(set(names)) == len(names)
     await life.stop()
+
+
+async def test_a_partition_whose_jobs_fail_as_its_role_ends_lags_no_more() -> None:
+    """Regression: the job noted it again after it was forgotten, and the log named it every minute for ever."""
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await settle(lambda: opened.tier.partition_state.claimed)
+    close = opened.tier._jobs.close
+
+    async def slow_close() -> None:
+        await asyncio.sleep(90)  # a step of the bucket's cleaner ends first
+        await close()
+
+    opened.tier._jobs.close = slow_close  # type: ignore[method-assign]
+    store.down = True
+    await life.fill(60)
+    await life.service.detach(opened.tier, give_back=False)
+    assert store.hits[Fault.OUTAGE] and not life.service._backlog.lagging()
+    await life.kill()
