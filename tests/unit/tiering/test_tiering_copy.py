@@ -704,6 +704,7 @@ async def test_a_partition_whose_jobs_fail_as_its_role_ends_lags_no_more() -> No
     opened.tier._jobs.close = slow_close  # type: ignore[method-assign]
     store.down = True
     await life.fill(60)
+    opened.tier.reconfigure(replace(TIER, configs={"retention.ms": "1"}))
     await life.service.detach(opened.tier, give_back=False)
     assert store.hits[Fault.OUTAGE] and not life.service._backlog.lagging()
     await life.kill()
