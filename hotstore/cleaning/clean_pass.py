@@ -16,6 +16,7 @@ import msgspec
 from hotstore.cleaning.cleanable import Cleanable, groups
 from hotstore.cleaning.engine import CleanerEngine, CleanerLost
 from hotstore.host.lease import Lease
+from hotstore.log.log_config import LogConfig
 from hotstore.log.log_core import LogCore
 from hotstore.log.log_swap import SegmentRun
 from hotstore.log.segment import Segment
@@ -40,27 +41,26 @@ class PassOver(Exception):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The log's state when a pass was planned: its era, whether the topic is tiered, and whether the bucket may hold
-    records of the log, because a topic may be tiered no more."""
+    """The log's state when a pass was planned: its era, its configs, and whether the bucket may hold records of the
+    log, because a topic may be tiered no more."""
 
     era: int
-    tiered: bool
+    config: LogConfig
     has_cold_records: bool
 
     @classmethod
     def of(cls, log: LogCore) -> Planned:
-        return cls(log.era, log.config.tiered, log.config.tiered or log.owner.is_in_bucket())
+        return cls(log.era, log.config, log.config.tiered or log.owner.is_in_bucket())
 
     def check(self, log: LogCore) -> None:
-        """Raise PassOver if the pass must not continue. A truncation may have removed a key's newest record. A topic
-        that is not compacted any more keeps every record. A topic that became tiered keeps records that are not in the
-        bucket yet, and tombstones of records that were copied, even if it is tiered no more."""
+        """Raise PassOver if the pass must not continue. A truncation may have removed a key's newest record. By other
+        configs the pass may remove a record that stays, because the topic is not compacted any more, became tiered, or
+        keeps records for a longer time. A topic that was tiered meanwhile keeps tombstones of records that were
+        copied."""
         if log.era != self.era:
             raise PassOver("the log was truncated, or its start moved")
-        if not log.config.compacts:
-            raise PassOver("cleanup.policy no longer has compact")
-        if log.config.tiered and not self.tiered:
-            raise PassOver("remote.storage.enable was switched on")
+        if log.config != self.config:
+            raise PassOver("the topic's configs were changed")
         if log.owner.is_in_bucket() and not self.has_cold_records:
             raise PassOver("remote.storage.enable was switched on and off")
 

@@ -672,11 +672,17 @@ class Before:
 
 @pytest.mark.parametrize(
     "config",
-    [replace(CONFIG, compacts=False), replace(CONFIG, tiered=True)],
-    ids=["cleanup.policy=delete", "remote.storage.enable=true"],
+    [
+        replace(CONFIG, compacts=False),
+        replace(CONFIG, tiered=True),
+        replace(CONFIG, min_compaction_lag_ms=3_600_000),
+        replace(CONFIG, delete_retention_ms=10**12),
+    ],
+    ids=["cleanup.policy=delete", "remote.storage.enable=true", "min.compaction.lag.ms", "delete.retention.ms"],
 )
 async def test_a_pass_ends_when_the_topic_is_no_longer_what_it_was_planned_for(config: LogConfig) -> None:
-    """What `delete` keeps, and what is not in the bucket yet, stays; nothing is noted as clean."""
+    """What `delete` keeps, what is not in the bucket yet, and what stays for a longer time now, stays; nothing is noted
+    as clean."""
     scene = Scene()
     lease = await scene.lent()
     await scene.put(lease, [(b"k%d" % (n % 3), b"v%d" % n) for n in range(90)])
