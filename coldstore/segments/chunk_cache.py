@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -192,8 +192,12 @@ class ChunkCache:
         if not admitted:  # the limit is below a chunk; it may have been lowered under pressure, which is logged
             self.counts.uncached += 1
             return CachedChunk(MemoryFile(data, path), 0, chunk.length)
+
+        def is_kept() -> bool:
+            return self._paths.get(chunk_id) == path
+
         try:
-            file = await self._workers.run(_write_checked, self._disk, path, chunk, data, lane=Lane.COLD_READ)
+            file = await self._workers.run(_write_checked, self._disk, path, chunk, data, is_kept, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as refused:
             if not self._refusing:  # a warning once, not for each chunk
                 log.warning("chunk cache: %s: %s; serving from memory until the disk takes chunks again", path, refused)
@@ -203,10 +207,8 @@ class ChunkCache:
             await self._unlink([chunk_id])
             return CachedChunk(MemoryFile(data, path), 0, chunk.length)
         self._refusing = False
-        if self._paths.get(chunk_id) == path:
+        if is_kept():
             self._keep_open(chunk_id, file)
-        else:  # it was evicted while it was written
-            await self._workers.run(_unlink, self._disk, [path], lane=Lane.FILES)
         return CachedChunk(file, 0, chunk.length)
 
     def _keep_open(self, chunk_id: ChunkId, file: File) -> None:
@@ -245,14 +247,19 @@ def _open_checked(disk: Disk, path: str, chunk: ChunkRef) -> File:
     return file
 
 
-def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes) -> File:
-    """Write a chunk's file and check it. Blocking. There is no sync, because a start empties the directory."""
+def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes, is_kept: Callable[[], bool]) -> File:
+    """Write a chunk's file and check it. Blocking. There is no sync, because a start empties the directory. A chunk
+    that was evicted meanwhile, perhaps before its file was made, loses its name here: its task may be cancelled."""
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
         file.write_at(0, [data])
     finally:
         file.close()
-    return _open_checked(disk, path, chunk)
+    try:
+        return _open_checked(disk, path, chunk)
+    finally:
+        if not is_kept():
+            _unlink(disk, [path])
 
 
 def _unlink(disk: Disk, paths: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldstore.segments.cache_policy import CachePolicy
-from coldstore.segments.chunk_cache import CachedChunk, ChunkCache, MemoryFile
+from coldstore.segments.chunk_cache import CachedChunk, ChunkCache, MemoryFile, _write_checked
 from coldstore.segments.segment_reader import ChunkRef
 from logformat.errors import Corrupt
+from seams.loop.workers import Lane
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import run_fast
 from tests.support.workers import LoopWorkers
@@ -258,6 +260,39 @@ def test_a_put_that_is_cut_off_at_any_moment_leaves_a_cache_that_is_right() -> N
 
     for trips in range(8):
         run_fast(scenario(trips))
+
+
+class LateWorkers(LoopWorkers):
+    """The next write begins when `goes_on` is set, though its caller was cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.late: list[asyncio.Task[Any]] = []
+
+    async def run(self, function: Callable[..., Any], *args: Any, lane: Lane = Lane.FILES) -> Any:
+        async def late() -> Any:
+            if function is _write_checked:
+                await self.goes_on.wait()
+            return await LoopWorkers.run(self, function, *args, lane=lane)
+
+        self.late.append(asyncio.ensure_future(late()))
+        return await asyncio.shield(self.late[-1])
+
+
+async def test_a_write_that_outlives_its_load_and_its_chunk_leaves_no_file() -> None:
+    """Regression: the disk made the file so late that the load had timed out and the chunk was evicted. The file took
+    space beyond the limit until the next start."""
+    workers = LateWorkers()
+    cache, disk = await opened(1, workers=workers)
+    putting = asyncio.ensure_future(cache.put(ref(1), content(1)))
+    await asyncio.sleep(1)
+    putting.cancel()
+    await asyncio.wait([putting])
+    await cache.resize(0)
+    workers.goes_on.set()
+    await asyncio.wait(workers.late)
+    assert not files(disk) and cache.nbytes == 0
 
 
 async def test_a_deleted_segments_chunks_are_forgotten() -> None:
