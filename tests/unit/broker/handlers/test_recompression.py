@@ -303,8 +303,10 @@ async def test_a_batch_for_which_memory_is_too_short_leaves_the_others_their_slo
         return found
 
     context: Any = SimpleNamespace(world=SimpleNamespace(workers=SimpleNamespace(run=run)))
-    recompressor, job = Recompressor(context), Job(*[SimpleNamespace()] * 5, 1)  # type: ignore[arg-type]
-    other = job._replace(data=SimpleNamespace())  # type: ignore[arg-type]
+    any_one: Any = SimpleNamespace()
+    data, other_data = ProduceRequestPartition(index=0), ProduceRequestPartition(index=1)
+    recompressor, job = Recompressor(context), Job(data, any_one, any_one, 0, any_one, 1)
+    other = job._replace(data=other_data)
     working = asyncio.ensure_future(recompressor.run([job, other], asyncio.get_running_loop().time() + 9, "owner"))
     await asyncio.sleep(1)
     assert not working.done() and recompressor._slots.taken == 2
