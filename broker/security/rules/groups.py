@@ -119,18 +119,18 @@ async def txn_offset_commit(
     elif not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
         whole = GROUP
     if whole is not None:
-        rows = [_txn_commit_row(topic, whole) for topic in request.topics]
+        rows = [txn_commit_row(topic, whole) for topic in request.topics]
         return refused_whole(wire.TxnOffsetCommitResponse(topics=rows))
     allowed, refused = await parted(
         access, Operation.READ, ResourceType.TOPIC, request.topics, lambda topic: topic.name
     )
     if not refused:
         return ALLOWED
-    rows = [_txn_commit_row(topic, TOPIC) for topic in refused]
+    rows = [txn_commit_row(topic, TOPIC) for topic in refused]
     return _rest(request, allowed, wire.TxnOffsetCommitResponse(topics=rows))
 
 
-def _txn_commit_row(topic: wire.TxnOffsetCommitRequestTopic, code: ErrorCode) -> wire.TxnOffsetCommitResponseTopic:
+def txn_commit_row(topic: wire.TxnOffsetCommitRequestTopic, code: ErrorCode) -> wire.TxnOffsetCommitResponseTopic:
     return wire.TxnOffsetCommitResponseTopic(
         name=topic.name,
         partitions=[
