@@ -144,10 +144,6 @@ class ArchiveTable:
         snapshot = self._table.current_snapshot()
         return None if snapshot is None else snapshot.snapshot_id
 
-    @property
-    def format_version(self) -> int:
-        return int(self._table.format_version)
-
     def refresh(self) -> None:
         self._table = self._catalog.load_table(self._table.name())
 
