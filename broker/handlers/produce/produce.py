@@ -17,7 +17,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.produce.append import append_checked, append_in_transaction
+from broker.handlers.produce.append import append_checked
 from broker.handlers.produce.batch_checks import (
     RECORDS_BYTES_MAX,
     BatchChecks,
@@ -219,7 +219,7 @@ def _append(
     if header[ATTRIBUTES] & TRANSACTIONAL_BIT:
         guard = None if verification is None else verification.guard(data)
         try:
-            appended = append_in_transaction(context, partition, batch, header, now_ms, guard)
+            appended = append_checked(context, partition, (batch,), (header,), now_ms, in_transaction=True, guard=guard)
         except TransactionNotVerified as refused:
             raise not_verified(call.version, str(refused)) from refused
     else:
