@@ -54,16 +54,9 @@ def join_refused(version: int) -> Message:
     return wire.JoinGroupResponse(error_code=GROUP, protocol_name=protocol_name)
 
 
-def sync_refused(version: int) -> Message:
-    return wire.SyncGroupResponse(error_code=GROUP)
-
-
-def heartbeat_refused(version: int) -> Message:
-    return wire.HeartbeatResponse(error_code=GROUP)
-
-
-def leave_refused(version: int) -> Message:
-    return wire.LeaveGroupResponse(error_code=GROUP)
+def refused_alike(response: Callable[..., Message]) -> Callable[[int], Message]:
+    """The same refusal for every version."""
+    return lambda _: response(error_code=GROUP)
 
 
 async def offset_commit(
