@@ -92,7 +92,7 @@ class FrameReader:
         self._frame_bytes_max = frame_bytes_max
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty. Must not be called while frames wait behind a held frame."""
+        """The buffer for the next bytes; never empty. Must not be called while frames wait behind a held frame."""
         pool = self._pool
         if self._backing is None:
             if self._expected > _WINDOW_FROM and not self._budget.exhausted:

@@ -1,4 +1,4 @@
-"""Whether a `join.properties` file is of the cluster whose bucket was given.
+"""Check that a `join.properties` file belongs to the cluster of the given bucket.
 
 The bucket does not name the CA, so the certificates that running brokers show decide. A file is refused only if a
 broker shows a certificate of another cluster's CA. If no broker answers, nothing is known, and the start continues.
