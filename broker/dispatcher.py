@@ -321,7 +321,7 @@ class BrokerDispatcher:
         slots = self._fetch_slots if len(frame) > _LARGE_FRAME else self._short_fetch_slots
         slot = partial(slots.take, peer, of_brokers=self.clients.is_broker(peer))
         async with slot():
-            if peer.closed:  # a client that does not wait as long would otherwise delay its next fetch, too
+            if peer.closed:  # a client that gave up would otherwise delay its own next fetch
                 raise CloseConnection("the client is gone")
             self._responder.time = time
             try:

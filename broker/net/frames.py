@@ -138,7 +138,7 @@ class FrameReader:
     def advance_to(self, pos: int) -> None:
         """Take all frames before `pos`, where the next length prefix is."""
         at = self.pos
-        if pos - at > ALLOWANCE:  # as `next` does for each of them
+        if pos - at > ALLOWANCE:  # note the sizes of large frames, as `next` does
             while at < pos:
                 size = 4 + _read_length(self.view, at)[0]
                 if size > ALLOWANCE + 4:

@@ -128,8 +128,8 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
             limits.topic_replication_factor,
             {
                 "segment.bytes": _segment_bytes(limits.topic_segment_bytes),
-                # As in Kafka, whatever the cluster's default is: a leader that lacks a commit aborts the rest of a
-                # transaction that is committed in other partitions.
+                # As in Kafka, the cluster's default does not apply: a leader that lacks a commit would abort the rest
+                # of a transaction that is committed in other partitions.
                 "unclean.leader.election.enable": "false",
                 # A partition with fewer replicas than this needs all of them (`effective_min`). The minimum thus takes
                 # effect when a partition that was created with fewer replicas gets more.

@@ -444,7 +444,7 @@ class TransactionCoordinator:
             loaded, self._loaded = self._loaded, []
             for shard in loaded:
                 for entry, found in [(entry, entry.transaction) for entry in shard.entries.values()]:
-                    if entry.transaction is found:  # a newer state was followed up when it was written
+                    if entry.transaction is found:  # otherwise the write of the newer state has sent its markers
                         entry.began_s = self._clock.monotonic_s()
                         self._follow_up(shard, entry)
                     if turns.over():

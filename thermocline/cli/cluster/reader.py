@@ -106,7 +106,7 @@ class ClusterReader:
         """The cluster now, with sizes. Raises BrokerUnreachable when no broker answers."""
         seen = self.read()
         moving: Mapping[Name, Reassignment] = {}
-        if seen.cluster.version is None:  # by Metadata, which counts joining and leaving replicas as replicas
+        if seen.cluster.version is None:  # read by Metadata, whose replicas include joining and leaving ones
             with self.connect() as client:
                 moving = under_way(client)
         sizes = self.bytes_of(seen, seen.partitions)
@@ -220,7 +220,8 @@ def _how_new(answer: _Answer) -> tuple[int, int]:
 def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[int, str]) -> ClusterState:
     own = {one.node: one.own for one in answers if one.own is not None}
     standings = {node: status.cluster for node, status in own.items() if status.cluster is not None}
-    # Another broker counts from its first image, the controller itself from its claim: the longest time is right.
+    # Each broker reports the time since it first saw this controller. The controller's own time, since its claim, is
+    # the longest.
     known_for = [one.controller_for_ms for one in standings.values() if one.controller_epoch == image.controller_epoch]
     cluster = Cluster(
         image.cluster_id,
