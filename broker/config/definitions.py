@@ -27,7 +27,7 @@ _AUTHORIZER = (
         SUPER_USERS,
         ConfigType.STRING,
         None,
-        doc="Principals that may do everything, whatever the ACLs say, separated by semicolons: "
+        doc="Principals that may do everything regardless of ACLs, separated by semicolons: "
         "User:admin;User:broker-1. Brokers are among them, or have ClusterAction on the cluster. Only with "
         "authorizer.class.name.",
         honoured=True,
