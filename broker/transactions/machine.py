@@ -427,8 +427,8 @@ def complete(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 def is_timed_out(transaction: Transaction, now_ms: int, age_ms: int) -> bool:
-    """Whether an ongoing transaction is open for longer than its time-out, by its start or by `age_ms`: the time since
-    which it is known here. After the clock was set back, its start may lie in the future."""
+    """Whether an ongoing transaction is open for longer than its time-out, by its start, or by `age_ms`, the time for
+    which it has been known here. After the clock was set back, its start may be in the future."""
     is_over = transaction.started_ms + transaction.timeout_ms < now_ms or age_ms > transaction.timeout_ms
     return transaction.state is State.ONGOING and is_over
 

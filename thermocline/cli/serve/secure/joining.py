@@ -53,7 +53,8 @@ def refuse_another_clusters_file(join_file: str, authority: x509.Certificate, co
 
 
 def _brokers(config: BrokerConfig) -> list[Place]:
-    """Some other brokers of the bucket's cluster; none if the bucket does not answer, for which a start waits."""
+    """Some other brokers of the bucket's cluster; none if the bucket does not answer (the start itself waits for the
+    bucket)."""
 
     async def read(bucket: Bucket) -> list[Place]:
         world = bucket.world
