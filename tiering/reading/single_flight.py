@@ -175,7 +175,7 @@ class Slots:
 
     def __init__(self, slots_max: int, bytes_max: int) -> None:
         self._slots_max = slots_max
-        # Prefetch never takes the last slot: a demand would wait a whole round trip for it.
+        # Prefetch never takes the last slot, because a reader's request would then wait for a whole round trip.
         self._ahead_max = max(1, slots_max - 1)
         self._bytes_max = bytes_max
         self._taken = 0
