@@ -54,7 +54,7 @@ _TIMES_PER_RECORD: Final = 5  # reading only the time of a record takes 0.3 µs,
 _VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
 _KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
 RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
-BYTES_AT_ONCE_MAX: Final = 128 << 10  # of the same; a record's header takes two bytes or more, and 0.1 µs
+BYTES_AT_ONCE_MAX: Final = 128 << 10  # of one request or run; a record's header takes two bytes or more, and 0.1 µs
 RECORDS_BYTES_MAX: Final = 32 << 20  # of decompressed records (or max.message.bytes); a larger batch is refused
 _NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 

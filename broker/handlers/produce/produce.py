@@ -117,7 +117,7 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
             config, header = partition.config, read_header(data.records)
             if not must_inspect(header, validates=validates, stamps=config.log_append_time, compacts=config.compacts):
                 continue
-            # The loop would read the batch as it is stored: compressed, if its topic has a codec.
+            # The loop would read the batch in its stored form, which is compressed if the topic has a codec.
             if config.compression is None and inspects_on_loop(
                 header, budget, validates=validates, compacts=config.compacts
             ):
