@@ -26,7 +26,7 @@ KEYLESS_MAX: Final = 1_000
 
 class RecordsFound(NamedTuple):
     """Result for one batch: the least and greatest timestamp of its records (ms, −1: none), the number of records
-    without key, and the indexes of the first such records."""
+    without key (−1: keys were not checked), and the indexes of the first such records."""
 
     least: int
     greatest: int

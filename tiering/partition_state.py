@@ -115,7 +115,7 @@ class TieredPartition:
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()
-        self.withdraws = False  # a commit that withdraws all objects was sent, and was not settled when it ended
+        self.withdraws = False  # a commit that withdraws all objects ended with an unknown outcome
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive

@@ -78,7 +78,7 @@ def _listener_texts(values: Explicit) -> ListenerTexts:
 
 
 class _Open(NamedTuple):
-    """An address without authentication or encryption. It has its config and a remedy."""
+    """An address without authentication or encryption. It names the config and a remedy."""
 
     config: str
     address: Address

@@ -7,7 +7,7 @@ of the applied part of the log. A commit is applied only when its append in this
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.config.groups import GroupConfig
@@ -218,7 +218,7 @@ class GroupShard:
         count = sum((record is not None) + len(offsets) + len(opened) for _, record, offsets, opened in groups)
         return Live(count, _live_records(groups))
 
-    def live_again(self) -> Iterator[KeyValue | None]:
+    def live_again(self) -> Generator[KeyValue | None, None, None]:
         """The rewritten records: committed positions, then open offsets, which are newer. Offsets that a marker commits
         meanwhile come last."""
         self._resolved = {}

@@ -15,8 +15,8 @@ _WAIT_S: Final = 60.0
 
 
 def owner_of(peer: Peer) -> str:
-    """The user, to whom slots are given in turn with other users, so that many connections give no user more of them.
-    An address stands for its users without a name."""
+    """The user for whom a slot is taken. Users take slots in turn, so more connections give a user no more slots.
+    Clients without a user name count as one user per address."""
     return peer.host if peer.principal == ANONYMOUS else peer.principal
 
 
@@ -29,13 +29,16 @@ class RequestSlots:
 
     @asynccontextmanager
     async def take(self, peer: Peer, *, of_brokers: bool) -> AsyncIterator[None]:
-        """Raises CloseConnection if there is no slot for `_WAIT_S`."""
+        """Raises CloseConnection if there is no slot for `_WAIT_S`, or if the connection was closed meanwhile: its
+        client may have sent the request again, and a late marker or DeleteTopics would end what began since."""
         slots, owner = self._of[of_brokers], owner_of(peer)
         try:
             await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
         except TimeoutError:
             raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
         try:
+            if peer.closed:
+                raise CloseConnection("the client is gone")
             yield
         finally:
             slots.give_back(1, owner)

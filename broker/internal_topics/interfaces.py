@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -155,11 +155,11 @@ class ReplayedState(Protocol):
     def live(self) -> Live:
         """The content of a snapshot, at the time of the call."""
 
-    def live_again(self) -> Iterator[KeyValue | None]:
+    def live_again(self) -> Generator[KeyValue | None, None, None]:
         """The records of a rewrite: first a record without effect, then the live records, each with its value at the
         time of reading. A None among them means that the next record has another producer, so it begins a new batch.
         Records that are appended during the reading may be missing, because they are higher in the log. Records that a
-        marker commits during the reading are included, unless they were already read as open.
+        marker commits during the reading are included, unless they were already read as open. The caller closes it.
         """
 
     def unload(self) -> None:

@@ -56,8 +56,7 @@ class LedPartition:
             # If `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end, wait as
             # producers do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
-            if self._is_resigned:
-                raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over") from short
+            self._check()
             last_offset = self._append_again(batch)
         try:
             await self.committed(last_offset + 1)
@@ -85,6 +84,11 @@ class LedPartition:
 
     def resign(self) -> None:
         self._is_resigned = True
+
+    def _check(self) -> None:
+        """Called after a wait. `LeaderReplica` is the same object in the partition's next epoch here."""
+        if self._is_resigned:
+            raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over")
 
     async def committed(self, end_offset: int) -> None:
         deadline_s = asyncio.get_running_loop().time() + _APPEND_TIMEOUT_S
@@ -157,6 +161,7 @@ class LedPartition:
     async def start_at(self, offset: int) -> bool:
         # With `thermocline.flush=os` committed records may not be on the disk yet.
         await self._partition.flusher.flush()
+        self._check()
         try:
             await self._partition.tier.delete_records(offset)
         except EditRefused:

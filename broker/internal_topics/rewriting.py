@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final
 
 from broker.internal_topics.batches import KeyValue, Rewrite
@@ -70,7 +71,11 @@ class Rewrites:
                 shard.book.hurry()  # the log start can move after the next snapshot
 
     async def _write(self, shard: LedShard[Any]) -> None:
-        live: Iterator[KeyValue | None] = shard.state.live_again()
+        # Closed now, not by the garbage collector during the next rewrite.
+        with closing(shard.state.live_again()) as live:
+            await self._append_all(shard, live)
+
+    async def _append_all(self, shard: LedShard[Any], live: Iterator[KeyValue | None]) -> None:
         bytes_before, live_bytes = shard.growth.log_bytes, 0
         bytes_max = self._log.limits.append_batch_bytes_max
         start, records = await shard.append_cut(lambda: _take(live, bytes_max), Rewrite.BEGINS)

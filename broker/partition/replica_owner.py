@@ -29,7 +29,7 @@ from seams.loop.tasks import supervise
 
 log = logging.getLogger(__name__)
 
-PAUSE_S: Final = 1.0  # before this replica follows after a leadership that its disk refused; then twice as long
+PAUSE_S: Final = 1.0  # pause before this replica follows, after its disk refused a leadership; doubled each time
 PAUSE_S_MAX: Final = 30.0
 
 

@@ -129,6 +129,8 @@ class OpenEnded:
             if not await self._end_restored(partition, of):
                 # A rewrite will write these transactions to the log, so they must end before producers continue.
                 return False
+            if _is_over(partition, epoch):
+                return True
             partition.awaits_coordinators = False
         transactions, producers = partition.log.producers.transactions, partition.log.producers
         overdue = self.overdue(partition)

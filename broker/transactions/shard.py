@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -147,7 +147,7 @@ class TransactionShard:
         held = [(entry.transactional_id, entry.transaction) for entry in self.entries.values() if entry.transaction]
         return Live(len(held), (transaction_record(*one) for one in held))
 
-    def live_again(self) -> Iterator[KeyValue | None]:
+    def live_again(self) -> Generator[KeyValue | None, None, None]:
         yield transaction_record("", None)  # a tombstone without effect: no producer may have the empty id
         for entry in list(self.entries.values()):
             if self.entries.get(entry.transactional_id) is entry and entry.transaction is not None:

@@ -157,8 +157,8 @@ def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
 
 
 def key_id_of(tail: Buffer) -> str | None:
-    """The id of the key that the object ending with `tail` says to be under. The id is not authenticated. None: the
-    object is not encrypted."""
+    """The key id in the trailer of the object that ends with `tail`. The id is not authenticated. None: the object is
+    not encrypted."""
     if not is_encrypted(tail):
         return None
     head, *_ = _TRAILER.unpack(tail[-TRAILER_BYTES:])

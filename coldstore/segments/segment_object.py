@@ -54,7 +54,7 @@ _REQUIRED: Final = frozenset(Section) - _OPTIONAL
 
 
 class TransactionOutcome(IntEnum):
-    """How a transaction ended."""
+    """The end of a transaction: committed or aborted."""
 
     COMMITTED = 1
     ABORTED = 2

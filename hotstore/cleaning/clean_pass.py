@@ -41,7 +41,7 @@ class PassOver(Exception):
 
 class Planned(msgspec.Struct, frozen=True):
     """The log's state when a pass was planned: its era, whether the topic is tiered, and whether the bucket may hold
-    records of the log, because a topic may be tiered no more."""
+    records of the log (also if the topic is not tiered any more)."""
 
     era: int
     tiered: bool
@@ -54,7 +54,7 @@ class Planned(msgspec.Struct, frozen=True):
     def check(self, log: LogCore) -> None:
         """Raise PassOver if the pass must not continue. A truncation may have removed a key's newest record. A topic
         that is not compacted any more keeps every record. A topic that became tiered keeps records that are not in the
-        bucket yet, and tombstones of records that were copied, even if it is tiered no more."""
+        bucket yet, and tombstones of records that were copied, even if it is not tiered any more."""
         if log.era != self.era:
             raise PassOver("the log was truncated, or its start moved")
         if not log.config.compacts:

@@ -134,8 +134,8 @@ def recover(
     if found.log_start_offset > log_end:
         if config.waits_for_flush and log_end > found.segments[0].base_offset:
             # DeleteRecords never exceeds the durable end, so the checkpoint is wrong. Following the checkpoint would
-            # lose the log. A log without records has nothing to lose: a power cut took the batch with which a follower
-            # restarted it, because the log start is within that batch.
+            # lose the log. A log without records has nothing to lose: a follower restarted it with a batch that
+            # contains the log start, and a power cut removed that batch.
             what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted and the end was lost: continue at the log start, as Kafka does.

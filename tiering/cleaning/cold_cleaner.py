@@ -164,7 +164,8 @@ class ColdCleaner:
         objects = PassObjects(partition, shared, work.files, lambda: self._check(work))
         aborted = await find_aborted(work.entries, work.dirt, objects.footer)
         work.end = aborted.end
-        # A pass may remove a record in its last hour. Its tombstone stays for its time from then on.
+        # A pass may remove a record as late as in its last hour. The record's tombstone is kept for its full time after
+        # that.
         moved_bytes = 2 * (work.dirt.clean_bytes + 2 * work.dirt.dirty_bytes)  # more than it reads and writes
         retention_ms = partition.log.config.delete_retention_ms + shared.duration_ms(moved_bytes)
         # A replica may serve a deleted record above its clean end. A reader of this record needs the tombstone in the

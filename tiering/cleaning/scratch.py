@@ -99,7 +99,7 @@ class ColdCleaning:
 
     async def open_files(self) -> ScratchFiles:
         """Raises OSError."""
-        return await self.world.workers.run(self._open, lane=Lane.CLEAN)
+        return await self.step(self._open)
 
     async def remove_files(self, files: ScratchFiles) -> None:
         """Raises OSError."""

@@ -248,7 +248,7 @@ class Copier:
                 is_replaced = manifest is not None and manifest.was_replaced(key.uuid)  # the grace deletes it
                 if not is_replaced and (named is None or named.uuid != key.uuid):
                     return  # a commit that names it may still arrive: try again later
-            self._garbage.pop()
+            self._garbage.remove(key)  # others may have been added
 
 
 async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> bool:

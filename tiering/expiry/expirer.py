@@ -245,11 +245,12 @@ class Expirer:
     async def _drop_local(self, offset: int) -> None:
         partition, lease = self._partition, self._partition.lease
         lease.check()
-        if self._checkpointed_start != partition.log.log_start_offset:
+        start = partition.log.log_start_offset  # it may move during the checkpoint
+        if self._checkpointed_start != start:
             # The first local segment will no longer show where the log starts.
             await lease.checkpoint_start()
             lease.check()
-            self._checkpointed_start = partition.log.log_start_offset
+            self._checkpointed_start = start
         dropped = lease.delete_local_before(offset)
         if not dropped and not partition.log.awaits_unlink:
             return

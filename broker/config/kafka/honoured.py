@@ -199,10 +199,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "1000",
         _LIMITS_ON,
     ),
-    "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
+    "fetch.max.bytes": H("Limit of the record bytes in one Fetch answer, even if the client asks for more."),
     "max.incremental.fetch.session.cache.slots": H(
         "Limit of fetch sessions; clients without a session send full fetches. All sessions share 128 MiB, "
-        "whatever their number."
+        "regardless of their number."
     ),
     # the local log
     "log.retention.check.interval.ms": H("Time between two checks of local and total retention."),
@@ -228,7 +228,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.cleaner.io.buffer.load.factor": D(
         "Share of its part of log.cleaner.dedupe.buffer.size that a pass fills with keys; above 0, at most 1."
     ),
-    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads a second, all logs together."),
+    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads a second in all logs together."),
     "log.cleaner.backoff.ms": D("Time until the next check when no log is to be cleaned."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
@@ -236,7 +236,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "group.max.session.timeout.ms": H("The longest session timeout a member may ask for."),
     "group.max.size": H("Limit of members of one group."),
     "offset.metadata.max.bytes": H("Largest metadata, in bytes, that a client may commit with an offset."),
-    "offsets.commit.timeout.ms": H("An offset commit not durable after this long fails with a retriable error."),
+    "offsets.commit.timeout.ms": H(
+        "An offset commit that is not durable after this time fails with a retriable error."
+    ),
     "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
     "offsets.retention.check.interval.ms": H("Time between two checks for expired offsets."),
     "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
@@ -341,7 +343,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
     "sasl.server.max.receive.size": H(
         "The largest request of a client that has not logged in yet; at most 16 KiB, or 40 KiB with OAUTHBEARER, are "
-        "read, whatever is configured."
+        "read, even if more is configured."
     ),
     "sasl.server.callback.handler.class": H(
         "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
@@ -409,11 +411,11 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     "message.timestamp.type": H(
         "CreateTime: the client's timestamp; LogAppendTime: the broker's clock when it appends."
     ),
-    "max.compaction.lag.ms": H("A record older than this is cleaned, whatever min.cleanable.dirty.ratio is."),
+    "max.compaction.lag.ms": H("A record older than this is cleaned, regardless of min.cleanable.dirty.ratio."),
     "min.cleanable.dirty.ratio": H("A log is cleaned once more than this share of its bytes is not yet cleaned."),
     "min.compaction.lag.ms": H("A record younger than this is not cleaned."),
     "min.insync.replicas": H(
-        "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
+        "With acks=all, a write needs this many in-sync replicas, or all replicas if there are fewer."
     ),
     "unclean.leader.election.enable": H(
         "When no in-sync replica has a session, another replica leads after a session timeout. The records that it "

@@ -146,6 +146,9 @@ class FetchAttempt:
             self.loading.append(cold)
         else:
             self.is_behind |= cold.length > 0
+            # The bucket may be ahead of a follower's own log. Its records are committed and decided (TX5).
+            answer.high_watermark = max(answer.high_watermark, cold.end_offset)
+            answer.last_stable_offset = max(answer.last_stable_offset, cold.end_offset)
             if answer.aborted_transactions is not None:
                 answer.aborted_transactions = [_named(*key) for key in cold.aborted]
             self._take(answer, cold.length, cold.ranges)
@@ -179,8 +182,8 @@ def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchRe
     """Whether the reader's last epoch ends here below its fetch offset. If so, the reader has records that were
     truncated here (KIP-595).
 
-    Raises OFFSET_OUT_OF_RANGE for an epoch above all epochs of this log, because there is nothing to compare, and for
-    an offset below the log start with any epoch.
+    Raises OFFSET_OUT_OF_RANGE in two cases: the epoch is above all epochs of this log, so there is nothing to compare;
+    or the offset is below the log start.
     """
     epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
     if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:

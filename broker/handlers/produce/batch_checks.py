@@ -25,7 +25,7 @@ from broker.context import Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.partition.leading.leader_replica import LeaderReplica
-from logformat.errors import Corrupt, InvalidRequest, Retryable
+from logformat.errors import Corrupt, InvalidRequest
 from logformat.record_batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -53,7 +53,7 @@ _TIMES_ON_LOOP_MAX: Final = 1_000
 _TIMES_PER_RECORD: Final = 5  # reading only the time of a record takes 0.3 µs, whatever its size
 _CHECKED_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
 RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
-BYTES_AT_ONCE_MAX: Final = 128 << 10  # of the same; a record's header takes two bytes or more, and 0.1 µs
+BYTES_AT_ONCE_MAX: Final = 128 << 10  # of one request or run; a record's header takes two bytes or more, and 0.1 µs
 RECORDS_BYTES_MAX: Final = 32 << 20  # of decompressed records (or max.message.bytes); a larger batch is refused
 _NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 
@@ -61,8 +61,11 @@ Inspection = RecordsFound | InvalidRequest
 """Result of an inspection of the records, or the reason of a refusal."""
 
 
-class NeedsWorker(Retryable):
-    """A worker has to inspect this batch before its append."""
+class NeedsWorker(ApiError):
+    """A worker has to inspect this batch before its append, and did not in time. Every client sends it again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 class KeylessRecords(ApiError):
@@ -124,7 +127,7 @@ def inspect_records(batch: memoryview, bytes_max: int, *, checks: bool) -> Inspe
     try:
         if checks:
             return check_records(batch, bytes_max=bytes_max)
-        return RecordsFound(*timestamp_range(batch, bytes_max=bytes_max))
+        return RecordsFound(*timestamp_range(batch, bytes_max=bytes_max), keyless_count=-1)
     except InvalidRequest as refused:
         return refused
     except Corrupt as unreadable:
@@ -257,5 +260,7 @@ class BatchChecks:
                 "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
             )
         if self._compacts and seen.keyless_count:
+            if seen.keyless_count < 0:
+                raise NeedsWorker("the topic was compacted while a worker inspected this batch; send it again")
             raise KeylessRecords(self.partition, seen)
         return seen

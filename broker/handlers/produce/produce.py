@@ -118,7 +118,7 @@ def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
             checks = context.config.validate_records or config.compacts
             if not must_inspect(header, checks=checks, stamps=config.log_append_time):
                 continue
-            # The loop would read the batch as it is stored: compressed, if its topic has a codec.
+            # The loop would read the batch in its stored form, which is compressed if the topic has a codec.
             if config.compression is None and inspects_on_loop(header, budget, checks=checks):
                 continue
             if header.size == len(data.records) <= config.max_message_bytes:  # otherwise the append refuses it

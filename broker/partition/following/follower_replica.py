@@ -208,8 +208,8 @@ class FollowerReplica:
     @property
     def _compacted_end(self) -> int:
         """A log that is truncated below this offset lacks records: compaction removed them for newer records, which the
-        truncation removes. The checkpoint does not show a pass that was cut off. It ended below the high watermark, in
-        a tiered log below the bucket's end, which no unclean start loses."""
+        truncation removes. The checkpoint does not show an interrupted pass. Such a pass was below the high watermark,
+        and in a tiered log below the bucket's end. An unclean start loses no record below the bucket's end."""
         config = self.log.config
         committed_end = self.high_watermark if config.compacts and not config.tiered else 0
         return max(self.lease.cleaned_offset, committed_end)
@@ -374,7 +374,8 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleaned(self) -> None:
-        """The next fetch reports it, also of an idle log: the other replicas keep tombstones until then."""
+        """The next fetch reports the clean end, even if the log is idle, because the other replicas keep tombstones
+        until then."""
         self._moved()
 
     def cleanable_end(self) -> int:
@@ -384,7 +385,8 @@ class FollowerReplica:
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     def tombstones_end(self) -> int:
-        """By the leader's last report. A log that is clean gets no superseded record again, so it is true for ever."""
+        """By the leader's last report. The report stays true, because a clean log never gets a superseded record
+        again."""
         return self._all_clean_end
 
     def is_in_bucket(self) -> bool:

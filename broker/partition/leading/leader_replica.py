@@ -463,7 +463,7 @@ class LeaderReplica(Watchable):
 
     def tombstones_end(self) -> int:
         """No end for the only replica, as in Kafka: a pass removes the deleted record before the tombstone's time
-        begins, and nobody has a copy."""
+        begins, and there is no other copy."""
         return self.clean_end() if len(self.leader.in_sync.row.replicas) > 1 else INT64_MAX
 
     def is_in_bucket(self) -> bool:

@@ -101,6 +101,10 @@ ALLOWED: dict[str, list[Any]] = {
         ONE,
         look(A, stable=2, end=2, start=2, log_start=2, at_s=2.7, name="r"),
     ],
+    "stable above an open one that was deleted": [
+        *(Delete(A, 2, 1.05, 1.06, OK), ended(1, OK, A1)),
+        look(A, stable=4, end=4, start=2, log_start=2, at_s=1.1, name="r"),
+    ],
     "a life of a topic that is over": [
         ended(1, OK, A1, Part(OLD, ("b1",), 0), group=1),
         *(*all_of(A, (0, "a1")), *all_of(NEW), GroupLook("x", 1, 9.0, 9.1, True)),
@@ -148,6 +152,13 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
     "it passes what is open": (
         "txn-stable-passed",
         [ended(1, OK, Part(A, ("a1",), 3)), look(A, end=4, at_s=1.1, name="r", stable=4)],
+    ),
+    "it passes the rest of what was deleted": (
+        "txn-stable-passed",
+        [
+            *(Delete(A, 2, 1.05, 1.06, OK), ended(1, OK, Part(A, ("a1", "a2"), 1))),
+            look(A, stable=4, end=4, start=2, log_start=2, at_s=1.1, name="r"),
+        ],
     ),
     "it stays below the log start": (
         "txn-stable-below-start",

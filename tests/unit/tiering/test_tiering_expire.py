@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from coldstore.object_store import ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.operations import Operation
+from hotstore.host.open_log import OpenLog
 from logformat.errors import Fenced
 from logformat.values import TopicPartition
 from seams.files.disk import Space
@@ -671,3 +672,25 @@ async def test_a_purge_that_the_store_only_pretended_is_noticed() -> None:
 def test_segment_bytes_of_the_test_log() -> None:
     """The scenarios above count on segments of 13 to 15 batches."""
     assert LOG.segment_bytes == 2000
+
+
+async def test_a_log_start_that_moves_during_its_checkpoint_is_checkpointed_before_segments_go() -> None:
+    """Regression: the start that DeleteRecords moved meanwhile counted as checkpointed. Its segments went, and after a
+    crash the log did not open without the bucket."""
+    house = House()
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    partition, expirer = opened.tier.partition_state, opened.tier.expirer
+    note, noted = life.logs.checkpoint_start, list[int]()
+
+    async def moved_meanwhile(of: OpenLog) -> None:
+        noted.append(of.log.log_start_offset)
+        await note(of)
+        if len(noted) == 1:
+            await partition.move_start(lambda manifest: manifest.set_log_start(20))
+
+    life.logs.checkpoint_start = moved_meanwhile  # type: ignore[method-assign]
+    await expirer._drop_local(0)
+    await expirer._drop_local(20)
+    assert noted == [0, 20] and opened.log.local_log_start_offset > 0
+    await life.stop()

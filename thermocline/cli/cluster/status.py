@@ -146,7 +146,8 @@ def picture(
 
 
 def _all_well(seen: ClusterState) -> list[str]:
-    """The line for no findings. It does not speak for brokers that could not be asked: they may have conditions."""
+    """The line for no findings. It does not include brokers that could not be asked, because they may have
+    conditions."""
     if seen.token_refused:
         return ["whether something is wrong is not known: see the note"]
     if seen.hidden:

@@ -81,7 +81,7 @@ _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it sav
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive and how. If `values` is None, an existing table keeps its decoder, and a new table gets raw
+    """The settings of an archive. If `values` is None, an existing table keeps its decoder, and a new table gets raw
     values."""
 
     bucket: str

@@ -37,7 +37,8 @@ _DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """Where files of one table go: a folder without a final slash, the columns with field ids, and storage properties.
+    """Place and form of one table's files: a folder without a final slash, the columns with field ids, and storage
+    properties.
 
     `by_day`: no file may have rows of two days of `timestamp` (UTC).
     """

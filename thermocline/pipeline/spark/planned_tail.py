@@ -44,7 +44,7 @@ def read_planned_tail(
 
 
 def _id_now(cluster: Cluster, topic: str, timeout_s: float) -> UUID | None:
-    """The topic's id; None if it does not exist. Brokers may be away for as long as a read waits for them."""
+    """The topic's id; None if it does not exist. Retries for at most `timeout_s` while brokers are unavailable."""
     until_s = time.monotonic() + timeout_s
     while True:
         try:

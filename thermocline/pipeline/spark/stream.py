@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Where to resume in each existing partition, and a line for each partition that is gone or lost offsets.
+    """The offset at which each existing partition resumes, and a line for each partition that is gone or lost offsets.
 
     A new partition, and every partition of a topic that was created again, starts at its first offset. If this offset
     is not 0, offsets were lost.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.error_codes import ErrorCode
+from broker.handlers.produce import produce
 from broker.handlers.produce.produce import RECORD_ERRORS_MAX
 from broker.net.dispatch import Peer
 from broker.wire.apis import ApiKey
@@ -252,7 +253,7 @@ async def test_a_batch_that_is_not_looked_into_in_its_time_is_refused_alone() ->
     first = asyncio.create_task(sent(life, keyed))
     second = asyncio.create_task(sent(life, keyed))
     late = await second
-    assert late.error_code == ErrorCode.KAFKA_STORAGE_ERROR and "send it again" in str(late.error_message)
+    assert late.error_code == ErrorCode.REQUEST_TIMED_OUT and "send it again" in str(late.error_message)
     assert not first.done()
     may_read.set()
     assert [(await first).base_offset, (await sent(life, keyed)).base_offset] == [0, 1]
@@ -326,4 +327,27 @@ async def test_a_compacted_topic_is_tiered_only_when_it_says_so() -> None:
     }
     assert configs["was"].cleanup_policy == ("delete", "compact")
     assert all(life.partition(name).log.config.compacts for name in configs)
+    await life.stop()
+
+
+async def test_a_batch_that_was_inspected_before_its_topic_was_compacted_is_inspected_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a worker had read its times only, and a record without key was appended to the compacted topic."""
+    life = await started(cleanup_policy="delete")
+    inspect = produce.inspect_in_worker
+
+    async def compacted_meanwhile(*how: Any) -> produce.Inspections:
+        found = await inspect(*how)
+        assert found
+        await altered(life, (TOPIC, "log", [("cleanup.policy", SET, "compact")]))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(produce, "inspect_in_worker", compacted_meanwhile)
+        sarama = {"base_sequence": 0, "codec": Codec.GZIP}  # its times have to be read
+        answer = await sent(life, batch(None, b"k", **sarama))
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT, "the producer sends it again"
+    assert life.partition("log").log.log_end_offset == 0
+    assert (await sent(life, batch(None, b"k", **sarama))).error_code == INVALID
     await life.stop()

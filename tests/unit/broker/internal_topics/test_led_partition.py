@@ -346,6 +346,27 @@ async def led_again(life: Life) -> None:
     await replicas.opened(topic.topic_id)
 
 
+async def test_a_rewrite_of_an_ended_epoch_does_not_move_the_start_in_the_next_one() -> None:
+    """Regression: the flush before the move outlived the epoch, and the start moved through the next epoch's lease."""
+    life = await with_commits(Place("offsets.topic.num.partitions=1"))
+    partition = life.partition(OFFSETS_TOPIC)
+    (shard,) = life.context.groups.log.shards()
+    flush, flushed = partition.flusher.flush, asyncio.Event()
+
+    async def led_again_meanwhile() -> None:
+        await led_again(life)
+        await flush()
+        flushed.set()
+
+    partition.flusher.flush = led_again_meanwhile  # type: ignore[method-assign]
+    shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+    await flushed.wait()
+    await asyncio.sleep(1)
+    assert life.partition(OFFSETS_TOPIC) is partition and partition.leading
+    assert partition.log_start_offset == 0
+    await life.crash()
+
+
 async def test_groups_are_sent_to_the_leader_that_the_image_names_and_wait_where_it_names_this_broker() -> None:
     """NOT_COORDINATOR, and every client looks for the new one; COORDINATOR_NOT_AVAILABLE, and it comes back."""
     life = await with_commits(Place("offsets.topic.num.partitions=1"))

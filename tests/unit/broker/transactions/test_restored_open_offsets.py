@@ -4,6 +4,7 @@ knows of no open transaction, its marker may be lost, and no coordinator may kno
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -98,3 +99,22 @@ async def test_restored_offsets_of_a_producer_that_goes_on_are_left_to_its_coord
     await keeper(life, outcomes).round()
     assert not outcomes.asked
     assert await stable(life) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+async def test_an_answer_after_the_role_leaves_the_next_role_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the answer about a restored transaction came when the partition led in the next epoch. It allowed
+    transactions there before the ongoing ones were aborted (TX32)."""
+    life = await restored(monkeypatch)
+    partition = life.partition(_TOPIC, life.context.groups.partition_of("g"))
+    epoch = partition.leader_epoch
+    assert partition.awaits_coordinators
+
+    class Slow(FakeOutcomes):
+        async def decide(self, *_: Any, **__: Any) -> Decision | None:
+            if partition.leader_epoch == epoch:
+                partition.leader_epoch += 1
+                partition.awaits_coordinators = True  # as the opening in the new epoch sets it
+            return Decision.ABORTED
+
+    await keeper(life, Slow()).round()
+    assert partition.awaits_coordinators

@@ -11,11 +11,12 @@ from broker.context import Call
 from broker.error_codes import ErrorCode
 from broker.handlers.fetch.list_offsets import LATEST
 from broker.handlers.transactions.markers import handle_write_txn_markers
+from broker.net.dispatch import Peer
 from broker.replication.leader import Leader
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from coldstore.inspection.bucket_inspection import BucketInspector
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, fetch_request
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, fetch_request, parts_of
 from tests.support.brokers.transaction_kit import (
     end,
     produce_in,
@@ -368,4 +369,40 @@ async def test_a_marker_without_an_offset_asks_for_more() -> None:
     assert await end(life, "log", 7, commit=False) == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(5)
     assert await end(life, "log", 7, commit=False) == ErrorCode.NONE
+    await life.stop()
+
+
+async def test_a_marker_of_a_closed_connection_does_not_end_the_next_transaction() -> None:
+    """Regression: a large request waited for its slot while its coordinator, after a time-out, sent the marker again.
+    The late marker ended the producer's next transaction, which has the same epoch before transaction version 2."""
+    life = await Place().start()
+    with_transactions(life)
+    await life.create("log")
+    await produce_in(life, "log", 7, 0, b"first")
+    may_answer = asyncio.Event()
+
+    async def waits(*_: object) -> wire.DescribeGroupsResponse:
+        await may_answer.wait()
+        return wire.DescribeGroupsResponse()
+
+    life.dispatcher._handlers = {**life.dispatcher._handlers, ApiKey.DESCRIBE_GROUPS: waits}
+    large = wire.DescribeGroupsRequest(groups=[f"group-{number:040}" for number in range(2000)])
+    coordinator = Peer(9, "10.0.0.9:1", life.peer.listener)
+    before = [life.dispatch(ApiKey.DESCRIBE_GROUPS, large, peer=coordinator) for _ in range(3)]
+    topics = [wire.WriteTxnMarkersRequestTopic(name="log", partition_indexes=[0])]
+    topics += [
+        wire.WriteTxnMarkersRequestTopic(name=f"other-{number:040}", partition_indexes=[0]) for number in range(2000)
+    ]
+    marker = wire.WriteTxnMarkersRequestMarker(
+        producer_id=7, producer_epoch=0, transaction_result=True, topics=topics, coordinator_epoch=0
+    )
+    late = life.dispatch(ApiKey.WRITE_TXN_MARKERS, wire.WriteTxnMarkersRequest(markers=[marker]), 2, coordinator)
+    await asyncio.sleep(15)  # the time-out of its sender
+    coordinator.closed = True
+    assert await end(life, "log", 7, commit=True) is ErrorCode.NONE
+    await produce_in(life, "log", 7, 1, b"second")
+    may_answer.set()
+    await asyncio.gather(*map(parts_of, before), parts_of(late), return_exceptions=True)
+    assert await end(life, "log", 7, commit=False) is ErrorCode.NONE
+    assert (await read_committed(life, "log")).values == [b"first"]
     await life.stop()

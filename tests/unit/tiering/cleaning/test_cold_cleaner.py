@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
 from coldstore.inspection.bucket_inspection import BucketInspector
-from coldstore.keys import manifest_key
+from coldstore.keys import SegmentKey, manifest_key
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_entries import REPLACED_MAX
 from coldstore.object_store import Got, ObjectInfo
@@ -263,6 +265,28 @@ async def test_garbage_of_a_failed_commit_that_was_replaced_stays_for_the_grace(
     copier.remember_garbage(key)
     await copier.collect_garbage()
     assert str(key) in house.objects() and not copier.has_garbage
+    await life.stop()
+
+
+async def test_garbage_of_a_pass_that_fails_beside_a_collection_is_deleted_too() -> None:
+    """Regression: the copies' collection forgot the object that was noted last, not the one that it had deleted."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=COMPACT, tier=COMPACT_TIER)
+    await put_until_copied(life, keys=1, rounds=1)
+    copier, store = opened.tier.expirer._copier, opened.tier.partition_state.store
+    first, second = (SegmentKey(TOPIC_ID, 0, 1_000_000, 0, UUID(int=number)) for number in (1, 2))
+    copier.remember_garbage(first)
+    deleted: list[str] = []
+
+    async def delete(keys: Sequence[str]) -> None:
+        if not deleted:
+            copier.remember_garbage(second)
+        deleted.extend(keys)
+
+    store.delete = delete  # type: ignore[method-assign]
+    await copier.collect_garbage()
+    assert deleted == [str(first), str(second)] and not copier.has_garbage
     await life.stop()
 
 

@@ -32,11 +32,15 @@ class SlowWorkers:
             self.inside -= 1
 
 
+def cleaning_with(workers: Any) -> ColdCleaning:
+    world = World(CrashDisk(), workers, WorkerSyncs(workers), FastClock(), SeededRng(1), Any)
+    return ColdCleaning(world, Tasks(), "/scratch", LocalEngine(SeededRng(2)), CleanerConfig, 1 << 40)
+
+
 async def test_a_pass_that_is_cancelled_twice_leaves_no_step_behind() -> None:
     """At a stop the end of the role and that of the broker both cancel it: the engine has one caller even so."""
-    workers: Any = SlowWorkers()
-    world = World(CrashDisk(), workers, WorkerSyncs(workers), FastClock(), SeededRng(1), Any)
-    cleaning = ColdCleaning(world, Tasks(), "/scratch", LocalEngine(SeededRng(2)), CleanerConfig, 1 << 40)
+    workers = SlowWorkers()
+    cleaning = cleaning_with(workers)
 
     async def run_pass() -> None:
         try:
@@ -50,3 +54,13 @@ async def test_a_pass_that_is_cancelled_twice_leaves_no_step_behind() -> None:
         working.cancel()
     await asyncio.wait([working])
     assert working.cancelled() and workers.most == 1
+
+
+async def test_a_pass_that_is_cancelled_while_it_opens_its_files_leaves_no_thread_behind() -> None:
+    """Regression: the thread went on, and removed files of the next pass."""
+    cleaning = cleaning_with(SlowWorkers())
+    opening = asyncio.ensure_future(cleaning.open_files())
+    await asyncio.sleep(0.2)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled() and cleaning.world.disk.list_dir("/scratch")

@@ -94,8 +94,8 @@ class Authority:
 
 
 def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> str | None:
-    """Why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by `authority`, names
-    all hosts and has not expired."""
+    """The reason why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by
+    `authority`, names all hosts and has not expired."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError:

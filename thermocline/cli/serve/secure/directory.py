@@ -99,7 +99,7 @@ class SecuredDirectory:
         return True
 
     def _wrong(self, file: Path, hosts: tuple[str, ...], now: datetime) -> str | None:
-        """Why the certificate in `file` cannot serve `hosts` now."""
+        """The reason why the certificate in `file` cannot serve `hosts` now."""
         if not file.exists():
             return "does not exist"
         try:
@@ -109,7 +109,7 @@ class SecuredDirectory:
         return flaw(_read(file), authority, hosts, now)
 
     def ending(self, node_id: int, now: datetime) -> datetime | None:
-        """When the broker's certificate expires, if it should have been renewed by now."""
+        """The expiry of the broker's certificate, if it should have been renewed by now."""
         expires = described(_read(self.broker_file(node_id)))[1]
         return expires if due(expires, now) else None
 

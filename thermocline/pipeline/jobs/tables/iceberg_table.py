@@ -249,8 +249,8 @@ class ArchiveTable:
         return int(producer.snapshot_id)
 
     def _required(self, transaction: Transaction) -> tuple[TableRequirement, ...]:
-        """What the commit requires. pyiceberg's own commit sends these requirements and `_updates`, which have no
-        public name."""
+        """The requirements of the commit. pyiceberg's own commit sends them and `_updates`; neither has a public
+        name."""
         return *transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid)
 
     def _same_columns(self) -> TableRequirement:
