@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from hotstore.file_names import OFFSET_INDEX, TIME_INDEX
-from hotstore.log.batch_walk import walk_headers
+from hotstore.log.batch_walk import find_batch, walk_headers
 from hotstore.log.segment import Segment, build_indexer, load_indexes
 from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.errors import Corrupt
+from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import HEADER_SIZE, INT64_MAX, NO_TIMESTAMP, BatchHeader, check_stored, read_header
+from seams.files.disk import read_in
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -112,9 +114,24 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
     # that stop.
     if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
+    # The time index has no checksum, and retention would delete a segment whose greatest timestamp is too low.
+    if timestamp > greatest and _timestamp_at(segment, offset) != timestamp:
+        return None
     segment.end_offset = last.next_offset
     segment.release_indexes(TimestampOffset(timestamp, offset))
     return last
+
+
+def _timestamp_at(segment: Segment, offset: int) -> int:
+    """The greatest timestamp of the batch that holds `offset`; −1 if the offset index does not show this batch."""
+    try:
+        offsets = OffsetIndex(segment.base_offset, read_in(segment.directory, segment.name_of(OFFSET_INDEX)))
+        found = find_batch(segment.file, offsets.lookup(offset).position, segment.size, offset)
+    except (FileNotFoundError, Corrupt):
+        return NO_TIMESTAMP
+    if found is None:
+        return NO_TIMESTAMP
+    return read_header(segment.file.read_at(found.position, HEADER_SIZE)).max_timestamp
 
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:
