@@ -279,7 +279,7 @@ class _Recovery:
             self._without_aborted.append(segment)
             return
         try:
-            segment.aborted = load_aborted(segment)
+            segment.aborted = load_aborted(segment, self._cache)
         except NewerFormat:
             raise
         except Corrupt:
