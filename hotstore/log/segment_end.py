@@ -17,11 +17,9 @@ from hotstore.log.batch_walk import find_batch, walk_headers
 from hotstore.log.segment import Segment, build_indexer, load_indexes
 from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.errors import Corrupt
-from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.segment_index import SegmentIndexer
 from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import HEADER_SIZE, INT64_MAX, NO_TIMESTAMP, BatchHeader, check_stored, read_header
-from seams.files.disk import read_in
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -123,10 +121,22 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
 
 
 def _timestamp_at(segment: Segment, offset: int) -> int:
-    """The greatest timestamp of the batch that holds `offset`; −1 if the offset index does not show this batch."""
+    """The greatest timestamp of the batch that holds `offset`; −1 if the offset index does not show this batch. Reads
+    few entries of the index, because a start does this for many segments."""
     try:
-        offsets = OffsetIndex(segment.base_offset, read_in(segment.directory, segment.name_of(OFFSET_INDEX)))
-        found = find_batch(segment.file, offsets.lookup(offset).position, segment.size, offset)
+        index = segment.directory.open(segment.name_of(OFFSET_INDEX))
+        try:
+            low, high, position = 0, index.size() // _OFFSET_ENTRY.size, 0
+            while low < high:
+                middle = (low + high) // 2
+                last, at = _OFFSET_ENTRY.unpack(index.read_at(middle * _OFFSET_ENTRY.size, _OFFSET_ENTRY.size))
+                if segment.base_offset + last <= offset:
+                    low, position = middle + 1, at
+                else:
+                    high = middle
+        finally:
+            index.close()
+        found = find_batch(segment.file, max(position, 0), segment.size, offset)
     except (FileNotFoundError, Corrupt):
         return NO_TIMESTAMP
     if found is None:
