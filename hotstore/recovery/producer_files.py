@@ -164,10 +164,9 @@ def _is_contradicted(segment: Segment, entry: AbortedTransaction, cache: IndexCa
         batch = segment.file.read_at(place.position, place.size)
         header = check_stored(batch, 0, len(batch))
         marker = marker_of(batch)
-        if marker is None or marker.is_commit or (header.base_offset, marker.producer_id) != (
-            entry.last_offset,
-            entry.producer_id,
-        ):
+        if marker is None or marker.is_commit or marker.producer_id != entry.producer_id:
+            return True
+        if header.base_offset != entry.last_offset:
             return True
         if entry.first_offset < segment.base_offset:
             return False
