@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
 from hotstore.errors import DamagedLog
-from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX
+from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_file
 from hotstore.flush.durability import write_whole
 from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig
@@ -55,6 +56,21 @@ def sealed(disk: CrashDisk) -> tuple[DataDir, PartitionLog]:
         flush(log)
         seal(log)
     directory.checkpoints.sample([log]).run()
+    return directory, log
+
+
+def sealed_with_aborted(disk: CrashDisk) -> tuple[DataDir, PartitionLog]:
+    """As `sealed`, with an aborted transaction in most segments."""
+    abort = TransactionMarker(9, 0, is_commit=False, coordinator_epoch=0)
+    aborted = encode_batch([Record(0, 1_000, b"k", b"v")], producer_id=9, producer_epoch=0, transactional=True)
+    directory, log = new_log(disk, CONFIG)
+    while len(log.sealed_segments()) < 5:
+        append(log, batch(2, size=60))
+        data = memoryview(bytearray(aborted))
+        log.append_transactional(data, read_header(data), 0, 10_000)
+        log.append_markers([abort], 0, 10_000)
+    flush(log)
+    seal(log)
     return directory, log
 
 
@@ -303,18 +319,9 @@ def test_power_cut_in_what_follows_a_swap(
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.5, 0.7, 1.0])
 def test_power_cut_keeps_the_aborted_transactions_of_all_replaced_segments(keep: float) -> None:
     """Nothing can rebuild the transaction index once the replaced segments are gone."""
-    abort = TransactionMarker(9, 0, is_commit=False, coordinator_epoch=0)
-    aborted = encode_batch([Record(0, 1_000, b"k", b"v")], producer_id=9, producer_epoch=0, transactional=True)
 
     def worked(disk: CrashDisk) -> PartitionLog:
-        _, log = new_log(disk, CONFIG)
-        while len(log.sealed_segments()) < 5:
-            append(log, batch(2, size=60))
-            data = memoryview(bytearray(aborted))
-            log.append_transactional(data, read_header(data), 0, 10_000)
-            log.append_markers([abort], 0, 10_000)
-        flush(log)
-        seal(log)
+        log = sealed_with_aborted(disk)[1]
         disk.hits["began"] = sum(count for kind, count in disk.hits.items() if not kind.startswith("fault"))
         swapped(log)
         return log
@@ -332,6 +339,27 @@ def test_power_cut_keeps_the_aborted_transactions_of_all_replaced_segments(keep:
                 worked(disk)
             _, log = open_log(disk.crash(SeededRng(f"{number} {seed}"), keep), CONFIG)
             assert log.aborted_between(0, log.log_end_offset) == wanted, (number, seed)
+
+
+def test_a_segment_whose_transaction_index_waits_for_room_is_not_replaced() -> None:
+    """The index was written after the swap, in the place of the cleaned segment's, and named fewer transactions."""
+    disk = CrashDisk()
+    directory, log = sealed_with_aborted(disk)
+    wanted = log.aborted_between(0, log.log_end_offset)
+    directory.checkpoints.sample([log]).run()
+    base = log.sealed_segments()[1].base_offset
+    file = log.directory.open(offset_file(base, TRANSACTION_INDEX), write=True)
+    file.truncate(file.size() - 1)
+    file.sync()
+    disk = disk.kill()
+    disk.inject("write", errno.ENOSPC, f"{TRANSACTION_INDEX}.tmp")
+    _, log = open_log(disk, CONFIG)
+    assert log.durability.pending_seals and log.aborted_between(0, log.log_end_offset) == wanted
+    if len(log.sealed_runs()) >= 4:
+        swapped(log)
+    seal(log)
+    _, log = open_log(disk.kill(), CONFIG)
+    assert log.aborted_between(0, log.log_end_offset) == wanted
 
 
 def test_what_a_swap_costs() -> None:
