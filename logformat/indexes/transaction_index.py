@@ -48,6 +48,7 @@ def decode_aborted(base_offset: int, data: Buffer) -> tuple[AbortedTransaction, 
             raise NewerFormat(f"transaction index of {base_offset}: entry version {version}, known is {VERSION}")
         entry = AbortedTransaction(*fields)
         rising = entry.last_offset > marker_before and 0 <= entry.first_offset <= entry.last_offset
+        rising = rising and entry.last_stable_offset <= entry.last_offset + 1
         if version != VERSION or not rising or entry.producer_id < 0:
             raise Corrupt(f"transaction index of {base_offset}: {entry} is out of order")
         transactions.append(entry)
