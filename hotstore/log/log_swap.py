@@ -82,8 +82,10 @@ class LogSwap(LogCore):
         return segment.locate(offset, self._locator.cache)
 
     def open_cleaned(self, run: SegmentRun, size: int) -> Segment:
-        """*Blocking*: the cleaned segment for `run`, from its finished, synced files. Raises OSError, Corrupt."""
+        """*Blocking*: the cleaned segment for `run`, from its finished, synced files. Its transaction index is written
+        here, because a full disk must not fail a swap that readers see. Raises OSError, Corrupt."""
         base, interval = run.base_offset, self.config.index_interval_bytes
+        write_cleaned_transactions(self.directory, base, aborted_of(run))
         file = self.directory.open(cleaned_file(base, LOG), write=True)
         cleaned = Segment(self.directory, base, file, interval)
         offsets = OffsetIndex(base, read_in(self.directory, cleaned_file(base, OFFSET_INDEX)))
@@ -104,6 +106,5 @@ class LogSwap(LogCore):
     def name_swapped(self, run: SegmentRun) -> None:
         """*Blocking*: make the swap durable, and remove the files of the replaced segments. After a power cut a start
         may have to finish it. Raises OSError."""
-        write_cleaned_transactions(self.directory, run.base_offset, aborted_of(run))
         commit_swap(self.directory, run.base_offset)
         finish_swap(self.directory, run.base_offset, [segment.base_offset for segment in run.segments])

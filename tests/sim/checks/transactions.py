@@ -377,7 +377,8 @@ def _where_it_is(facts: _Facts) -> Told:
 
 
 def _stable_never_back(facts: _Facts) -> Told:
-    """txn-stable-regression: of one copy the last stable offset does not fall."""
+    """txn-stable-regression: of one copy the last stable offset does not fall. A follower names the end of what it read
+    in the bucket, which may be ahead of its own log: such an answer does not count for later ones."""
     best: dict[tuple[Place, str], list[tuple[float, int]]] = defaultdict(list)
     for look in sorted(facts.looks, key=lambda look: look.done_s):
         known = best[look.place, look.node]
@@ -387,7 +388,8 @@ def _stable_never_back(facts: _Facts) -> Told:
                 "txn-stable-regression",
                 f"{look.place} of {look.node}: {look.last_stable} at {look.done_s:.3f} s after {known[at - 1]}",
             )
-        known.append((look.done_s, max(look.last_stable, known[-1][1] if known else -1)))
+        if not look.offset < look.end == look.last_stable:
+            known.append((look.done_s, max(look.last_stable, known[-1][1] if known else -1)))
 
 
 def _offsets_with_it(facts: _Facts) -> Told:

@@ -362,6 +362,19 @@ def test_a_segment_whose_transaction_index_waits_for_room_is_not_replaced() -> N
     assert log.aborted_between(0, log.log_end_offset) == wanted
 
 
+def test_a_full_disk_refuses_the_transaction_index_before_readers_see_the_swap() -> None:
+    """Seed 215056 of three brokers: the index was written after the swap, and the log went offline."""
+    disk = CrashDisk()
+    _, log = sealed_with_aborted(disk)
+    wanted = log.aborted_between(0, log.log_end_offset)
+    run = SegmentRun(tuple(log.sealed_runs()[:2]))
+    size = write_cleaned(log, run)
+    disk.inject("write", errno.ENOSPC, f"{TRANSACTION_INDEX}.cleaned")
+    with pytest.raises(OSError, match="txnindex.cleaned"):
+        log.open_cleaned(run, size)
+    assert log.holds(run) and log.aborted_between(0, log.log_end_offset) == wanted
+
+
 def test_what_a_swap_costs() -> None:
     """A cleaner's syncs delay those of producers on the same disk: a bound that only a reason may raise."""
     disk = CrashDisk()
