@@ -370,7 +370,7 @@ def test_a_full_disk_refuses_the_transaction_index_before_readers_see_the_swap()
     run = SegmentRun(tuple(log.sealed_runs()[:2]))
     size = write_cleaned(log, run)
     disk.inject("write", errno.ENOSPC, f"{TRANSACTION_INDEX}.cleaned")
-    with pytest.raises(OSError, match="txnindex.cleaned"):
+    with pytest.raises(OSError, match=r"txnindex\.cleaned"):
         log.open_cleaned(run, size)
     assert log.holds(run) and log.aborted_between(0, log.log_end_offset) == wanted
 
