@@ -62,7 +62,7 @@ def check_keys(
                 size, at = read_varint(data, at)
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
-                raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
+                raise CorruptBatch(f"record at byte {start} claims {size} bytes, but only {end_of_all - at} are there")
             byte = data[at + 1]  # after the attributes
             if byte < 0x80:
                 delta = (byte >> 1) ^ -(byte & 1)

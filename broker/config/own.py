@@ -108,7 +108,7 @@ OWN: tuple[Definition, ...] = (
         "80%",
         "filled",
         "Above this many bytes of local log, or this share of the file system, segments that the bucket holds are "
-        "deleted from the disk before their local retention.",
+        "deleted from the disk before their local retention ends.",
     ),
     _own(
         "brokers.on.disk",

@@ -110,7 +110,7 @@ class PageReader:
                 raise Corrupt(f"manifest page {key}: {pointer.length} bytes, {PAGE_BYTES_MAX} are allowed")
             got = await get_range(self._store, key, 0, pointer.length)
             if got.size != pointer.length:
-                raise Corrupt(f"manifest page {key} has {got.size} bytes, its pointer says {pointer.length}")
+                raise Corrupt(f"manifest page {key} has {got.size} bytes, but its pointer says {pointer.length}")
             page = await self.blocking(decode_page, got.data, pointer)
             self._cache.put(key, page)
         return page

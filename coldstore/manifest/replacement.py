@@ -52,7 +52,7 @@ def replace_segments(
     live = manifest.live + totals
     if live.any_negative:
         raise EditRefused(
-            f"{_name(manifest)}: replacing at {old[0].base_offset} would leave totals that do not balance: {live}"
+            f"{_name(manifest)}: after replacing at {old[0].base_offset} the totals would not balance: {live}"
         )
     kept = tuple(ReplacedObject(s.uuid, s.base_offset, s.leader_epoch, s.object_bytes, max(now_ms, 0)) for s in old)
     return replace(

@@ -94,7 +94,7 @@ def read_trailer(tail: bytes | memoryview, object_bytes: int) -> Trailer:
     if crc32c(raw[: _COVERED.size]) != crc:
         raise Corrupt(f"segment object of {object_bytes} bytes: its trailer fails its CRC {crc:#010x}")
     if version > VERSION:
-        raise NewerFormat(f"segment object has version {version}, this program knows {VERSION}; upgrade")
+        raise NewerFormat(f"segment object has version {version}, but this program knows {VERSION}; upgrade")
     if version < 1 or reserved or log_bytes == 0 or position + length + TRAILER_SIZE != object_bytes:
         raise Corrupt(
             f"segment object of {object_bytes} bytes: its trailer says {log_bytes} bytes of log and {length} of footer"
@@ -124,7 +124,7 @@ def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[
         kind, flags, length, crc = _SECTION.unpack_from(view, at)
         at += SECTION_HEADER_SIZE
         if length > len(view) - at:
-            raise Corrupt(f"segment footer: section {kind} claims {length} bytes, {len(view) - at} are left")
+            raise Corrupt(f"segment footer: section {kind} claims {length} bytes, but only {len(view) - at} are left")
         payload = view[at : at + length]
         at += length
         if kind not in types:

@@ -129,7 +129,9 @@ class TailRecovery:
         manifest = await partition.manifests.create(partition.epoch, config.topic, dict(config.configs), block)
         await self._reserved(manifest.reserved_end_offset)
         if not self.new:
-            log.warning("%s had neither root nor records: its creation was cut off, it begins empty", partition.name)
+            log.warning(
+                "%s had neither root nor records: its creation was interrupted, and it begins empty", partition.name
+            )
 
     # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _serve_whole(self, reservation: LocalReservation) -> None:

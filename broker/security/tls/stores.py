@@ -101,7 +101,7 @@ def check_valid(keys: KeyPair, store: Store, where: str, now_ms: int) -> None:
         )
     if own.not_valid_before_utc.timestamp() * 1000 > now_ms:
         raise BadStore(
-            f"{name}: its certificate {_subject(own)} is valid from {own.not_valid_before_utc:{_TIME}} only: check "
+            f"{name}: its certificate {_subject(own)} is not valid before {own.not_valid_before_utc:{_TIME}}: check "
             "this machine's clock"
         )
 

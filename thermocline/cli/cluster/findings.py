@@ -57,7 +57,7 @@ def notes(seen: ClusterState) -> list[str]:
         nodes = ", ".join(map(str, unasked))
         found.append(
             f"the HTTP port of broker {nodes} cannot be reached from here, so its conditions and lags are not known "
-            "(--http; it listens on loopback unless told otherwise)"
+            "(--http; by default it listens on loopback only)"
         )
     if seen.token_refused:
         found.append(token_refused("conditions", seen.token_refused))

@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {tp: state.extent.end for tp, state in states.items()}
         if self._options.bootstrap_servers is not None:
             lost += [
-                f"{tp}: the stream is at {starts[tp]}, the cluster ends at {end}"
+                f"{tp}: the stream is at offset {starts[tp]}, but the cluster ends at {end}"
                 for tp, end in ends.items()
                 if starts[tp] > end
             ]

@@ -434,7 +434,7 @@ def _archived_of(stored: Mapping[str, str], head: int | None) -> Archived:
     except (KeyError, ValueError) as broken:
         raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
     if version != FORMAT_VERSION:
-        raise InvalidRequest(f"the archive was written in format {version}, this version knows {FORMAT_VERSION}")
+        raise InvalidRequest(f"the archive was written in format {version}, but this version knows {FORMAT_VERSION}")
     return Archived(head, topic_id, offset_ranges.decode(offsets), commit_id)
 
 
