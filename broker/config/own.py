@@ -115,8 +115,8 @@ OWN: tuple[Definition, ...] = (
         _INT,
         "1",
         "1..",
-        "Brokers that share the file system of the data directory, including this one (--brokers sets it): each of "
-        "them frees its part of the excess over a share of the file system.",
+        "Number of brokers that share the file system of the data directory, including this one (--brokers sets "
+        "it). If local logs exceed their share of the file system, each of these brokers frees its part.",
     ),
     _own(
         "reservation.offsets",

@@ -143,7 +143,8 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
     if facts.bucket_uncleaned:
         said[Condition.BUCKET_UNCLEANABLE] = (
             f"{_named(facts.bucket_uncleaned)}: the part in the bucket is not compacted and grows; it is served "
-            "as before, and the cleaner tries again every five minutes; restore the object from a copy or version"
+            "as before, and the cleaner tries again every five minutes; restore the object from a copy or earlier "
+            "version"
         )
     if facts.overdue_transactions:
         said[Condition.TRANSACTION_OVERDUE] = (

@@ -49,7 +49,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     rotate = _verb(
         verbs,
         "rotate",
-        about="add a key; new objects are encrypted under it, the old keys stay readable",
+        about="add a key that encrypts new objects; the old keys stay, to decrypt older objects",
         example="thermocline key rotate /etc/thermocline/keys.json",
     )
     _add_key(rotate)

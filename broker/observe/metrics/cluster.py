@@ -132,7 +132,7 @@ def _times(sources: Sources) -> Iterator[Metric]:
     )
     yield gauge(
         "lease_age_seconds",
-        "time since the controller bumped lease.json, 0 elsewhere; another broker takes over without a bump for "
+        "time since the controller renewed lease.json, 0 elsewhere; another broker takes over if it is not renewed for "
         "thermocline.lease.ms",
         lease_age_s(sources),
     )

@@ -25,11 +25,11 @@ TEXTS: Final = {
     "garbage_objects": "objects of failed attempts that are to be deleted",
     "deleted_objects": "objects of expired segments that were deleted",
     "deleted_cold_bytes": "bytes that retention took out of the bucket",
-    "deleted_local_bytes": "log bytes that left the local disk, expired or held by the bucket",
+    "deleted_local_bytes": "log bytes deleted from the local disk, because they expired or are in the bucket",
     "gc_objects": "deleted objects of earlier epochs that no root names",
     "gc_bytes": "bytes of deleted objects of earlier epochs that no root names",
     "commit_failures": "claims, reservations and commits of manifests that failed and are tried again",
-    "cold_cache_hits": "chunks that cold reads found loaded",
+    "cold_cache_hits": "chunks that cold reads found in the cache",
     "cold_cache_misses": "chunks that cold reads had to get from the bucket",
     "cold_read_bytes": "bytes of history sent to consumers",
     "cold_fetched_bytes": "bytes got from the bucket for cold reads; if far more than cold_read_bytes, the cache is "

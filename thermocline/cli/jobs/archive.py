@@ -65,7 +65,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def _add_values(parser: Parser) -> None:
-    values = parser.add_argument_group("values (message when the table is made; later runs may add columns)")
+    values = parser.add_argument_group("values (given when the table is created; later runs may add columns)")
     values.add_argument(
         "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
     )

@@ -38,7 +38,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebuild.add_argument(
         "--names",
         metavar="FILE",
-        help="JSON: names of topics by id, null to leave one out; for topics whose name the bucket does not show",
+        help="JSON: names of topics by id, or null to leave a topic out; for topics whose name is not in the bucket",
     )
     rebuild.add_argument(
         "--cluster-id",
