@@ -51,7 +51,7 @@ def check_keys(
         if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
             raise CorruptBatch(f"batch claims {count} records in {end_of_all} bytes")
         if count > header.last_offset_delta + 1:
-            raise CorruptBatch(f"batch claims {count} records, its last offset delta is {header.last_offset_delta}")
+            raise CorruptBatch(f"batch claims {count} records, but its last offset delta is {header.last_offset_delta}")
         for index in range(count):
             start = at
             byte = data[at]

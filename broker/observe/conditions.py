@@ -200,7 +200,7 @@ def _of_bucket(facts: Facts) -> dict[Condition, str]:
             "reload`"
         )
     if facts.store_failure:
-        served = "cached data is served" if facts.is_read_only else "produce and hot reads work, nothing is copied"
+        served = "cached data is served" if facts.is_read_only else "produce and hot reads work, but nothing is copied"
         said[Condition.STORE_UNREACHABLE] = (
             f"the bucket does not answer ({facts.store_failure}): "
             f"{'the start waits for it' if facts.not_ready else served}; "

@@ -148,7 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_segment(segment)
         if segment.leader_epoch != self.leader_epoch:
             raise EditRefused(
-                f"{self._name}: object {segment.uuid} has epoch {segment.leader_epoch}, the manifest has epoch "
+                f"{self._name}: object {segment.uuid} has epoch {segment.leader_epoch}, but the manifest has epoch "
                 f"{self.leader_epoch}; copy it again under a new name"
             )
         self._check_start(segment)

@@ -205,7 +205,7 @@ def decode_page(data: bytes, pointer: PagePointer) -> Page:
     if len(data) != pointer.length or crc32c(data) != pointer.crc32c:
         raise Corrupt(f"{name}: {len(data)} bytes are not the {pointer.length} its pointer names, or their CRC differs")
     if pointer.entries > PAGE_ENTRIES_MAX:
-        raise Corrupt(f"{name}: {pointer.entries} entries, {PAGE_ENTRIES_MAX} are allowed")
+        raise Corrupt(f"{name}: {pointer.entries} entries, but at most {PAGE_ENTRIES_MAX} are allowed")
     table = _read_table(data, pointer, name)
     page: Page = PointerPage(table) if pointer.level else SegmentPage(table)
     _check_rows(table, pointer, name)

@@ -112,7 +112,7 @@ def _check(
         check_segment(segment)
         if segment.leader_epoch != manifest.leader_epoch:
             raise EditRefused(
-                f"{name}: object {segment.uuid} has epoch {segment.leader_epoch}, the manifest has epoch "
+                f"{name}: object {segment.uuid} has epoch {segment.leader_epoch}, but the manifest has epoch "
                 f"{manifest.leader_epoch}"
             )
     if len(old) > room_for_replaced(manifest):

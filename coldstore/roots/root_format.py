@@ -134,7 +134,7 @@ class RootCodec(Generic[T]):
         data = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
         if len(data) > ROOT_BYTES_MAX:
             raise RootTooLarge(
-                f"root of {len(data)} bytes, at most {ROOT_BYTES_MAX} are allowed; move entries to pages"
+                f"root of {len(data)} bytes, but at most {ROOT_BYTES_MAX} are allowed; move entries to pages"
             )
         return data
 
@@ -143,7 +143,7 @@ class RootCodec(Generic[T]):
         root."""
         refuse_encrypted(key, got.data)
         if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
-            raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
+            raise Corrupt(f"root {key} has {got.size} bytes, but at most {ROOT_BYTES_MAX} are allowed")
         try:
             written_in = _FORMAT_ONLY.decode(got.data).format_version
             if written_in > self._version:

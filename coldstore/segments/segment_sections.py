@@ -71,7 +71,7 @@ def encode_footer(log_bytes: int, sections: Sequence[tuple[int, int, bytes]], si
     if size is not None:
         needed = footer_bytes(len(payload) for _, _, payload in sections)
         if needed > size:
-            raise FooterOutgrown(f"a footer of {size} bytes was announced, its sections take {needed}")
+            raise FooterOutgrown(f"a footer of {size} bytes was announced, but its sections take {needed}")
         sections = (*sections, (FILLER, OPTIONAL, bytes(size - needed)))
     parts: list[bytes] = []
     for kind, flags, payload in sections:

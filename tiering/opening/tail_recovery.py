@@ -143,7 +143,7 @@ class TailRecovery:
         )
         if is_behind or reservation.reserved_end < local.log_end_offset:
             log.error(
-                "%s ends at %d, its reserved end is %d: continuing at the end in the bucket",
+                "%s ends at %d, but its reserved end is %d: continuing at the end in the bucket",
                 self.partition.name,
                 local.log_end_offset,
                 reservation.reserved_end,
@@ -188,7 +188,7 @@ class TailRecovery:
             return
         if local.log_end_offset < manifest.bucket_end_offset:
             lost = (
-                f"{self.partition.name} ends at {local.log_end_offset}, the bucket holds all offsets below "
+                f"{self.partition.name} ends at {local.log_end_offset}, but the bucket holds all offsets below "
                 f"{manifest.bucket_end_offset}: this replica lost records; another one has to lead"
             )
             self.partition.on_behind(lost)

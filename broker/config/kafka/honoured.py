@@ -419,7 +419,7 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
     ),
     "min.compaction.lag.ms": H("A record younger than this is not cleaned."),
     "min.insync.replicas": H(
-        "With acks=all, a write needs this many in-sync replicas, or all replicas if there are fewer."
+        "With acks=all, a write needs this many in-sync replicas, or all replicas if the partition has fewer."
     ),
     "unclean.leader.election.enable": H(
         "When no in-sync replica has a session, another replica leads after a session timeout. The records that it "

@@ -128,7 +128,7 @@ def health_metrics(startup: StartupSources) -> Iterator[Metric]:
     )
     yield counter(
         "background_failures",
-        "failures of background work; GET /healthz names the last, the log has each with its reason",
+        "failures of background work; GET /healthz names the last one, and the log has each with its reason",
         startup.metrics.unexpected_errors,
     )
 

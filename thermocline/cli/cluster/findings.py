@@ -115,7 +115,7 @@ def _of_brokers(seen: ClusterState) -> Iterator[Finding]:
         if standing.version < newest and standing.heartbeat_age_ms > SILENCE_WARN_MS:
             yield Finding(
                 "behind_cluster",
-                f"broker {node} has applied version {standing.version}, the newest is {newest}",
+                f"broker {node} has applied version {standing.version}, but the newest is {newest}",
                 "look again; when it lasts, check its connection to the controller (--internal) and to the bucket",
             )
     held: dict[str, list[tuple[int, str]]] = {}
