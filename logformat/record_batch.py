@@ -384,7 +384,9 @@ def _refusal(header: BatchHeader, timestamp_min: int, timestamp_max: int, allow_
         return TransactionalBatchRefused("a transactional batch needs a transactional id in its request")
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
     if producer[0] < NO_PRODUCER_ID or (producer[0] >= 0 and min(producer) < 0):
-        return InvalidRecordBatch(f"producer id, epoch, sequence {producer}: with an id, neither may be negative")
+        return InvalidRecordBatch(
+            f"producer id, epoch, sequence {producer}: with a producer id, epoch and sequence may not be negative"
+        )
     return InvalidTimestamp(
         f"timestamps {header.base_timestamp}..{header.max_timestamp} ms outside {timestamp_min}..{timestamp_max} "
         "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"

@@ -158,7 +158,7 @@ class SessionStart:
                 still_s, moving_s = self._controller_lease.left_s()
                 self._wait(
                     f"{admission.reason}: this broker takes over in {still_s:.0f} s if the lease is not "
-                    f"renewed, and refuses to start in {moving_s:.0f} s if it still is"
+                    f"renewed, and refuses to start in {moving_s:.0f} s if it is"
                 )
                 return None
         rng = self._world.rng

@@ -132,6 +132,6 @@ def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[
                 continue
             raise NewerFormat(f"segment footer: section {kind} is required and unknown to this program; upgrade")
         if kind in found or crc32c(payload) != crc:
-            raise Corrupt(f"segment footer: section {kind} comes twice or fails its CRC")
+            raise Corrupt(f"segment footer: section {kind} appears twice or fails its CRC")
         found[kind] = payload
     return found

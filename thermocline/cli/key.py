@@ -114,7 +114,7 @@ def _create(arguments: argparse.Namespace) -> int:
     from coldstore.encryption.key_file import FORMAT, KeyFile
 
     if arguments.inactive and not arguments.accept_plain:
-        raise CommandFailed("--inactive leaves new objects plain: it goes with --accept-plain", Exit.USAGE)
+        raise CommandFailed("--inactive leaves new objects plain, so it needs --accept-plain", Exit.USAGE)
     removed = _removed(arguments.file)
     key_id, entry = _new_key(arguments, taken=removed)
     _refuse_removed(arguments.file, removed, key_id)

@@ -139,7 +139,7 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     if arguments.producer and not arguments.topic:
         raise CommandFailed("--producer needs --topic", Exit.USAGE)
     if arguments.idempotent and not arguments.producer:
-        raise CommandFailed("--idempotent goes with --producer", Exit.USAGE)
+        raise CommandFailed("--idempotent needs --producer", Exit.USAGE)
     if arguments.prefixed and arguments.cluster:
         raise CommandFailed("the cluster has one name: leave out --prefixed", Exit.USAGE)
     return Wanted(

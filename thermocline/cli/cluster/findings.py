@@ -78,7 +78,8 @@ def _forgotten_throttle(seen: ClusterState) -> list[str]:
     return [
         f"replication is throttled ({longest.throttled}), and nothing has moved for "
         f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: replicas that fall behind cannot catch up "
-        "faster; remove it with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+        "faster; remove the throttle with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter "
+        "--delete-config"
     ]
 
 

@@ -188,7 +188,7 @@ def _values(arguments: argparse.Namespace) -> ValueSpec | None:
 
     others = [f"--{name.replace('_', '-')}" for name in _ARCHIVES if getattr(arguments, name)]
     if arguments.compact and others:
-        message = "--compact merges files as they are: only --dry-run goes with it"
+        message = "--compact merges files as they are: only --dry-run can be combined with it"
         raise CommandFailed(f"{message}, not {', '.join(others)}", Exit.USAGE)
     if arguments.value is None and (arguments.columns or arguments.keep_value):
         raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)

@@ -203,7 +203,7 @@ def _after_error(
 
 def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss: Loss) -> int:
     """The next offset to expect when the cluster lacks offset `at`; the part's end if nothing of it is left."""
-    line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
+    line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was created again)"
     if strict:
         raise DataLoss(f"{line}; failOnDataLoss=false continues at the first offset there is")
     try:

@@ -79,7 +79,7 @@ async def test_a_start_refused_for_its_configuration_after_it_registered_keeps_t
     await life.create("log", remote_storage_enable="true")
     await life.produce("log", b"x", b"y")
     await life.stop()
-    with pytest.raises(Refused, match="their history lies in the bucket"):
+    with pytest.raises(Refused, match="their history is in the bucket"):
         await place.start("remote.log.storage.system.enable=false")
     await serves_unscanned(place)
 

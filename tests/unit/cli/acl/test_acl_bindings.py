@@ -102,7 +102,7 @@ def test_a_listing_without_words_is_of_everything() -> None:
         (["add", "--topic", "t", "--producer", "--deny-principal", "User:a"], "go with --allow-principal only"),
         (["add", "--group", "t", "--producer", "--allow-principal", "User:a"], "needs --topic"),
         (["add", "--topic", "t", "--producer", "--operation", "Read", "--allow-principal", "User:a"], "leave out"),
-        (["add", "--topic", "t", "--idempotent", "--allow-principal", "User:a"], "goes with --producer"),
+        (["add", "--topic", "t", "--idempotent", "--allow-principal", "User:a"], "--idempotent needs --producer"),
         (["add", "--group", "g", "--operation", "Write", "--allow-principal", "User:a"], "Write does not apply"),
         (["add", "--cluster", "--prefixed", "--allow-principal", "User:a"], "has one name"),
         (["delete", "--topic", "t"], "add --yes"),
