@@ -154,7 +154,7 @@ def test_a_broker_that_stays_behind_is_told() -> None:
     before a commit is not."""
     seen = ClusterState(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=9, heartbeat_age_ms=44_000)})
     (found,) = findings(seen)
-    assert found.name == "behind_cluster" and found.what == "broker 2 has applied version 9, the newest is 12"
+    assert found.name == "behind_cluster" and found.what == "broker 2 has applied version 9, but the newest is 12"
     assert any("44s ago" in line for line in "\n".join(picture(seen, [], [])).splitlines())
     assert findings(ClusterState(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=5)})) == []
 
