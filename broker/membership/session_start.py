@@ -232,8 +232,7 @@ class SessionStart:
             still_s, moving_s = self._controller_lease.left_s()
             self._wait(
                 "the end of the lease of this node's last process, which was the controller: this process takes over "
-                f"in {still_s:.0f} s if the lease is not renewed, and refuses to start in {moving_s:.0f} s if it "
-                "still is"
+                f"in {still_s:.0f} s if the lease is not renewed, and refuses to start in {moving_s:.0f} s if it is"
             )
             return None
         self._gate.begin()

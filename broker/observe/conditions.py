@@ -168,9 +168,8 @@ def _of_disk(facts: Facts) -> dict[Condition, str]:
         said[Condition.PRODUCES_SLOWED] = f"{_over(facts)}: produces wait, and are refused at 10 %; {_RELIEF}"
     if facts.cache_limit_bytes < facts.cache_bytes_max:
         said[Condition.CACHE_REDUCED] = (
-            f"the disk has room for only {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB of "
-            "the chunk "
-            "cache: cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
+            f"the disk has room for only {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB of the "
+            "chunk cache: cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
         )
     return said
 

@@ -119,9 +119,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         the manifest has a higher epoch."""
         if epoch < self.leader_epoch:
             raise Fenced(
-                f"{self._name}: the manifest has epoch {self.leader_epoch}, but this leader has {epoch}; stop "
-                "tiering the "
-                "partition"
+                f"{self._name}: the manifest has epoch {self.leader_epoch}, but this leader has {epoch}; stop tiering "
+                "the partition"
             )
         said = self.configs if self.is_switched_off_by(configs) else configs
         return replace(self, leader_epoch=epoch, topic=topic, configs=said)
@@ -274,8 +273,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if end != self.bucket_end_offset:
             raise EditRefused(
                 f"{self._name}: the log ends at {end}, but the bucket ends at {self.bucket_end_offset}; the "
-                "reservation "
-                "stays"
+                "reservation stays"
             )
         return self if end >= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 

@@ -66,8 +66,7 @@ def must_roll(
     if incoming_end - 1 - incoming_base > INT32_MAX:
         raise RecordListTooLarge(
             f"{incoming_end - incoming_base} offsets in one append, but a segment holds only {INT32_MAX + 1}; send "
-            "fewer "
-            "batches"
+            "fewer batches"
         )
     if segment_size + incoming_bytes > config.segment_bytes:
         if incoming_bytes > config.segment_bytes:
