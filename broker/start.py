@@ -371,7 +371,6 @@ class BrokerStart(msgspec.Struct, frozen=True):
             groups=groups,
             transactions=transactions,
             verifier=CoordinatorVerifier(coordinators),
-            outcomes=outcomes,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             response_cache=ResponseCache(),
             gate=session.gate,

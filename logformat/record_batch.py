@@ -163,13 +163,6 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31-1 to 0. NO_SEQUENCE if the batch has none."""
-        if self.base_sequence < 0:
-            return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & INT32_MAX
-
-    @property
     def lacks_max_timestamp(self) -> bool:
         """Whether the header's maximum may be wrong, so that it must be read from the records
         (`records.timestamp_range`).

@@ -192,17 +192,13 @@ class ServedConnection(Protocol):
 @dataclass(slots=True, eq=False)
 class Peer:
     """One connection as its requests see it; it lives as long as the connection and equals only itself. `address` is
-    `host:port`, or "" if the network has no addresses. The dispatcher fills in client id and software.
+    `host:port`, or "" if the network has no addresses.
     """
 
     connection_id: int
     address: str
     listener: str
-    client_id: str | None = None
-    software_name: str = ""
-    software_version: str = ""
     principal: str = ANONYMOUS
-    encrypted: bool = False
     closed: bool = False
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""

@@ -113,7 +113,7 @@ class TransactionCoordinator:
             TRANSACTIONS_TOPIC,
             clock,
             rng,
-            _limits_of(config),
+            LogLimits.of(config, config.request_timeout_ms),
             tasks,
             _report,
             self._make_shard,
@@ -539,16 +539,6 @@ def _code_of(failure: Exception) -> ErrorCode:
         return ErrorCode.NOT_COORDINATOR
     return (
         ErrorCode.UNKNOWN_SERVER_ERROR if isinstance(failure, InvalidRequest) else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    )
-
-
-def _limits_of(config: TransactionConfig) -> LogLimits:
-    return LogLimits(
-        append_batch_bytes_max=config.append_batch_bytes_max,
-        append_queue_max=config.append_queue_max,
-        append_queue_bytes_max=config.append_queue_bytes_max,
-        snapshot_interval_ms=config.snapshot_interval_ms,
-        close_timeout_ms=config.request_timeout_ms,
     )
 
 

@@ -58,11 +58,6 @@ class ManifestReader:
         self._codec: RootCodec[Manifest] = RootCodec(MANIFEST_FORMAT, self._validate)
         self._root: Root[Manifest] | None = None
 
-    @property
-    def manifest(self) -> Manifest | None:
-        """The newest manifest read; None before the first load, or if the partition has none."""
-        return None if self._root is None else self._root.content
-
     def _validate(self, root: Root[Manifest]) -> None:
         check_manifest_root(self._key, root, *self._place)
 

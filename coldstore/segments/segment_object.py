@@ -103,11 +103,6 @@ class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     clean_end_offset: int | msgspec.UnsetType = msgspec.UNSET
     replaces: tuple[UUID, ...] | msgspec.UnsetType = msgspec.UNSET
 
-    @property
-    def is_compacted(self) -> bool:
-        """Whether compaction wrote the object: records and batches are missing, and fillers are in their place."""
-        return self.clean_end_offset is not msgspec.UNSET
-
 
 _STATISTICS: Final = msgspec.json.Decoder(SegmentStatistics)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")

@@ -53,10 +53,11 @@ class LogSwap(LogCore):
         producers at their ends are also written. Without them recovery would need batches that the pass removed.
         """
         segments: list[Segment] = []
-        pending = (seal.producers for seal in self.durability.pending_seals)
-        unwritten = min((producers.end_offset for producers in pending if producers is not None), default=None)
+        pending = self.durability.pending_seals
+        waiting = {seal.segment for seal in pending}  # a later write would replace the cleaned segment's files
+        unwritten = min((seal.producers.end_offset for seal in pending if seal.producers is not None), default=None)
         for segment in self._locator.segments[:-1]:
-            if segment.indexer is not None or segment.end_offset > self.flushed_end_offset:
+            if segment.indexer is not None or segment.end_offset > self.flushed_end_offset or segment in waiting:
                 break
             if unwritten is not None and segment.end_offset >= unwritten:
                 break

@@ -31,6 +31,7 @@ from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import LOG, offset_file
 from hotstore.flush.durability import (
     PendingSeal,
+    sync_transaction_indexes,
     write_index_files,
     write_producer_files,
     write_transaction_index,
@@ -279,7 +280,7 @@ class _Recovery:
             self._without_aborted.append(segment)
             return
         try:
-            segment.aborted = load_aborted(segment)
+            segment.aborted = load_aborted(segment, self._cache)
         except NewerFormat:
             raise
         except Corrupt:
@@ -366,6 +367,7 @@ class _Recovery:
         for segment in self._without_aborted:
             if not _fits(write_transaction_index, segment):
                 found.unwritten.append(PendingSeal(segment, None))
+        sync_transaction_indexes(self._directory, (*self._to_index, *self._without_aborted))
         for producers in self._to_snapshot:
             if found.unwritten or not _fits(write_producer_files, self._directory, producers):
                 found.unwritten.append(PendingSeal(None, producers))

@@ -103,10 +103,10 @@ PLANTS = (
     Plant(
         "a produced batch may skip an offset delta",
         "records",
-        "logformat.records",
-        "validate_records",
-        "if record.offset != base_offset + index:",
-        "if not 0 <= record.offset - base_offset - index <= 1:",
+        "logformat.record_check",
+        "check_records",
+        "if delta != index:",
+        "if not 0 <= delta - index <= 1:",
     ),
     Plant(
         "a copied batch may claim a record too many",

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
-from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload, answered_within
 from coldstore.segments.segment_sections import FooterOutgrown
 from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
@@ -131,11 +131,8 @@ class Copier:
         """Upload an object within the time-out, and compare its size and checksum in the store's answer. Raises
         Retryable."""
         partition = self._partition
-        try:
-            async with asyncio.timeout(partition.limits.upload_timeout_s):
-                info = await partition.store.put_segment(str(key), upload)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
+        async with answered_within(partition.limits.upload_timeout_s, f"PUT {key}"):
+            info = await partition.store.put_segment(str(key), upload)
         if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
             raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, but {upload.size} were sent")
 
@@ -198,12 +195,9 @@ class Copier:
         """Check that a missing object is damage: the newest root still names it, and no newer leader wrote that root.
         Otherwise a newer leader may have deleted the object (T4). Raises Fenced, Retryable, ReplacedMeanwhile."""
         partition = self._partition
-        try:
-            async with asyncio.timeout(partition.limits.store_timeout_s):
-                await partition.manifests.reload_if_changed()
-                named = await partition.manifests.find(entry.base_offset)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
+        async with answered_within(partition.limits.store_timeout_s, f"{partition.name}: reading the root"):
+            await partition.manifests.reload_if_changed()
+            named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
             self._check_not_replaced(entry)

@@ -76,7 +76,6 @@ class ServerSession:
             peer.principal = self._tls.principal(machine.peer_certificate, machine.suite)
         except PeerRefused as refused:
             raise TlsFailed(str(refused)) from refused
-        peer.encrypted = True
         counters.tls_handshakes += 1
         counters.tls_resumed += machine.is_resumed
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from broker.observe.metrics.cost import estimated_dollars_per_day
 from broker.observe.metrics.families import counter, counters, gauge, histogram
 from broker.observe.sources import Sources
 from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, MeteredStore
-from tiering.copying.cost import estimated_dollars_per_day
 
 BOUNDS_S = tuple(bound / 1000 for bound in LATENCY_BOUNDS_MS)
 _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})

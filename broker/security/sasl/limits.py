@@ -38,9 +38,6 @@ class LoginRate:
         """The wait for a token if it were taken now."""
         return max(0.0, max(self._full_s, now_s) + self._interval_s - now_s - _BURST_S)
 
-    def is_full(self, now_s: float) -> bool:
-        return self._full_s <= now_s
-
 
 class LoginLimits:
     """Login limits of one broker."""

@@ -235,7 +235,7 @@ class _Archiver:
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _plan_only(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
         summary, limit = self._summary, self._options.commits_max
-        archived = Archived(None, None, {}, None) if table is None else table.archived()
+        archived = Archived(None, None, {}) if table is None else table.archived()
         dead_lettered = {} if dead is None else dead_letter_coverage(dead, archived).offsets
         logs = self._logs(self._parts(), archived)
         summary.lost = lost(logs, archived.offsets, initial_log_starts(table))

@@ -74,7 +74,6 @@ class TaskDone:
     rows: int = 0
     bad_rows: int = 0
     bad_digest: bytes = b""
-    log_bytes: int = 0
     loss: Loss = field(default_factory=Loss)
 
 
@@ -82,7 +81,7 @@ def run_task(task: ArchiveTask) -> TaskDone:
     """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; no table names the files that were
     written before the error."""
     require("read", "an archive's worker", "numpy", "numba")
-    done = TaskDone(log_bytes=task.split.log_bytes)
+    done = TaskDone()
     store = open_arrow_store(task.bucket)
     decoder = decoder_of(task.values)
     sorter = RowSorter(task.split.topic, task.split.partition, task.table.schema, decoder)

@@ -169,7 +169,6 @@ def lag(
 ) -> PartitionLag:
     """A partition and its status."""
     status = TierStatus(
-        enabled=True,
         copy_lag_bytes=size,
         copy_lag_segments=segments,
         copy_lag_ms=age_ms,
@@ -179,11 +178,7 @@ def lag(
         blocked_why=blocked_why,
         cold_bytes=0,
         cold_segments=0,
-        log_start_offset=0,
-        local_log_start_offset=0,
         remote_end_offset=0,
-        log_end_offset=0,
-        reserved_end_offset=0,
     )
     return name, status
 

@@ -274,8 +274,7 @@ def test_under_pressure_the_cache_goes_before_the_log(caplog: pytest.LogCaptureF
             await life.produce("log", b"%d" % at * 60)
         await asyncio.sleep(60)
         local = life.partition("log").log.local_bytes
-        tiers = life.broker.components.tiers
-        assert tiers is not None
+        tiers = life.tiers
         cache, free = tiers.cold._cache, place.disk.space("/").total
         from coldstore.segments.segment_reader import ChunkRef
 

@@ -92,7 +92,6 @@ class Archived:
     snapshot_id: int | None
     topic_id: UUID | None
     offsets: OffsetRanges
-    commit_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +142,6 @@ class ArchiveTable:
         """The current snapshot; the next commit requires it."""
         snapshot = self._table.current_snapshot()
         return None if snapshot is None else snapshot.snapshot_id
-
-    @property
-    def format_version(self) -> int:
-        return int(self._table.format_version)
 
     def refresh(self) -> None:
         self._table = self._catalog.load_table(self._table.name())
@@ -201,7 +196,7 @@ class ArchiveTable:
         stored = self._table.properties
         setter = stored.get(SNAPSHOT_ID)
         if setter is None:
-            return Archived(head, None, {}, None)
+            return Archived(head, None, {})
         if self._table.snapshot_by_id(int(setter)) is not None:
             raise Corrupt(
                 f"table {self.name}: the table was rolled back to a snapshot before snapshot {setter}, which "
@@ -423,17 +418,12 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 def _archived_of(stored: Mapping[str, str], head: int | None) -> Archived:
     try:
-        version, topic_id, offsets, commit_id = (
-            stored[FORMAT],
-            UUID(stored[TOPIC_ID]),
-            stored[ARCHIVED],
-            stored[COMMIT_ID],
-        )
+        version, topic_id, offsets, _ = stored[FORMAT], UUID(stored[TOPIC_ID]), stored[ARCHIVED], stored[COMMIT_ID]
     except (KeyError, ValueError) as broken:
         raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
     if version != FORMAT_VERSION:
         raise InvalidRequest(f"the archive was written in format {version}, but this version knows {FORMAT_VERSION}")
-    return Archived(head, topic_id, offset_ranges.decode(offsets), commit_id)
+    return Archived(head, topic_id, offset_ranges.decode(offsets))
 
 
 def _with_ids(wanted: pa.Schema, schema: Schema, table: str) -> pa.Schema:
