@@ -169,8 +169,8 @@ def request_metrics(context: Context) -> Iterator[Metric]:
     yield counter("produce_records", "records taken in", metrics.records_in)
     yield counter(
         "failed_produce_requests",
-        "partitions of produce requests refused for any reason; refused_produces counts those that were refused "
-        "for lack of room",
+        "partitions of produce requests refused for any reason; refused_produces counts those whose log "
+        "took no appends",
         metrics.failed_produce_requests,
     )
     yield counter(
@@ -240,8 +240,8 @@ def _room(sources: Sources) -> Iterator[Metric]:
     yield counter("throttled_produces", "produces that waited for a flush, or for room", throttle.throttled_count)
     yield counters(
         "refused_produces",
-        "partitions of produce requests refused for lack of room: disk_full, produces_refused, log_offline, "
-        "reservation",
+        "partitions of produce requests refused because their log took no appends: disk_full, produces_refused, "
+        "log_offline, reservation",
         ["reason"],
         {(reason.value,): throttle.refused[reason] for reason in AppendRefusal},
     )
