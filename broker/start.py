@@ -357,7 +357,7 @@ class BrokerStart(msgspec.Struct, frozen=True):
             lambda: live.now.transactions.timeout_max_ms,
             groups.undecided,
         )
-        self._spawn_service("transactions that nobody ends", ended.keep)
+        self._spawn_service("ending of hanging transactions", ended.keep)
         return Context(
             live=self.live,
             world=world,

@@ -50,7 +50,7 @@ def check_records(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX, keyless_
         if count < 0 or count > end_of_all // RECORD_BYTES_MIN:
             raise CorruptBatch(f"batch claims {count} records in {end_of_all} bytes")
         if count > header.last_offset_delta + 1:
-            raise CorruptBatch(f"batch claims {count} records, its last offset delta is {header.last_offset_delta}")
+            raise CorruptBatch(f"batch claims {count} records, but its last offset delta is {header.last_offset_delta}")
         for index in range(count):
             start = at
             byte = data[at]
@@ -61,7 +61,7 @@ def check_records(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX, keyless_
                 size, at = read_varint(data, at)
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
-                raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
+                raise CorruptBatch(f"record at byte {start} claims {size} bytes, but only {end_of_all - at} are there")
             byte = data[at + 1]  # after the attributes
             if byte < 0x80:
                 delta = (byte >> 1) ^ -(byte & 1)

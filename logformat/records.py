@@ -175,7 +175,7 @@ def _timestamp_deltas(header: BatchHeader, data: bytes) -> Iterator[tuple[int, i
                 size, at = read_varint(data, at)
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
-                raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
+                raise CorruptBatch(f"record at byte {start} claims {size} bytes, but only {end_of_all - at} are there")
             byte = data[at + 1]  # after the attributes
             if byte < 0x80:
                 yield (byte >> 1) ^ -(byte & 1), at + 2
@@ -267,7 +267,7 @@ def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | 
         size, at = read_varint(data, at)
         end = at + size
         if size < RECORD_BYTES_MIN - 1 or end > len(data):
-            raise CorruptBatch(f"record at byte {start} claims {size} bytes, {len(data) - at} are there")
+            raise CorruptBatch(f"record at byte {start} claims {size} bytes, but only {len(data) - at} are there")
         timestamp_delta, at = read_varint(data, at + 1, VARLONG_BYTES_MAX)
         offset_delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)

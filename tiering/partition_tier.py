@@ -189,7 +189,7 @@ class PartitionTier:
         except (ThermoclineError, OSError) as kept:
             # This is still safe: the next append raises the reservation again, and a loss of the disk before that
             # append costs a declared gap.
-            log.warning("%s: its reserved offsets may not be given back: %s", self.name, kept)
+            log.warning("%s: its reserved offsets are perhaps not given back: %s", self.name, kept)
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:
         """Check retention now; `pressure_bytes`: bytes that the disk needs back."""

@@ -127,7 +127,7 @@ def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
     bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
     if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):
         raise ConfigError(
-            f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
+            f"bucket {bucket.path} and data directory {data_dir} are inside one another; "
             "give the bucket a directory of its own, better on another disk"
         )
     return with_key_file(bucket, values.text("thermocline.encryption.key.file"))

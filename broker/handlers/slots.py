@@ -35,7 +35,7 @@ class RequestSlots:
         try:
             await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
         except TimeoutError:
-            raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
+            raise CloseConnection(f"other large requests took all places for {_WAIT_S:.0f} s") from None
         try:
             if peer.closed:
                 raise CloseConnection("the client is gone")

@@ -236,7 +236,7 @@ class ClusterRoot:
             if now == content or (added and not claim and now.records[-len(added) :] == added):
                 return now
             if now != before:
-                raise _Moved("cluster.json changed since it was decided on")
+                raise _Moved("cluster.json changed after the decision")
             return content
 
         known, initial = self._root.known, before if self._root.known is None else None

@@ -216,7 +216,9 @@ class ReplicaOwner:
         """The partition's root has a higher epoch, so this leader role ended. The replica leads again when the image
         gives it a higher epoch."""
         assert self.role is role, f"{self.place}: a role that is over was fenced"
-        log.error("%s is led by another broker: %s; it leads again in a higher leader epoch", self.place, why)
+        log.error(
+            "%s is led by another broker: %s; this broker may lead it again in a higher leader epoch", self.place, why
+        )
         role.end(Fenced(f"{self.place}: {why}"))
         self._set_aim(_REST)
 

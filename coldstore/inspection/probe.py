@@ -198,7 +198,7 @@ async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) 
             # A winner whose bytes are gone was overwritten by another winner.
             lost = sum(1 for body in won if body != found[0])
             return lost + 1, found[1]
-    raise StoreUnavailable(f"{store.url}: no write of a race succeeded; try again when the store answers")
+    raise StoreUnavailable(f"{store.url}: none of the racing writes succeeded; try again when the store answers")
 
 
 async def _attempt(store: ObjectStore, key: str, data: bytes, etag: str | None) -> str | None:

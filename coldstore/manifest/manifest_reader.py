@@ -29,7 +29,7 @@ def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partitio
     if (content.topic_id, content.partition) != (topic_id, partition):
         raise Corrupt(f"{key} holds the manifest of {content.topic_id}/{content.partition}")
     if content.leader_epoch != root.epoch:
-        raise Corrupt(f"{key} has epoch {root.epoch}, its manifest has epoch {content.leader_epoch}")
+        raise Corrupt(f"{key} has epoch {root.epoch}, but its manifest has epoch {content.leader_epoch}")
 
 
 class LiveSegments(msgspec.Struct, frozen=True):

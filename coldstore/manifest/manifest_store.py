@@ -381,7 +381,9 @@ class ManifestStore:
 
         pointer, data, page = await self._reader.blocking(build)
         if len(data) > PAGE_BYTES_MAX:
-            raise RootTooLarge(f"{self._root.key}: a page of {len(data)} bytes, {PAGE_BYTES_MAX} are allowed")
+            raise RootTooLarge(
+                f"{self._root.key}: a page of {len(data)} bytes, but at most {PAGE_BYTES_MAX} are allowed"
+            )
         upload = Upload(len(data), pointer.crc32c, lambda: iter((data,)))
         key = str(pointer.key(self._topic_id, self._partition))
         try:

@@ -226,7 +226,9 @@ class SegmentFooter(msgspec.Struct, frozen=True):
         trailer = read_trailer(tail, object_bytes)
         skip = len(tail) - trailer.footer_length - TRAILER_SIZE
         if skip < 0:
-            raise Corrupt(f"segment footer: {len(tail)} bytes are there, {trailer.footer_length + TRAILER_SIZE} needed")
+            raise Corrupt(
+                f"segment footer: {len(tail)} bytes are there, but {trailer.footer_length + TRAILER_SIZE} are needed"
+            )
         whole = memoryview(tail)[skip:]
         sections = read_sections(trailer, whole[: trailer.footer_length], frozenset(Section))
         missing = [kind.name for kind in Section if kind in _REQUIRED and kind not in sections]
@@ -264,7 +266,8 @@ class SegmentFooter(msgspec.Struct, frozen=True):
         """The producers at the range's end. Raises Corrupt, NewerFormat."""
         state = decode_producer_state(self.producer_bytes)
         if state.end_offset != self.statistics.end_offset:
-            raise Corrupt(f"segment footer: its producer state ends at offset {state.end_offset}, the range does not")
+            end = self.statistics.end_offset
+            raise Corrupt(f"segment footer: its producer state ends at offset {state.end_offset}, the range at {end}")
         return state
 
     def check_key(self, key: SegmentKey) -> None:

@@ -239,7 +239,7 @@ class LogHost:
         did = local.recovery
         if did.truncated_bytes:
             log.warning(
-                "%s: %d bytes are cut off its damaged end, it ends at offset %d: %s",
+                "%s: %d bytes are cut off its damaged end, and it ends at offset %d: %s",
                 at.name,
                 did.truncated_bytes,
                 local.log_end_offset,

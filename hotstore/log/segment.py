@@ -219,7 +219,7 @@ class Segment:
         try:
             for at, header in walk_headers(self.file, begin.end, end) if begin.end < end else ():
                 if header.base_offset != offset:
-                    what = f"batch says offset {header.base_offset}, the one before it ends at {offset}"
+                    what = f"batch says offset {header.base_offset}, but the one before it ends at {offset}"
                     raise DamagedLog(self.file.path, at, offset, what, RESTORE_HINT)
                 offset = header.next_offset
         except DamagedLog as damage:
@@ -371,10 +371,10 @@ def build_indexer(segment: Segment) -> SegmentIndexer:
     end_offset = segment.base_offset
     for position, header in walk_headers(segment.file, 0, segment.size):
         if header.base_offset < end_offset:
-            what = f"batch says offset {header.base_offset}, the one before it ends at {end_offset}"
+            what = f"batch says offset {header.base_offset}, but the one before it ends at {end_offset}"
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         if not indexer.offset_index.fits(header.next_offset - 1):
-            what = f"batch says offset {header.base_offset}, the segment begins at {segment.base_offset}"
+            what = f"batch says offset {header.base_offset}, but the segment begins at {segment.base_offset}"
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         indexer.add_run((header,), header.base_offset, position)
         end_offset = header.next_offset

@@ -137,7 +137,7 @@ def recover(
             # DeleteRecords never exceeds the durable end, so the checkpoint is wrong. Following the checkpoint would
             # lose the log. A log without records has nothing to lose: a follower restarted it with a batch that
             # contains the log start, and a power cut removed that batch.
-            what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
+            what = f"the log start checkpoint says {found.log_start_offset}, but the log ends at {log_end}"
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted and the end was lost: continue at the log start, as Kafka does.
         epochs = found.epochs.truncate_from_start(found.log_start_offset)

@@ -283,7 +283,7 @@ DIFFERENCES = (
     ),
     Difference(
         "leader.replication.throttled.rate and .replicas are accepted without effect: replication is throttled at the "
-        "follower, by follower.replication.throttled.*, which Kafka's tools set with them.",
+        "follower, by follower.replication.throttled.*; Kafka's tools set both.",
         "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(

@@ -169,7 +169,7 @@ def _readable(span: OffsetSpan, damage: LossPolicy) -> tuple[int, int]:
         damage.report(span.topic, span.partition, start, min(end, span.log_start), what, remedy=remedy)
     if end > max(start, span.remote_end):
         what = f"the bucket ends at {span.remote_end}"
-        remedy = "younger records lie on the brokers' disks (`thermocline tier seal` copies them to the bucket)"
+        remedy = "younger records are on the brokers' disks (`thermocline tier seal` copies them to the bucket)"
         damage.report(span.topic, span.partition, max(start, span.remote_end), end, what, remedy=remedy)
     return max(start, span.log_start), min(end, span.remote_end)
 

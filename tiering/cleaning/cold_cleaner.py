@@ -134,7 +134,7 @@ class ColdCleaner:
             partition.check_not_fenced()
             shared.counters.failed_passes += 1
             shared.stands_still[place] = str(failure)
-            log.error("%s: the bucket is not compacted, it is served as before: %s", partition.name, failure)
+            log.error("%s: the bucket is not compacted, but served as before: %s", partition.name, failure)
             return CHECK_S
         shared.stands_still.pop(place, None)
         return AGAIN_S if is_cut else CHECK_S

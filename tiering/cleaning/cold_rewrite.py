@@ -57,13 +57,13 @@ async def _fetch(
         async with answered_within(deadline_s, f"GET {key}"):
             got = await store.get(str(key), position, length)
         if got.size != size or len(got.data) != length:
-            raise Corrupt(f"object {key} has {got.size} bytes, {size} were committed")
+            raise Corrupt(f"object {key} has {got.size} bytes, but {size} were committed")
         crc = await cleaning.step(_put, file, position, got.data, crc)
         position += length
         cleaning.counters.read_bytes += length
         del got
     if crc != entry.crc32c:
-        raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was committed")
+        raise Corrupt(f"object {key} has CRC32C {crc:#010x}, but {entry.crc32c:#010x} was committed")
     footer: SegmentFooter = await cleaning.step(_footer, file, entry)
     if entry_from_footer(footer, key) != entry:
         raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")

@@ -134,7 +134,7 @@ class Copier:
         async with answered_within(partition.limits.upload_timeout_s, f"PUT {key}"):
             info = await partition.store.put_segment(str(key), upload)
         if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
-            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, {upload.size} were sent")
+            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, but {upload.size} were sent")
 
     async def verify_committed(self, entries: Sequence[RemoteSegment]) -> None:
         """Verify the objects of one commit, and read the commit back once. A failure is harmless, because expiry
@@ -159,7 +159,7 @@ class Copier:
         partition = self._partition
         era = partition.verified.era
         if partition.may_be_withdrawn:
-            raise Retryable(f"{partition.name}: a commit that may still arrive withdraws {entry.uuid}")
+            raise Retryable(f"{partition.name}: a commit with unknown outcome may withdraw {entry.uuid}")
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 if read_back:
@@ -217,11 +217,11 @@ class Copier:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 got = await partition.store.get(key, position, length)
             if got.size != entry.object_bytes or len(got.data) != length:
-                raise Corrupt(f"object {key} has {got.size} bytes, {entry.object_bytes} were written")
+                raise Corrupt(f"object {key} has {got.size} bytes, but {entry.object_bytes} were written")
             crc = await partition.world.workers.run(crc32c, got.data, crc, lane=Lane.COPY)
             position += length
         if crc != entry.crc32c:
-            raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was written")
+            raise Corrupt(f"object {key} has CRC32C {crc:#010x}, but {entry.crc32c:#010x} was written")
 
     def remember_garbage(self, key: SegmentKey) -> None:
         """Note an object for deletion: its commit failed or has an unknown outcome, and the object may exist or appear
@@ -256,9 +256,9 @@ async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> boo
     ObjectMissing."""
     info = await store.head(key)
     if info.size != entry.object_bytes:
-        raise Corrupt(f"object {key} has {info.size} bytes, {entry.object_bytes} were written")
+        raise Corrupt(f"object {key} has {info.size} bytes, but {entry.object_bytes} were written")
     if info.crc32c is None:
         return False
     if info.crc32c != entry.crc32c:
-        raise Corrupt(f"object {key} has CRC32C {info.crc32c:#010x}, {entry.crc32c:#010x} was written")
+        raise Corrupt(f"object {key} has CRC32C {info.crc32c:#010x}, but {entry.crc32c:#010x} was written")
     return True

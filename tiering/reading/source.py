@@ -100,7 +100,7 @@ class ChunkSource:
         try:
             if file.size() != opened.footer.object_bytes:
                 raise ObjectMissing(
-                    f"{opened.key} has {file.size()} bytes, {opened.footer.object_bytes} were committed"
+                    f"{opened.key} has {file.size()} bytes, but {opened.footer.object_bytes} were committed"
                 )
         finally:
             file.close()

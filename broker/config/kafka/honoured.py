@@ -146,22 +146,23 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "delete.topic.enable": H("DeleteTopics is allowed."),
     "auto.leader.rebalance.enable": H(
         "The first assigned replica leads again once it is in sync: the controller checks it every "
-        "leader.imbalance.check.interval.seconds. The controller's value counts."
+        "leader.imbalance.check.interval.seconds. The controller's value applies."
     ),
     "leader.imbalance.check.interval.seconds": H(
         "Time between two checks of the controller; see auto.leader.rebalance.enable."
     ),
     "replication.quota.window.num": H("Number of windows over which follower.replication.throttled.rate is measured."),
-    "replication.quota.window.size.seconds": H("Length of a window of replication.quota.window.num."),
+    "replication.quota.window.size.seconds": H("Length of each window that replication.quota.window.num counts."),
     # client quotas
     "quota.window.num": H("Number of windows over which the quotas of clients are measured."),
     "quota.window.size.seconds": H(
-        "Length of a window of quota.window.num, and the longest throttle time of a quota on request time."
+        "Length of each window that quota.window.num counts, and the longest throttle time for request_percentage."
     ),
     "controller.quota.window.num": H(
-        "A client under a quota on controller mutations may make the changes of this many windows at once."
+        "With a quota on controller mutations (controller_mutation_rate), a client may use the quota of this many "
+        "windows at once."
     ),
-    "controller.quota.window.size.seconds": H("Length of a window of controller.quota.window.num."),
+    "controller.quota.window.size.seconds": H("Length of each window that controller.quota.window.num counts."),
     # network limits
     "socket.request.max.bytes": H(
         "Largest request frame. A connection that sends a larger one is closed before memory is allocated for it."
@@ -213,7 +214,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "A replica leaves the in-sync set when it lacks records that its leader had this long ago; the leader may "
         "notice this up to a quarter of this time later."
     ),
-    "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
+    "producer.id.expiration.ms": D("The broker forgets an idempotent producer that wrote nothing for this long."),
     # the log cleaner
     "log.cleaner.enable": H("Compacted topics are cleaned. false: they are not cleaned, and grow."),
     "log.cleaner.threads": D(
@@ -309,7 +310,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.index.size.max.bytes": D("Default of segment.index.bytes."),
     "log.flush.interval.messages": D("Default of flush.messages."),
     "log.flush.interval.ms": D("Default of flush.ms."),
-    "log.flush.scheduler.interval.ms": H("Default of flush.ms where log.flush.interval.ms is not set."),
+    "log.flush.scheduler.interval.ms": H("Default of flush.ms if log.flush.interval.ms is not set."),
     "log.cleanup.policy": D("Default of cleanup.policy."),
     "log.cleaner.min.cleanable.ratio": D("Default of min.cleanable.dirty.ratio."),
     "log.cleaner.min.compaction.lag.ms": D("Default of min.compaction.lag.ms."),
@@ -371,8 +372,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {
     "follower.replication.throttled.rate": D(
-        "Bytes a second that this broker copies, from all leaders together, of replicas that are out of sync and named "
-        "in their topic's follower.replication.throttled.replicas. Keep it above 1 MB/s, as in Kafka."
+        "Limit, in bytes a second, on the copying of throttled replicas to this broker, from all leaders together. A "
+        "replica is throttled while it is out of sync and its topic's follower.replication.throttled.replicas names "
+        "it. Keep it above 1 MB/s, as in Kafka."
     )
 }
 """Configs that Kafka accepts only at run time."""
@@ -406,16 +408,18 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
         _SINKING + "Kafka keeps local copies for all of retention.ms; here one day, or retention.ms when that is less.",
     ),
     "max.message.bytes": H("The largest record batch accepted."),
-    "message.timestamp.after.max.ms": H("A record whose timestamp lies further in the future is refused."),
-    "message.timestamp.before.max.ms": H("A record whose timestamp lies further in the past is refused."),
+    "message.timestamp.after.max.ms": H("A record whose timestamp is more than this in the future is refused."),
+    "message.timestamp.before.max.ms": H("A record whose timestamp is more than this in the past is refused."),
     "message.timestamp.type": H(
         "CreateTime: the client's timestamp; LogAppendTime: the broker's clock when it appends."
     ),
     "max.compaction.lag.ms": H("A record older than this is cleaned, regardless of min.cleanable.dirty.ratio."),
-    "min.cleanable.dirty.ratio": H("A log is cleaned once more than this share of its bytes is not yet cleaned."),
+    "min.cleanable.dirty.ratio": H(
+        "A log is cleaned when the share of its bytes that are not yet cleaned exceeds this value."
+    ),
     "min.compaction.lag.ms": H("A record younger than this is not cleaned."),
     "min.insync.replicas": H(
-        "With acks=all, a write needs this many in-sync replicas, or all replicas if there are fewer."
+        "With acks=all, a write needs this many in-sync replicas, or all replicas if the partition has fewer."
     ),
     "unclean.leader.election.enable": H(
         "When no in-sync replica has a session, another replica leads after a session timeout. The records that it "

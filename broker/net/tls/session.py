@@ -103,7 +103,7 @@ class ServerSession:
         self._layer.stepped(failure)
 
     def give_way(self) -> None:
-        self._end("its address holds too many places for handshakes")
+        self._end("too many handshakes of its address are under way")
 
     # -- of the wheel
 

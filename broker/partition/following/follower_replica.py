@@ -171,7 +171,9 @@ class FollowerReplica:
             records = filler_from(records, asked.offset)  # needed if the leader's cleaner is ahead of the follower's
             headers = _checked(records, self._least_offset(asked), max(self.leader_epoch, self.log.leader_epoch))
             if headers and headers[0].next_offset <= asked.offset:
-                raise CorruptBatch(f"the first batch ends at {headers[0].next_offset}, {asked.offset} was asked for")
+                raise CorruptBatch(
+                    f"the first batch ends at offset {headers[0].next_offset}, but {asked.offset} was requested"
+                )
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
             raise
@@ -186,7 +188,9 @@ class FollowerReplica:
         compacted_end = 0 if diverging is None else self._compacted_end
         match self.follower.answered(asked, ends, answer.high_watermark):
             case Cut(offset) if offset < compacted_end:
-                self.lacks = f"it is compacted up to {compacted_end}, and diverges from its leader's at {offset}"
+                self.lacks = (
+                    f"it is compacted up to offset {compacted_end}, but diverges from its leader's log at {offset}"
+                )
                 self.resign()
                 self._torn()
             case Cut(offset):
@@ -235,7 +239,7 @@ class FollowerReplica:
         """The batch was damaged in transit or on the leader's disk. It is fetched again and never skipped. If the same
         batch is damaged twice, the damage is reported."""
         if self._damaged_offset == offset:
-            why = f"the leader's batch at offset {offset} is damaged, again: {corrupt}"
+            why = f"the leader's batch at offset {offset} is damaged a second time: {corrupt}"
             log.error("%s waits for its leader: %s", self._name, why)
             self._log_failures.failed(self._place, why)
         self._damaged_offset = offset

@@ -274,7 +274,7 @@ class FollowerRole:
             roles.tiers.forget(self.topic_id, self.index)
             roles.registry.log_failures.over(of)
 
-        log.error("%s is copied again from its leader, its log here becomes a stray: %s", self.place, why)
+        log.error("%s is copied again from its leader, and its log here becomes a stray: %s", self.place, why)
         await roles.logs.move_stray(self.place, self.topic_id, then=is_aside)
 
     async def _remove_reservation(self, lease: Lease) -> None:

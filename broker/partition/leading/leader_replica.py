@@ -280,8 +280,8 @@ class LeaderReplica(Watchable):
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if producer_id in self.undecided or (self.awaits_coordinators and not producers.has_open(producer_id, epoch)):
             raise TransactionUndecided(
-                f"{self.topic}-{self.index}: records are lost here, and the outcome of their transactions is not "
-                "known yet; try again"
+                f"{self.topic}-{self.index}: this replica lost records, and the outcome of their transactions "
+                "is not known yet; try again"
             )
         if not is_verified and not producers.has_open(producer_id, epoch):
             if guard is None or guard.is_void or (guard.producer_id, guard.producer_epoch) != (producer_id, epoch):

@@ -92,7 +92,7 @@ def test_every_condition_says_what_happened_and_what_to_do() -> None:
     assert "3 tries in 10s" in says["store_unreachable"]
     assert "put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)" in says["store_refuses"]
     assert "blocked: c-0 by store" in says["upload_lags"] and "the oldest for 1h" in says["upload_lags"]
-    assert "5 of 10 MB to the chunk cache" in says["cache_reduced"]
+    assert "5 of 10 MB of the chunk cache" in says["cache_reduced"]
     assert all(":" in held.says and len(held.says) < 300 for held in found)
 
 

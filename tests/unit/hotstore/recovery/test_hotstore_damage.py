@@ -289,4 +289,4 @@ def test_a_torn_batch_that_lost_its_base_offset_alone_is_cut_off() -> None:
     inode.dirty.remove(0)  # the piece that ends with the second batch's base offset: the disk did not write it
     _, after = open_log(disk.crash(SeededRng(1), 1.0), LogConfig())
     assert after.log_end_offset == 1 and read_all(after, 0) == [bytes(kept)]
-    assert "has offsets 0 + 1, expected from 1 on" in after.recovery.truncated_reason
+    assert "has offsets from 0 to 1, expected from 1 on" in after.recovery.truncated_reason

@@ -89,8 +89,8 @@ class SecuredDirectory:
             return False
         if not self.authority_key_file.exists():
             raise CommandFailed(
-                f"{file} {wrong or 'is to be made anew'}, and {self.authority_key_file} is not here to sign a "
-                f"certificate for {', '.join(hosts)}: put the CA's key back for this start, or make the "
+                f"{file} {wrong or 'is to be renewed'}, but {self.authority_key_file} is not here to sign a "
+                f"certificate for {', '.join(hosts)}: put the CA's key back for this start, or sign the "
                 "certificate with it elsewhere; if the key is lost, the cluster needs a new CA (docs/security.md, "
                 "section Renew, rotate, revoke)",
                 Exit.USAGE,

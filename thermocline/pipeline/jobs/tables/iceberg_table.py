@@ -267,9 +267,7 @@ class ArchiveTable:
         if not more and all(self.properties.get(name) == stored for name, stored in properties.items()):
             return
         if needed := [field.name for field in more if not field.nullable]:
-            raise InvalidRequest(
-                f"table {self.name} has no column {', '.join(needed)}; was it made by another archive?"
-            )
+            raise InvalidRequest(f"table {self.name} has no column {', '.join(needed)}; did another archive create it?")
         transaction = self._table.transaction()
         if more:
             with transaction.update_schema() as update:
@@ -279,7 +277,7 @@ class ArchiveTable:
         try:
             self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)
         except CommitFailedException as failed:
-            raise StaleTable(f"columns of {self.name}: somebody else changed the table first; run again") from failed
+            raise StaleTable(f"columns of {self.name}: another commit changed the table first; run again") from failed
         self.refresh()
 
     @property
@@ -424,7 +422,7 @@ def _archived_of(stored: Mapping[str, str], head: int | None) -> Archived:
     except (KeyError, ValueError) as broken:
         raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
     if version != FORMAT_VERSION:
-        raise InvalidRequest(f"the archive was written in format {version}, this version knows {FORMAT_VERSION}")
+        raise InvalidRequest(f"the archive was written in format {version}, but this version knows {FORMAT_VERSION}")
     return Archived(head, topic_id, offset_ranges.decode(offsets))
 
 
@@ -432,7 +430,7 @@ def _with_ids(wanted: pa.Schema, schema: Schema, table: str) -> pa.Schema:
     by_name = {column.name: column for column in schema.columns}
     missing = [name for name in wanted.names if name not in by_name]
     if missing:
-        raise InvalidRequest(f"table {table} has no column {', '.join(missing)}; was it made by another archive?")
+        raise InvalidRequest(f"table {table} has no column {', '.join(missing)}; did another archive create it?")
     return pa.schema([_field_with_id(wanted.field(name), by_name[name]) for name in wanted.names])
 
 
