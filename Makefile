@@ -22,13 +22,13 @@ demo: $(READY)  ## about a minute (half of it Spark's first start): write, copy,
 demo-cluster: $(READY)  ## three brokers, about a minute: one loses its disk under load, then all three; every byte is checked
 	$(BIN)/python -m thermocline.demo.cluster
 
-test-fast: $(READY)  ## unit tests without processes, Spark and what takes longer: a minute and a half
+test-fast: $(READY)  ## the short unit tests, without processes and Spark: a minute and a half
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile=fast -m "not peer and not slow and not long and not not_fast" tests/unit
 
-test: $(READY)  ## what needs only Python and takes seconds: ten minutes on two cores
+test: $(READY)  ## tests that need only Python and take seconds: ten minutes on two cores
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not peer and not slow and not long" tests
 
-test-long: $(READY)  ## the longer half of what needs only Python (tests/long.txt): twenty minutes
+test-long: $(READY)  ## the longer tests that need only Python (tests/long.txt): twenty minutes
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "long and not peer and not slow" tests
 
 test-all: $(READY)  ## also tests that need Java, versitygw or much time (skips name what is missing)

@@ -33,8 +33,7 @@ from broker.security.authorizer.standard import Authorizer
 from broker.security.brokers_only import BrokersOnly
 from broker.security.client_access import ClientAccess
 from broker.security.reload import Reload
-from broker.security.sasl.configured_users import ConfiguredUsers
-from broker.security.sasl.logins import Logins
+from broker.security.sasl.logins import ConfiguredUsers, Logins
 from broker.start import BrokerStart, EngineMaker, StoreOpener
 from broker.startup.components import Components, Shutdown
 from broker.startup.listeners import Listeners

@@ -28,7 +28,7 @@ from broker.quotas.loop_time import LoopTime
 from broker.security.authorizer.access import UNRESTRICTED, Unrestricted
 from broker.security.client_access import ClientAccess
 from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.interfaces import TransactionOutcomes, TransactionVerifier
+from broker.transactions.interfaces import TransactionVerifier
 from broker.wire.messages import ProduceResponseTopic
 from hotstore.host.residency import Residency
 from seams.loop.tasks import Tasks
@@ -65,9 +65,8 @@ class Context(msgspec.Struct, frozen=True):
     quiet: ProduceIdle = msgspec.field(default_factory=ProduceIdle)
     brokers: BrokerRpc | None = None
     transactions: TransactionCoordinator | None = None
-    """None on a read-only broker, which coordinates nothing; also the next two fields."""
+    """None on a read-only broker, which coordinates nothing; also the next field."""
     verifier: TransactionVerifier | None = None
-    outcomes: TransactionOutcomes | None = None
 
     @property
     def config(self) -> BrokerConfig:

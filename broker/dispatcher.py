@@ -233,8 +233,8 @@ class BrokerDispatcher:
     ) -> None:
         self._tasks = tasks
         self._large_slots = RequestSlots(_LARGE_AT_ONCE)
-        # A fetch keeps its slot only while it computes: more slots would lengthen the turns. Fetches that are read in a
-        # turn or two do not wait for those that need many.
+        # A fetch holds its slot only while it computes. More slots would make each turn longer. A fetch that is read in
+        # a turn or two does not wait for fetches that need many turns.
         self._fetch_slots = RequestSlots(1)
         self._short_fetch_slots = RequestSlots(1)
         self._brokers_only = brokers_only
@@ -414,7 +414,8 @@ class BrokerDispatcher:
         return LongPoll(self.context, fetching, result, partial(self._responder.complete, header)).answer
 
     async def _read_apart(self, header: RequestHeader, peer: Peer, fetching: fetch.Fetch) -> Answer:
-        """Answer a small request of a large session, which is read at once: one of them in a turn of the loop."""
+        """Answer a small request of a large session. The session is read without yielding, so a turn of the loop reads
+        only one such session."""
         async with self._short_fetch_slots.take(peer, of_brokers=self.clients.is_broker(peer)):
             await next_turn()
             return self._read(header, fetching)

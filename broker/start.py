@@ -70,8 +70,8 @@ from tiering.service import TierService
 
 _FRESH_S: Final = 10.0
 """Maximal age of the newest confirmed image for deletions of data (R23): two polls at the longest interval (5 s), so
-that one slow poll delays nothing. Other brokers may lead earlier, even at once if this broker's port refuses; their
-claims fence this broker. Before such a claim, this broker deletes by the newest configs that it has.
+that one slow poll delays nothing. Another broker may lead sooner than that, even at once if this broker's port refuses
+connections. Its claim fences this broker. Before such a claim, this broker deletes by the newest configs that it has.
 """
 
 EngineMaker = Callable[[], CleanerEngine]
@@ -357,7 +357,7 @@ class BrokerStart(msgspec.Struct, frozen=True):
             lambda: live.now.transactions.timeout_max_ms,
             groups.undecided,
         )
-        self._spawn_service("transactions that nobody ends", ended.keep)
+        self._spawn_service("ending of hanging transactions", ended.keep)
         return Context(
             live=self.live,
             world=world,
@@ -371,7 +371,6 @@ class BrokerStart(msgspec.Struct, frozen=True):
             groups=groups,
             transactions=transactions,
             verifier=CoordinatorVerifier(coordinators),
-            outcomes=outcomes,
             fetch_sessions=FetchSessions(world.rng, config.fetch_sessions_max),
             response_cache=ResponseCache(),
             gate=session.gate,

@@ -16,7 +16,7 @@ async def get_range(store: ReadStore, key: str, position: int, length: int) -> G
     except InvalidRequest as beyond:
         raise Corrupt(f"object {key} ends before byte {position + length}: {beyond}") from beyond
     if len(got.data) != length:
-        raise Corrupt(f"object {key} has {got.size} bytes, it should reach byte {position + length}")
+        raise Corrupt(f"object {key} has {got.size} bytes, but should reach byte {position + length}")
     return got
 
 

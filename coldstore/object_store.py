@@ -7,7 +7,9 @@ reads the root back.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -89,6 +91,16 @@ class Upload(msgspec.Struct, frozen=True):
             return self.crc32c
         assert self.sealed is not None, "a body without a checksum"
         return self.sealed()
+
+
+@asynccontextmanager
+async def answered_within(limit_s: float, request: str) -> AsyncIterator[None]:
+    """Bounds the time of a request, which `request` names. Raises StoreUnavailable after that time."""
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError as late:
+        raise StoreUnavailable(f"{request}: no answer in {limit_s} s") from late
 
 
 class ReadStore(Protocol):

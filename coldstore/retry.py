@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import msgspec
-
 from logformat.errors import Retryable
 from seams.clock import Clock
 from seams.rng import Rng
@@ -20,18 +18,10 @@ from seams.rng import Rng
 T = TypeVar("T")
 
 
-class RetryPolicy(msgspec.Struct, frozen=True):
-    """Seconds between attempts: `first_s`, doubled up to `longest_s`, times 1 ± `jitter`."""
-
-    first_s: float = 0.5
-    longest_s: float = 30.0
-    jitter: float = 0.2
-
-    def wait_s(self, failures: int, draw: float) -> float:
-        """The wait after `failures` consecutive failures (1 or more). `draw` in [-1, 1] selects its place within the
-        jitter."""
-        doubled = self.first_s * 2.0 ** min(failures - 1, 32)
-        return min(doubled, self.longest_s) * (1 + self.jitter * draw)
+def wait_s(failures: int, draw: float) -> float:
+    """The wait after `failures` consecutive failures (1 or more). `draw` in [-1, 1] selects its place within the
+    jitter."""
+    return min(0.5 * 2.0 ** min(failures - 1, 32), 30.0) * (1 + 0.2 * draw)
 
 
 class RetryBudget:
@@ -59,7 +49,6 @@ async def with_retry(
     clock: Clock,
     rng: Rng,
     deadline_s: float,
-    policy: RetryPolicy = RetryPolicy(),
     budget: RetryBudget | None = None,
     failed: Callable[[Retryable], None] | None = None,
 ) -> T:
@@ -74,12 +63,12 @@ async def with_retry(
             result = await attempt()
         except Retryable as failure:
             failures += 1
-            wait_s = policy.wait_s(failures, rng.uniform(-1.0, 1.0))
-            if clock.monotonic_s() + wait_s >= end_s or (budget is not None and not budget.take()):
+            pause_s = wait_s(failures, rng.uniform(-1.0, 1.0))
+            if clock.monotonic_s() + pause_s >= end_s or (budget is not None and not budget.take()):
                 raise
             if failed is not None:
                 failed(failure)
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(pause_s)
         else:
             if budget is not None:
                 budget.success()

@@ -55,7 +55,7 @@ def parse_checkpoint(data: Buffer, file: str, columns: int) -> list[Line]:
         raise Corrupt(f"{file}: cut short")
     version = parse_integer(file, lines[0], 2**31 - 1)
     if version != VERSION:
-        raise NewerFormat(f"{file}: version {version}, this program knows {VERSION}")
+        raise NewerFormat(f"{file}: version {version}, but this program knows {VERSION}")
     count = parse_integer(file, lines[1], 2**31 - 1)
     if count != len(lines) - 2:
         raise Corrupt(f"{file}: claims {count} entries and has {len(lines) - 2}")

@@ -188,7 +188,7 @@ def _unsnappy(data: memoryview, cap: int) -> bytes:
         (size,) = _INT32.unpack_from(data, pos)
         pos += _INT32.size
         if size <= 0 or size > len(data) - pos:
-            raise CorruptBatch(f"xerial snappy block claims {size} bytes, {len(data) - pos} are there")
+            raise CorruptBatch(f"xerial snappy block claims {size} bytes, but only {len(data) - pos} are there")
         parts.append(_unsnappy_block(data[pos : pos + size], left))
         left -= len(parts[-1])
         pos += size
@@ -198,7 +198,7 @@ def _unsnappy(data: memoryview, cap: int) -> bytes:
 def _unsnappy_block(block: memoryview, cap: int) -> bytes:
     claimed = _snappy_preamble(block)
     if claimed > cap:
-        raise DecompressedTooLarge(f"snappy block claims {claimed} bytes, {cap} are allowed")
+        raise DecompressedTooLarge(f"snappy block claims {claimed} bytes, but only {cap} are allowed")
     if claimed > _SNAPPY_RATIO_MAX * len(block):
         raise CorruptBatch(f"snappy block of {len(block)} bytes cannot hold the {claimed} it claims")
     try:

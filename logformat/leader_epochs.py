@@ -64,10 +64,6 @@ class LeaderEpochs(msgspec.Struct, frozen=True):
         return LeaderEpochs((*entries[:keep], EpochStart(epoch, start_offset)))
 
     @property
-    def earliest(self) -> EpochStart | None:
-        return self.entries[0] if self.entries else None
-
-    @property
     def latest(self) -> EpochStart | None:
         return self.entries[-1] if self.entries else None
 
@@ -109,10 +105,6 @@ class LeaderEpochs(msgspec.Struct, frozen=True):
         if slot < 0 or (slot == 0 and self.entries[0].start_offset == offset):
             return self
         return LeaderEpochs((EpochStart(self.entries[slot].epoch, offset), *self.entries[slot + 1 :]))
-
-    def slice(self, start: int, end: int) -> LeaderEpochs:
-        """The epochs of the offsets in [start, end). The first of them starts at `start` or above."""
-        return self.truncate_from_start(start).truncate_from_end(end)
 
     def to_bytes(self) -> bytes:
         """The checkpoint file."""

@@ -128,7 +128,7 @@ def decode_kafka_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
         raise Corrupt(f"producer snapshot: {len(view)} bytes are too few")
     version, crc = _KAFKA_HEADER.unpack_from(view)
     if version > KAFKA_VERSION:
-        raise NewerFormat(f"producer snapshot: version {version}, this program knows {KAFKA_VERSION}")
+        raise NewerFormat(f"producer snapshot: version {version}, but this program knows {KAFKA_VERSION}")
     covered = view[_KAFKA_HEADER.size :]
     if version != KAFKA_VERSION or crc32c(covered) != crc:
         raise Corrupt(f"producer snapshot: version {version}, CRC {crc:#010x} does not match")
@@ -188,7 +188,7 @@ def decode_producer_state(data: Buffer) -> ProducerState:
     if magic != MAGIC:
         raise Corrupt(f"producer state: begins with {magic!r}, not {MAGIC!r}")
     if version > VERSION:
-        raise NewerFormat(f"producer state: version {version}, this program knows {VERSION}")
+        raise NewerFormat(f"producer state: version {version}, but this program knows {VERSION}")
     body = view[_HEADER.size :]
     if version != VERSION or reserved or crc32c(body) != crc:
         raise Corrupt(f"producer state: version {version}, CRC {crc:#010x} does not match")

@@ -163,13 +163,6 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31-1 to 0. NO_SEQUENCE if the batch has none."""
-        if self.base_sequence < 0:
-            return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & INT32_MAX
-
-    @property
     def lacks_max_timestamp(self) -> bool:
         """Whether the header's maximum may be wrong, so that it must be read from the records
         (`records.timestamp_range`).
@@ -252,9 +245,9 @@ def check_fields(
         raise UnsupportedMagic(f"batch has magic {magic}; produce magic {MAGIC} (any client since Kafka 0.11)")
     size = length + LOG_OVERHEAD
     if length < LENGTH_MIN or size > end - pos:
-        raise CorruptBatch(f"batch claims {size} bytes, {end - pos} are there; send it again")
+        raise CorruptBatch(f"batch claims {size} bytes, but only {end - pos} are there; send it again")
     if size > bytes_max:
-        raise BatchTooLarge(f"batch of {size} bytes, the topic takes {bytes_max} (max.message.bytes)")
+        raise BatchTooLarge(f"batch of {size} bytes, but the topic takes at most {bytes_max} (max.message.bytes)")
     if crc32c(buf[pos + ATTRIBUTES_AT : pos + size]) != crc:
         raise CorruptBatch(f"batch of {size} bytes fails its CRC {crc:#010x}; send it again")
     if not (
@@ -290,12 +283,13 @@ def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> Bat
     if magic != MAGIC:
         raise CorruptBatch(f"batch at position {pos} has magic {magic}, not {MAGIC}")
     if length < LENGTH_MIN or size > end - pos:
-        raise CorruptBatch(f"batch at position {pos} claims {size} bytes, {end - pos} are there")
+        raise CorruptBatch(f"batch at position {pos} claims {size} bytes, but only {end - pos} are there")
     if crc32c(memoryview(buf)[pos + ATTRIBUTES_AT : pos + size]) != crc:
         raise CorruptBatch(f"batch at position {pos}, offset {base_offset}, fails its CRC {crc:#010x}")
     if base_offset < offset_min or base_offset < 0 or delta < 0 or base_offset > INT64_MAX - 1 - delta:
         raise CorruptBatch(
-            f"batch at position {pos} has offsets {base_offset} + {delta}, expected from {offset_min} on"
+            f"batch at position {pos} has offsets from {base_offset} to {base_offset + delta}, expected from "
+            f"{offset_min} on"
         )
     if not 0 <= count <= delta + 1:
         raise CorruptBatch(f"batch at offset {base_offset} claims {count} records in {delta + 1} offsets")
@@ -383,7 +377,9 @@ def _refusal(header: BatchHeader, timestamp_min: int, timestamp_max: int, allow_
         return TransactionalBatchRefused("a transactional batch needs a transactional id in its request")
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
     if producer[0] < NO_PRODUCER_ID or (producer[0] >= 0 and min(producer) < 0):
-        return InvalidRecordBatch(f"producer id, epoch, sequence {producer}: with an id, neither may be negative")
+        return InvalidRecordBatch(
+            f"producer id, epoch, sequence {producer}: with a producer id, epoch and sequence may not be negative"
+        )
     return InvalidTimestamp(
         f"timestamps {header.base_timestamp}..{header.max_timestamp} ms outside {timestamp_min}..{timestamp_max} "
         "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"

@@ -1,7 +1,7 @@
 """Records inside a batch: reads, writes and validates them one by one.
 
 Users are ListOffsets by time, `thermocline.validate.records=true`, batches without a maximum timestamp, the command
-line and tests. An ordinary produce or fetch never uses it. Produces to compacted topics use `key_check`. Every length
+line and tests. An ordinary produce or fetch never uses it. Checks of produced records use `record_check`. Every length
 is checked against the available bytes before it is used. Readers raise CorruptBatch only. Speed: about 0.2 M records/s.
 Source: Kafka's DefaultRecord and LogValidator; varints are zig-zag (docs/formats/record-batch.md).
 """
@@ -36,7 +36,6 @@ from logformat.record_batch import (
     Codec,
     CorruptBatch,
     InvalidRecordBatch,
-    InvalidTimestamp,
     TimestampType,
     read_header,
 )
@@ -72,11 +71,8 @@ class InvalidRecord(InvalidRecordBatch):
         self.record_index = record_index
 
 
-def iter_records(
-    batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX, with_headers: bool = True
-) -> Iterator[Record]:
-    """The records of the batch at `pos`, in order; the caller checks the CRC. `with_headers=False`: headers are checked
-    and left out, so that the memory is bounded: a batch of 1 KB may have millions of them.
+def iter_records(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
+    """The records of the batch at `pos`, in order; the caller checks the CRC.
 
     Raises CorruptBatch for bytes that are not a batch, for another codec than the header's, for more than `bytes_max`
     decompressed, for another number of records than the header's, and for offsets that do not grow within the batch's
@@ -88,7 +84,7 @@ def iter_records(
     at = 0
     delta_before = -1
     for _ in range(header.record_count):
-        timestamp_delta, delta, key, value, headers, at = _read_record(records, at, with_headers)
+        timestamp_delta, delta, key, value, headers, at = _read_record(records, at)
         if not delta_before < delta <= header.last_offset_delta:
             raise CorruptBatch(
                 f"record offset delta {delta} follows {delta_before}; the batch ends at delta "
@@ -103,45 +99,10 @@ def iter_records(
         raise CorruptBatch(f"{len(records) - at} bytes after the last record")
 
 
-def validate_records(
-    batch: Buffer,
-    pos: int = 0,
-    *,
-    timestamp_min: int = NO_TIMESTAMP,
-    timestamp_max: int = INT64_MAX,
-    bytes_max: int = RECORDS_BYTES_MAX,
-) -> int:
-    """Read every record of a produced batch that `check_batch` passed; returns the greatest timestamp (ms, or −1).
-
-    Raises InvalidRecord (not CorruptBatch: Kafka's clients resend a "corrupt" batch for ever) for unparseable records
-    and offset deltas other than 0..n−1; InvalidTimestamp for a record outside `timestamp_min`..`timestamp_max`. Memory:
-    one decompressed batch, at most `bytes_max`."""
-    index = 0
-    greatest = NO_TIMESTAMP
-    header = read_header(batch, pos)
-    base_offset = header.base_offset
-    try:
-        for record in iter_records(batch, pos, bytes_max=bytes_max, with_headers=False):
-            timestamp = record.timestamp
-            if record.offset != base_offset + index:
-                raise InvalidRecord(index, f"offset delta {record.offset - base_offset}, must be {index}")
-            if timestamp != NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max:
-                raise InvalidTimestamp(
-                    f"record {index}: timestamp {timestamp} ms outside {timestamp_min}..{timestamp_max}"
-                )
-            greatest = max(greatest, timestamp)
-            index += 1
-    except CorruptBatch as error:
-        # Bytes after the last record are reported as an error of the last record, because a client looks up the index
-        # in its request.
-        raise InvalidRecord(min(index, header.record_count - 1), str(error)) from None
-    return greatest
-
-
-def timestamp_range(batch: Buffer, pos: int = 0, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
+def timestamp_range(batch: Buffer, *, bytes_max: int = RECORDS_BYTES_MAX) -> tuple[int, int]:
     """The least and greatest timestamp of the batch's records (ms, −1 if there are none), 0.3 µs a record. Raises
     CorruptBatch as `_timestamp_deltas`."""
-    header, data = records_bytes(batch, pos, bytes_max)
+    header, data = records_bytes(batch, 0, bytes_max)
     least, greatest = INT64_MAX, -INT64_MAX
     for delta, _ in _timestamp_deltas(header, data):
         if delta < least:
@@ -214,7 +175,7 @@ def _timestamp_deltas(header: BatchHeader, data: bytes) -> Iterator[tuple[int, i
                 size, at = read_varint(data, at)
             end = at + size
             if size < RECORD_BYTES_MIN - 1 or end > end_of_all:
-                raise CorruptBatch(f"record at byte {start} claims {size} bytes, {end_of_all - at} are there")
+                raise CorruptBatch(f"record at byte {start} claims {size} bytes, but only {end_of_all - at} are there")
             byte = data[at + 1]  # after the attributes
             if byte < 0x80:
                 yield (byte >> 1) ^ -(byte & 1), at + 2
@@ -296,9 +257,7 @@ def records_bytes(batch: Buffer, pos: int, bytes_max: int) -> tuple[BatchHeader,
     return header, decompress(header.codec, body, bytes_max)
 
 
-def _read_record(
-    data: bytes, at: int, with_headers: bool
-) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
+def _read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """(timestamp delta, offset delta, key, value, headers, position after it) of the record at `at`.
 
     Fields are read without checking the record's end. If a length is wrong, reading runs out of `data`, or the last
@@ -308,18 +267,16 @@ def _read_record(
         size, at = read_varint(data, at)
         end = at + size
         if size < RECORD_BYTES_MIN - 1 or end > len(data):
-            raise CorruptBatch(f"record at byte {start} claims {size} bytes, {len(data) - at} are there")
+            raise CorruptBatch(f"record at byte {start} claims {size} bytes, but only {len(data) - at} are there")
         timestamp_delta, at = read_varint(data, at + 1, VARLONG_BYTES_MAX)
         offset_delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
         headers: tuple[Header, ...] = ()
-        if not data[at]:
-            at += 1
-        elif with_headers:
+        if data[at]:
             headers, at = _read_headers(data, at, end)
         else:
-            at = skip_headers(data, at, end)
+            at += 1
     except IndexError:
         raise CorruptBatch(f"record at byte {start} is cut short") from None
     if at != end:
@@ -343,7 +300,7 @@ def _read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], i
 
 
 def skip_headers(data: bytes, at: int, end: int) -> int:
-    """As `_read_headers`, but makes no objects."""
+    """As `_read_headers`, but makes no objects: a batch of 1 KB may have millions of headers."""
     count, at = read_varint(data, at)
     if count < 0 or count > (end - at) // 2:
         raise CorruptBatch(f"record claims {count} headers in {end - at} bytes")

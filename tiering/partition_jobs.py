@@ -250,7 +250,7 @@ class PartitionJobs:
             case NoCopy.HOLE:
                 start = local.local_log_start_offset
                 partition.blocks[Block.HOLE] = (
-                    f"bucket ends at {partition.remote_end_offset}, local log begins at {start}"
+                    f"the bucket ends at offset {partition.remote_end_offset}, but the local log begins at {start}"
                 )
             case NoCopy.DONE:
                 partition.blocks.pop(Block.STORE, None)  # the refused copy is no longer needed

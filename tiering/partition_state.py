@@ -115,7 +115,7 @@ class TieredPartition:
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()
-        self.withdraws = False  # a commit that withdraws all objects was sent, and was not settled when it ended
+        self.withdraws = False  # a commit that withdraws all objects ended with an unknown outcome
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive
@@ -338,9 +338,10 @@ class TieredPartition:
                 "restart the broker to continue at the bucket's end" if self.is_alone else "another replica has to lead"
             )
             self.blocks[Block.BEHIND] = (
-                f"{self.name} ends at {local.log_end_offset}, the bucket ends at {manifest.bucket_end_offset}; {what}"
+                f"{self.name} ends at {local.log_end_offset}, but the bucket ends at {manifest.bucket_end_offset}; "
+                f"{what}"
             )
-            log.error("%s takes no appends: %s", self.name, self.blocks[Block.BEHIND])
+            log.error("%s refuses appends: %s", self.name, self.blocks[Block.BEHIND])
             self.on_behind(self.blocks[Block.BEHIND])
             return
         start_at_least(self.lease, manifest)

@@ -189,7 +189,7 @@ class PartitionTier:
         except (ThermoclineError, OSError) as kept:
             # This is still safe: the next append raises the reservation again, and a loss of the disk before that
             # append costs a declared gap.
-            log.warning("%s: its reserved offsets may not be given back: %s", self.name, kept)
+            log.warning("%s: its reserved offsets are perhaps not given back: %s", self.name, kept)
 
     def expire_soon(self, pressure_bytes: int = 0) -> None:
         """Check retention now; `pressure_bytes`: bytes that the disk needs back."""
@@ -220,7 +220,6 @@ class PartitionTier:
         oldest = local.oldest_unsealed_append_ms
         copies = partition.config.copies
         return TierStatus(
-            enabled=self.enabled,
             copy_lag_bytes=lag.bytes if copies else 0,
             copy_lag_segments=lag.segments if copies else 0,
             copy_lag_ms=lag.age_ms if copies else 0,
@@ -232,11 +231,7 @@ class PartitionTier:
             blocked_why=partition.blocked_why,
             cold_bytes=0 if manifest is None else manifest.live.log_bytes,
             cold_segments=0 if manifest is None else manifest.live.segments,
-            log_start_offset=partition.log_start_offset,
-            local_log_start_offset=local.local_log_start_offset,
             remote_end_offset=partition.remote_end_offset,
-            log_end_offset=local.log_end_offset,
-            reserved_end_offset=local.reserved_end,
             compaction=self.cleaner.forecast(),
             replaced_bytes=0 if manifest is None else sum(each.object_bytes for each in manifest.replaced),
             uncompacted_why=self.cleaner.stands_still or "",

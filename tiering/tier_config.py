@@ -98,7 +98,6 @@ class TierStatus(msgspec.Struct, frozen=True):
     `replaced_bytes`: objects in the grace; `uncompacted_why`: the reason why the last pass failed.
     """
 
-    enabled: bool
     copy_lag_bytes: int
     copy_lag_segments: int
     copy_lag_ms: int
@@ -108,11 +107,7 @@ class TierStatus(msgspec.Struct, frozen=True):
     blocked_why: str
     cold_bytes: int
     cold_segments: int
-    log_start_offset: int
-    local_log_start_offset: int
     remote_end_offset: int
-    log_end_offset: int
-    reserved_end_offset: int
     compaction: ColdForecast = msgspec.field(default_factory=ColdForecast)
     replaced_bytes: int = 0
     uncompacted_why: str = ""

@@ -56,7 +56,7 @@ class StoreRecovery:
         self._later()
 
     def leave(self, probe: Probe) -> None:
-        """End the turns of the queue."""
+        """Give the queue no more turns."""
         if probe in self._line:
             self._line.remove(probe)
 

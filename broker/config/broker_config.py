@@ -148,7 +148,7 @@ class BrokerConfig(msgspec.Struct, frozen=True):
 
     @property
     def skips_login(self) -> bool:
-        """Whether every client has to log in, and the brokers' own listener asks for nothing. Kafka refuses such a
+        """Whether clients have to log in while the brokers' own listener requires no login. Kafka refuses such a
         config, because it has no additional listener."""
         internal = self.internal
         return (

@@ -27,7 +27,7 @@ _AUTHORIZER = (
         SUPER_USERS,
         ConfigType.STRING,
         None,
-        doc="Principals that may do everything, whatever the ACLs say, separated by semicolons: "
+        doc="Principals that may do everything regardless of ACLs, separated by semicolons: "
         "User:admin;User:broker-1. Brokers are among them, or have ClusterAction on the cluster. Only with "
         "authorizer.class.name.",
         honoured=True,
@@ -104,7 +104,7 @@ def _registry() -> dict[str, Definition]:
 
 BROKER: Mapping[str, Definition] = MappingProxyType(_registry())
 DYNAMIC_ONLY = frozenset(line.partition("|")[0] for line in kafka_names.DYNAMIC.split())
-"""Broker configs that Kafka does not read from a file: they exist once set at run time."""
+"""Broker configs that Kafka does not read from a file: they can only be set at run time."""
 TOPIC: Mapping[str, Definition] = MappingProxyType(
     {
         name: replace(found, dynamic=True)

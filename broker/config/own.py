@@ -108,15 +108,15 @@ OWN: tuple[Definition, ...] = (
         "80%",
         "filled",
         "Above this many bytes of local log, or this share of the file system, segments that the bucket holds are "
-        "deleted from the disk before their local retention.",
+        "deleted from the disk before their local retention ends.",
     ),
     _own(
         "brokers.on.disk",
         _INT,
         "1",
         "1..",
-        "Brokers that share the file system of the data directory, including this one (--brokers sets it): each of "
-        "them frees its part of the excess over a share of the file system.",
+        "Number of brokers that share the file system of the data directory, including this one (--brokers sets "
+        "it). If local logs exceed their share of the file system, each of these brokers frees its part.",
     ),
     _own(
         "reservation.offsets",

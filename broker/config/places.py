@@ -78,7 +78,7 @@ def _listener_texts(values: Explicit) -> ListenerTexts:
 
 
 class _Open(NamedTuple):
-    """An address without authentication or encryption. It has its config and a remedy."""
+    """An address without authentication or encryption. It names the config and a remedy."""
 
     config: str
     address: Address
@@ -127,7 +127,7 @@ def bucket_url(values: Explicit, data_dir: str) -> BucketUrl:
     bucket = parse_bucket_url(text) if text else DirectoryUrl(f"{data_dir}-bucket")
     if isinstance(bucket, DirectoryUrl) and nested(bucket.path, data_dir):
         raise ConfigError(
-            f"bucket {bucket.path} and data directory {data_dir} lie inside one another; "
+            f"bucket {bucket.path} and data directory {data_dir} are inside one another; "
             "give the bucket a directory of its own, better on another disk"
         )
     return with_key_file(bucket, values.text("thermocline.encryption.key.file"))

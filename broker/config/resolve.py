@@ -67,7 +67,7 @@ def _inflight_bytes_max(values: Explicit) -> int | None:
 
 def _check_read_only(values: Explicit, launch: Launch) -> None:
     if launch.read_only and not values.text("thermocline.bucket"):
-        raise ConfigError("--read-only reads the bucket of another cluster: say which with --bucket URL")
+        raise ConfigError("--read-only reads the bucket of another cluster: give its URL with --bucket")
     if launch.read_only and launch.take_over:
         raise ConfigError("--take-over cannot be used with --read-only, which never takes a bucket over: leave it out")
 
@@ -195,7 +195,7 @@ def _selects_by_rack(text: str) -> bool:
     if text.strip() not in ("", RACK_SELECTOR):
         raise ConfigError(
             f"Invalid value {text} for configuration replica.selector.class: no Java class is run here; "
-            f"{RACK_SELECTOR} is served, or leave it out: then everybody reads from leaders"
+            f"{RACK_SELECTOR} is served, or leave it out: then all consumers read from leaders"
         )
     return bool(text.strip())
 

@@ -64,8 +64,8 @@ NEVER_ANSWERED: Final = AnsweredAt(-1, 0)
 class SessionHeartbeat(msgspec.Struct, frozen=True):
     """BrokerHeartbeat (63): the session `broker_epoch` of `node_id` is alive and has applied the image of `position`
     records. `fitness`: the node's current health. `wants_shutdown`: the broker asks for the end of its session.
-    `no_claim_s`: seconds for which the node will not claim the lease. `since`: the last response that the node had read
-    when it counted these seconds.
+    `no_claim_s`: seconds for which the node will not claim the lease. `since`: the last response that the node had
+    read; `no_claim_s` counts from it.
     """
 
     node_id: int
@@ -109,7 +109,7 @@ class BrokerRpc(Protocol):
         """Begin a session. Returns its broker epoch, once committed. ApiError DUPLICATE_BROKER_REGISTRATION: another
         process of this node id has a live session. INCONSISTENT_CLUSTER_ID. STALE_BROKER_EPOCH: `previous_broker_epoch`
         is outdated, read again. INVALID_REQUEST: this directory was replaced and may never serve again. NOT_CONTROLLER:
-        also if the broker read a copy of the bucket, because this controller does not bump the lease of a copy.
+        also for a broker that read a copy of the bucket: this controller does not bump the copy's lease.
         """
 
     async def heartbeat(self, asked: SessionHeartbeat) -> SessionHeartbeatResponse:

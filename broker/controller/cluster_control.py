@@ -155,7 +155,7 @@ class ClusterControl:
             self._bump()
             raise ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"the lease is bumped now; broker {asked.node_id} may join once it has read the new counter in "
+                f"the lease is being renewed; broker {asked.node_id} may join once it has read the new counter in "
                 "lease.json",
             )
         ours, read = self._lease_counter, asked.lease_counter

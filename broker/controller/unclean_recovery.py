@@ -163,7 +163,7 @@ class UncleanRecovery:
         return self._count().questions
 
     def missing(self) -> dict[int, int]:
-        """How many partitions wait for a node without a session, by node."""
+        """Number of partitions that wait for a node without a session, by node."""
         return self._count().missing
 
     def choose(self, now_s: float) -> list[Chosen]:

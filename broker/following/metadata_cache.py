@@ -77,9 +77,9 @@ class MetadataCache:
         return topic
 
     def facts(self, name: str) -> TopicFacts | None:
-        """The facts about a topic that groups need; None: the topic is deleted, or was never created. A group moves to
-        another broker by an image that is newer than the image of its commits. The new coordinator thus knows every
-        topic of the committed positions, or knows that the topic is deleted.
+        """The facts about a topic that groups need; None: the topic is deleted, or was never created. The image that
+        moves a group to another broker is newer than the images of the group's commits. The new coordinator thus knows
+        every topic of the committed positions, or knows that the topic is deleted.
         """
         topic = self._by_name.get(name)
         return None if topic is None else TopicFacts(UUID(topic.topic_id), topic.partitions)

@@ -22,9 +22,9 @@ _SHOWN_MAX: Final = 3
 
 def throttling(image: ClusterImage) -> str:
     """The throttles that are set: brokers with a rate, topics with named replicas."""
-    said = ["a rate of all brokers"] if _has(image.cluster_configs, _RATES) else []
+    said = ["a rate for all brokers"] if _has(image.cluster_configs, _RATES) else []
     if nodes := sorted(node_id for node_id, configs in image.node_configs.items() if _has(configs, _RATES)):
-        said.append(f"a rate of broker{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}")
+        said.append(f"a rate for broker{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}")
     if topics := sorted(topic.name for topic in image.topics.values() if _has(topic.configs, _REPLICAS)):
         more = f" and {len(topics) - _SHOWN_MAX} more" if len(topics) > _SHOWN_MAX else ""
         said.append(f"replicas of {', '.join(topics[:_SHOWN_MAX])}{more}")

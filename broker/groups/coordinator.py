@@ -88,7 +88,7 @@ class GroupCoordinator:
             OFFSETS_TOPIC,
             clock,
             rng,
-            _limits_of(config),
+            LogLimits.of(config, config.offsets_commit_timeout_ms),
             tasks,
             _report,
             self._make_shard,
@@ -200,16 +200,6 @@ class GroupCoordinator:
         if is_too_long(group_id) or (not group_id and not empty_is_valid):
             return None, ErrorCode.INVALID_GROUP_ID
         return self._lookup.shard_of(group_id)
-
-
-def _limits_of(config: GroupConfig) -> LogLimits:
-    return LogLimits(
-        append_batch_bytes_max=config.append_batch_bytes_max,
-        append_queue_max=config.append_queue_max,
-        append_queue_bytes_max=config.append_queue_bytes_max,
-        snapshot_interval_ms=config.snapshot_interval_ms,
-        close_timeout_ms=config.offsets_commit_timeout_ms,
-    )
 
 
 def _report(name: str, failure: BaseException) -> None:

@@ -55,8 +55,8 @@ class FetchedOffset(NamedTuple):
 
 
 class OffsetExpiry(NamedTuple):
-    """When offsets of a group expire. `since_ms`: when the group emptied; None: an offset's time begins at its
-    commit."""
+    """Expiry rule for the offsets of a group. `since_ms`: time at which the group became empty; None: an offset's time
+    begins at its commit."""
 
     since_ms: int | None
     subscribed: frozenset[str]

@@ -15,8 +15,8 @@ _WAIT_S: Final = 60.0
 
 
 def owner_of(peer: Peer) -> str:
-    """The user, to whom slots are given in turn with other users, so that many connections give no user more of them.
-    An address stands for its users without a name."""
+    """The user for whom a slot is taken. Users take slots in turn, so more connections give a user no more slots.
+    Clients without a user name count as one user per address."""
     return peer.host if peer.principal == ANONYMOUS else peer.principal
 
 
@@ -35,7 +35,7 @@ class RequestSlots:
         try:
             await slots.take(1, asyncio.get_running_loop().time() + _WAIT_S, owner)
         except TimeoutError:
-            raise CloseConnection(f"other large requests were in work for {_WAIT_S:.0f} s") from None
+            raise CloseConnection(f"other large requests took all places for {_WAIT_S:.0f} s") from None
         try:
             if peer.closed:
                 raise CloseConnection("the client is gone")

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MARKER_BYTES: Final = 78
 _MARKERS_WAIT_S: Final = 30.0
-_RECORD_OVERHEAD_BYTES: Final = 64  # of lengths, deltas and the batch's header, at most 20 are used
+_RECORD_OVERHEAD_BYTES: Final = 64  # for lengths, deltas and the batch's header; at most 20 are used
 
 
 class Done(Protocol):
@@ -136,8 +136,8 @@ class Appender:
 
     def submit_cut(self, cut: Cut, done: Done, rewrite: Rewrite) -> None:
         """Queue the records of `cut` as a separate batch. The records are read when all earlier writes are applied or
-        failed, and no batch is in flight. Refused while a batch is late, because a rewrite must not delay those of
-        other shards. One call at a time; `rewrite` as in `batch_of`."""
+        failed, and no batch is in flight. Refused while a batch is late, because this rewrite must not delay the
+        rewrites of other shards. One call at a time; `rewrite` as in `batch_of`."""
         if (refusal := self._resigned or self._late) is not None:
             asyncio.get_running_loop().call_soon(done, refusal)
             return

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from broker.config.groups import GroupConfig
+from broker.config.transactions import TransactionConfig
 from broker.internal_topics.batches import KeyValue
 from logformat.errors import Retryable
 from logformat.transaction_marker import TransactionMarker
@@ -43,6 +45,16 @@ class LogLimits(msgspec.Struct, frozen=True):
     append_queue_bytes_max: int  # bytes of waiting writes; more are refused as retriable
     snapshot_interval_ms: int  # a changed partition gets a snapshot this long after its last snapshot
     close_timeout_ms: int  # how long a stop waits for appends in flight
+
+    @classmethod
+    def of(cls, config: GroupConfig | TransactionConfig, close_timeout_ms: int) -> LogLimits:
+        return cls(
+            config.append_batch_bytes_max,
+            config.append_queue_max,
+            config.append_queue_bytes_max,
+            config.snapshot_interval_ms,
+            close_timeout_ms,
+        )
 
 
 class Replayed(NamedTuple):

@@ -51,7 +51,7 @@ class LedPartition:
         except ReservationExhausted as short:
             if not may_wait:
                 raise Retryable(
-                    f"{self.name}: offsets are used up, and new ones are reserved only when the bucket answers: {short}"
+                    f"{self.name}: no reserved offsets are left, and new ones need an answer of the bucket: {short}"
                 ) from short
             # If `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end, wait as
             # producers do.
@@ -79,7 +79,7 @@ class LedPartition:
             return self._append(batch)
         except ReservationExhausted as short:
             raise Retryable(
-                f"{self.name}: offsets are used up, and new ones are reserved only when the bucket answers: {short}"
+                f"{self.name}: no reserved offsets are left, and new ones need an answer of the bucket: {short}"
             ) from short
 
     def resign(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from broker.internal_topics.appender import Appender, Cut, Done, Guard
 from broker.internal_topics.batches import KeyValue, Rewrite
@@ -65,34 +65,16 @@ class Snapshot(NamedTuple):
     batches: bytes
 
 
-class Shard(Protocol):
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def leader_epoch(self) -> int: ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Requests may use the state: from the end of its load until it is dropped or the broker stops."""
-
-    def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
-        """Append, in one batch with other writes. `done` is called exactly once, never before this returns. `guard`:
-        nothing is appended once the guard is void; the failure is TransactionEnded."""
-
-    def guard(self, producer_id: int) -> Guard:
-        """A guard, which the next marker of that producer makes void. The caller has to release the guard."""
-
-
 class LedShard(Generic[S]):
     """One shard: the state that `make` creates, its appender and its bookkeeping."""
 
     def __init__(
-        self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[Shard], S]
+        self, shard_log: ShardLog, clock: Clock, limits: LogLimits, tasks: Tasks, make: Callable[[LedShard[S]], S]
     ) -> None:
         self.shard_log = shard_log
         self.index = shard_log.index
         self.is_ready = False
+        """Requests may use the state: from the end of its load until it is dropped or the broker stops."""
         self.book = SnapshotBook(clock.monotonic_s())
         self.growth = Growth(0, is_whole=False)
         self.is_dropped = False
@@ -109,9 +91,12 @@ class LedShard(Generic[S]):
         self._appender.loaded(loaded.end_offset)
 
     def submit(self, records: Sequence[KeyValue], done: Done, guard: Guard | None = None) -> None:
+        """Append, in one batch with other writes. `done` is called exactly once, never before this returns. `guard`:
+        nothing is appended once the guard is void; the failure is TransactionEnded."""
         self._appender.submit(records, done, guard)
 
     def guard(self, producer_id: int) -> Guard:
+        """A guard, which the next marker of that producer makes void. The caller has to release the guard."""
         return self._appender.guard(producer_id)
 
     def marked(self, marker: TransactionMarker, offset: int) -> None:
@@ -169,3 +154,7 @@ class LedShard(Generic[S]):
         live = self.state.live()
         batches = await encode(live, end_offset, self._clock.wall_ms(), self._limits.append_batch_bytes_max)
         return Snapshot(end_offset, batches)
+
+
+Shard: TypeAlias = LedShard[Any]
+"""A shard as its state sees it."""

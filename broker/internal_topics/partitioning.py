@@ -32,5 +32,5 @@ def partition_of(key: str, partitions: int) -> int:
 
 
 def rows_of(key: str) -> int:
-    """How many rows of a turn a look-up of the key counts (`seams.loop.turns`)."""
+    """Cost of a look-up of the key, in rows of a turn (`seams.loop.turns`)."""
     return 1 + len(key) // _CHARS_PER_ROW

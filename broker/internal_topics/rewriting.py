@@ -54,7 +54,7 @@ class Rewrites:
         except (ThermoclineError, OSError) as failure:
             if not shard.is_dropped and name not in self._failing:
                 self._failing.add(name)
-                log.warning("%s is not rewritten yet, its log keeps growing: %s", name, failure)
+                log.warning("%s is not rewritten yet, and its log keeps growing: %s", name, failure)
         else:
             self._failing.discard(name)
 

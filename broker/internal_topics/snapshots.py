@@ -67,8 +67,8 @@ class Snapshots:
         name, failure = next(iter(failures.items()))
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
         log.warning(
-            "a snapshot of %s%s could not be written: %s; until one is, a lost disk loses the records since the "
-            "last one",
+            "a snapshot of %s%s could not be written: %s; until a snapshot is written, a lost disk loses the records "
+            "since the last snapshot",
             name,
             more,
             failure,

@@ -35,7 +35,7 @@ async def hand_over(controller_term: ControllerTerm, heartbeats: Heartbeats) -> 
                 await heartbeats.hand_over()
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "leaderships were not handed over: %s; other brokers lead when this one has stopped",
+            "leaderships were not handed over: %s; other brokers take over when this broker has stopped",
             str(failure) or "no answer in time",
         )
 
@@ -63,6 +63,6 @@ async def leave(
             await controller_lease.release(cluster.epoch)
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(
-            "stopped without ending the session: %s; other brokers lead when this broker's session or lease is over",
+            "stopped without ending the session: %s; other brokers take over when this broker's session or lease ends",
             str(failure) or "no answer in time",
         )

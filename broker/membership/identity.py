@@ -129,8 +129,8 @@ def _replacement(lease: LeaseSight, *, take_over: bool) -> Admittance:
             return Admittance(Verdict.TAKE_OVER, "the last broker did not renew its lease for a whole lease time")
         case LeaseSight.MOVING:
             return _refuse(
-                "another broker serves this bucket: its lease still moves. Stop it first (a clean stop releases the "
-                "lease at once); --take-over only if you know that it is dead"
+                "another broker serves this bucket: it still renews its lease. Stop it first (a clean stop releases "
+                "the lease at once); --take-over only if you know that it is dead"
             )
         case LeaseSight.WATCHING:
             return Admittance(Verdict.WAIT, "watching the lease of the broker that last served this bucket")

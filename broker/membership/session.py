@@ -266,7 +266,7 @@ class Session:
         if self.outage.failed(failure):
             log.warning(
                 "the bucket does not answer (cluster.json, lease.json: %s); produce and hot reads continue, "
-                "nothing is copied; check the network and the bucket's service",
+                "but nothing is copied; check the network and the bucket's service",
                 self.outage,
             )
 

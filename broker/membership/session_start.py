@@ -157,8 +157,8 @@ class SessionStart:
             case Verdict.WAIT:
                 still_s, moving_s = self._controller_lease.left_s()
                 self._wait(
-                    f"{admission.reason}: this broker takes over in {still_s:.0f} s if the lease stands still, "
-                    f"and refuses to start in {moving_s:.0f} s if it still moves"
+                    f"{admission.reason}: this broker takes over in {still_s:.0f} s if the lease is not "
+                    f"renewed, and refuses to start in {moving_s:.0f} s if it is"
                 )
                 return None
         rng = self._world.rng
@@ -199,7 +199,7 @@ class SessionStart:
         replaced = None
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
-        self._gate.begin()  # before the claim, because after it other brokers may count this lease
+        self._gate.begin()  # before the claim, because other brokers measure this lease from the claim on
         self._claimed_s = self._world.clock.boottime_s()
         controller = Controller(asked.node_id, asked.incarnation)
         first = await self._first_records() if found is None else ()
@@ -226,14 +226,13 @@ class SessionStart:
         if node is None or node.node_id == asked.node_id:
             if sight is LeaseSight.MOVING:
                 raise Refused(
-                    f"node {asked.node_id} runs already and is the controller: its lease still moves. Give this broker "
-                    "another --node-id, or stop that process first; --take-over only if you know that it is dead"
+                    f"node {asked.node_id} runs already and is the controller: it still renews its lease. Give this "
+                    "broker another --node-id, or stop that process first; --take-over only if you know that it is dead"
                 )
             still_s, moving_s = self._controller_lease.left_s()
             self._wait(
                 "the end of the lease of this node's last process, which was the controller: this process takes over "
-                f"in {still_s:.0f} s if the lease stands still, and refuses to start in {moving_s:.0f} s if it still "
-                "moves"
+                f"in {still_s:.0f} s if the lease is not renewed, and refuses to start in {moving_s:.0f} s if it is"
             )
             return None
         self._gate.begin()
@@ -253,7 +252,7 @@ class SessionStart:
         except (ConnectionError, TimeoutError) as silent:
             if isinstance(silent, ConnectionRefusedError):
                 self._not_there = found.epoch
-            self._wait(f"the controller, broker {node.node_id}, to answer, or its lease to stand still: {silent}")
+            self._wait(f"the controller, broker {node.node_id}, to answer, or the end of its lease: {silent}")
             return None
         except ApiError as refused:
             self._refused(refused, found.epoch)
@@ -289,7 +288,8 @@ class SessionStart:
         log.info("session of broker epoch %d: %s", session.broker_epoch, admission.reason)
         if asked.lost_logs:
             log.warning(
-                "%d replicas here are gone, or may lack the last acknowledged records: they are copied from others",
+                "%d replicas here are gone, or may lack the last acknowledged records: they are copied from other "
+                "brokers",
                 len(asked.lost_logs),
             )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)

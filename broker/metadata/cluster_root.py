@@ -209,8 +209,8 @@ class ClusterRoot:
         return await self._ours(root)
 
     async def _ours(self, root: Root[Content]) -> ImageAt:
-        """The image of a root that this process's commit returned. Raises Fenced if another controller's claim is based
-        on that commit, because the image of the claim may name another process for this node."""
+        """The image of a root that this process's commit returned. Raises Fenced if another controller has claimed
+        since that commit, because the image of the claim may name another process for this node."""
         if root.epoch != self.epoch:
             raise Fenced(f"controller epoch {self.epoch} is over: epoch {root.epoch} was claimed after its last commit")
         position, image = await self._images.of(root.content)
@@ -236,7 +236,7 @@ class ClusterRoot:
             if now == content or (added and not claim and now.records[-len(added) :] == added):
                 return now
             if now != before:
-                raise _Moved("cluster.json changed since it was decided on")
+                raise _Moved("cluster.json changed after the decision")
             return content
 
         known, initial = self._root.known, before if self._root.known is None else None

@@ -18,7 +18,8 @@ from logformat.record_batch import INT32_MAX
 
 UNKNOWN_REPLICA: Final = INT32_MAX  # the node id for any earlier holder of a partition
 EPOCHS_ABOVE: Final = 1 << 20
-"""Distance of a rebuilt cluster's epochs above those in the bucket, which may be below those of the lost root."""
+"""A rebuilt cluster's epochs begin this far above the epochs in the bucket, because the lost root may have had higher
+epochs."""
 _NO_DIRECTORY: Final = "rebuilt"
 
 

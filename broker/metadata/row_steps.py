@@ -50,9 +50,9 @@ def with_leader_elected(image: ClusterImage, row: Row, minimum: int, *, begins_a
 
 def with_move_completed(image: ClusterImage, row: Row, minimum: int, said: PartitionFitness | None) -> Row:
     """Complete a move: remove the leaving replicas. Returns `row` itself while the move is incomplete, or without a
-    move. An unclean start must be complete first, because its missing records are unknown. `said` (None: all logs are
-    sound) also counts, because the logs of leaving replicas are deleted. A replica with a failed log sends no reports.
-    An unfit replica does not take leadership from a fit replica."""
+    move. An unclean start must be complete first, because its missing records are unknown. The reports in `said` (None:
+    all logs are sound) are checked too, because the logs of leaving replicas are deleted. A replica with a failed log
+    sends no reports. An unfit replica does not take leadership from a fit replica."""
     there = [node_id for node_id in row.target if node_id in row.in_sync and image.nodes[node_id].active]
     if said is not None:
         there = [node_id for node_id in there if node_id in said.sound]

@@ -6,9 +6,10 @@ outage of a whole night thus has about one page. The end of a logged outage is l
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from broker.config.units import show_duration
+from seams.clock import Clock
 
 LOG_AGAIN_S: Final = 10.0
 LOG_AGAIN_MAX_S: Final = 300.0
@@ -17,16 +18,10 @@ WHAT_TO_DO: Final = (
 )
 
 
-class Monotonic(Protocol):
-    """The part of `seams.clock.Clock` that is used."""
-
-    def monotonic_s(self) -> float: ...
-
-
 class OutageLog:
     """Failures of one kind of call. `failure` is empty unless the last call failed."""
 
-    def __init__(self, clock: Monotonic) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_s = 0.0
         self._log_at_s = float("-inf")

@@ -77,8 +77,8 @@ class Allowance:
 
     @property
     def _burst(self) -> float:
-        """The connections of one second; 0 for a rate of 0. Kafka lets those of eleven seconds in at once: after a
-        restart all clients of a broker come at once, and each costs a handshake."""
+        """The connections of one second; 0 for a rate of 0. Kafka admits the connections of eleven seconds at once.
+        After a restart of the broker all clients connect at once, and each costs a handshake."""
         if self._per_s is None:
             return math.inf
         return max(self._per_s, 1.0) if self._per_s else 0.0

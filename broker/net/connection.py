@@ -128,7 +128,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.close()
         self._reader.close()
         if awaited is not None:
-            # Its frame stays charged while it waits. Otherwise peers that go could add frames without bound.
+            # Its frame stays charged while it waits. Otherwise clients that connect, send and close could hold frames
+            # without bound.
             free = partial(_free, self._reader)
             awaited.when_done(free)
             awaited.when_released(free)

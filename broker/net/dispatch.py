@@ -145,7 +145,7 @@ Answer = list[Part] | None | Later
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended. The value is the label of a counter."""
+    """The reason why a connection ended. The value is the label of a counter."""
 
     PEER = "peer"  # the peer or the network closed it
     FRAME_LENGTH = "frame-length"  # the length of a frame is negative, zero or above socket.request.max.bytes
@@ -192,17 +192,13 @@ class ServedConnection(Protocol):
 @dataclass(slots=True, eq=False)
 class Peer:
     """One connection as its requests see it; it lives as long as the connection and equals only itself. `address` is
-    `host:port`, or "" if the network has no addresses. The dispatcher fills in client id and software.
+    `host:port`, or "" if the network has no addresses.
     """
 
     connection_id: int
     address: str
     listener: str
-    client_id: str | None = None
-    software_name: str = ""
-    software_version: str = ""
     principal: str = ANONYMOUS
-    encrypted: bool = False
     closed: bool = False
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""
@@ -244,10 +240,9 @@ class Dispatcher(Protocol):
 
         The bytes begin with a length prefix and are writable; the last frame may be incomplete. Returns the number of
         requests answered, the position of the next length prefix, and the joined response (None: no response). (0,
-        `pos`, None): nothing happened, because the first request is incomplete or has to be dispatched by itself. The
-        call leaves a length that the reader would refuse in place. Called only for peers whose `produce_route` is set.
-        The bytes are valid until this call returns, so the answer is never `Later(blocks=True)`. Raises
-        `CloseConnection`.
+        `pos`, None): nothing happened, because the first request is incomplete or has to be dispatched by itself. A
+        length that the reader would refuse is not taken. Called only for peers whose `produce_route` is set. The bytes
+        are valid until this call returns, so the answer is never `Later(blocks=True)`. Raises `CloseConnection`.
         """
         ...
 

@@ -92,7 +92,7 @@ class FrameReader:
         self._frame_bytes_max = frame_bytes_max
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty. Must not be called while frames wait behind a held frame."""
+        """The buffer for the next bytes; never empty. Must not be called while frames wait behind a held frame."""
         pool = self._pool
         if self._backing is None:
             if self._expected > _WINDOW_FROM and not self._budget.exhausted:
@@ -138,7 +138,7 @@ class FrameReader:
     def advance_to(self, pos: int) -> None:
         """Take all frames before `pos`, where the next length prefix is."""
         at = self.pos
-        if pos - at > ALLOWANCE:  # as `next` does for each of them
+        if pos - at > ALLOWANCE:  # note the sizes of large frames, as `next` does
             while at < pos:
                 size = 4 + _read_length(self.view, at)[0]
                 if size > ALLOWANCE + 4:

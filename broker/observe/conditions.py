@@ -122,7 +122,7 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
         who = "the controller" if facts.controller is None else f"the controller, broker {facts.controller},"
         said[Condition.CONTROLLER_SILENT] = (
             f"{who} has not answered for {show_duration(facts.silent_ms // 1000 * 1000)}: this broker keeps leading "
-            "its partitions, nothing is decided for it; another broker takes over when the lease is not renewed; if "
+            "its partitions, but gets no decisions; another broker takes over when the lease is not renewed; if "
             "it lasts, check the network between them (--internal), and the bucket"
         )
     if facts.unfit_because:
@@ -143,7 +143,8 @@ def _of_broker(facts: Facts) -> dict[Condition, str]:
     if facts.bucket_uncleaned:
         said[Condition.BUCKET_UNCLEANABLE] = (
             f"{_named(facts.bucket_uncleaned)}: the part in the bucket is not compacted and grows; it is served "
-            "as before, and the cleaner tries again every five minutes; restore the object from a copy or version"
+            "as before, and the cleaner tries again every five minutes; restore the object from a copy or earlier "
+            "version"
         )
     if facts.overdue_transactions:
         said[Condition.TRANSACTION_OVERDUE] = (
@@ -167,8 +168,8 @@ def _of_disk(facts: Facts) -> dict[Condition, str]:
         said[Condition.PRODUCES_SLOWED] = f"{_over(facts)}: produces wait, and are refused at 10 %; {_RELIEF}"
     if facts.cache_limit_bytes < facts.cache_bytes_max:
         said[Condition.CACHE_REDUCED] = (
-            f"the disk leaves {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB to the chunk cache: "
-            "cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
+            f"the disk has room for only {facts.cache_limit_bytes >> 20} of {facts.cache_bytes_max >> 20} MB of the "
+            "chunk cache: cold reads go to the bucket more often; free space, or lower thermocline.cache.bytes"
         )
     return said
 
@@ -180,7 +181,7 @@ def _over(facts: Facts) -> str:
         return (
             f"the file system of {facts.data_dir} is {used:.0%} full and {stuck} MB of local logs are not in the bucket"
         )
-    return f"local logs are {excess:.0%} over their limit of {limit >> 20} MB and the bucket does not hold the rest"
+    return f"local logs are {excess:.0%} over their limit of {limit >> 20} MB, and this excess is not in the bucket"
 
 
 def _of_bucket(facts: Facts) -> dict[Condition, str]:
@@ -198,7 +199,7 @@ def _of_bucket(facts: Facts) -> dict[Condition, str]:
             "reload`"
         )
     if facts.store_failure:
-        served = "cached data is served" if facts.is_read_only else "produce and hot reads work, nothing is copied"
+        served = "cached data is served" if facts.is_read_only else "produce and hot reads work, but nothing is copied"
         said[Condition.STORE_UNREACHABLE] = (
             f"the bucket does not answer ({facts.store_failure}): "
             f"{'the start waits for it' if facts.not_ready else served}; "

@@ -1,5 +1,5 @@
-"""A broker's standing in its cluster: the `cluster` and `read_only` fields of `GET /broker`, read by `cluster
-status`."""
+"""A broker's standing: the `cluster`, `read_only` and `blocked` fields of `GET /broker`, read by `cluster status` and
+`tier status`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ class ReadOnly(msgspec.Struct, frozen=True):
             f"read-only for {shown(self.for_ms)}, of the bucket of cluster {self.cluster_id}: cluster.json (version "
             f"{self.version}) was read {shown(self.age_ms)} ago{roots}; positions of groups are in memory only"
         )
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Partitions whose tiering is blocked by one cause: their number, the name of one partition, and its last error."""
+
+    by: str
+    partitions: int
+    partition: str
+    why: str
+
+    def __str__(self) -> str:
+        several = "partition" if self.partitions == 1 else "partitions, one is"
+        name = f", {self.partition}" if self.partitions == 1 else f" {self.partition}"
+        return f"blocked by {self.by}: {self.partitions} {several}{name}: {self.why or 'no cause known'}"
 
 
 class InCluster(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from broker.observe.cluster_summary import ClusterSummary, summarize
 from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
 from broker.observe.metrics.topics import PartitionFigures, collect_figures
 from broker.observe.sources import Sources, StartupSources, decides, heartbeat_age_s, in_cluster
-from broker.observe.standing import InCluster, ReadOnly
+from broker.observe.standing import Blocked, InCluster, ReadOnly
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 from broker.transactions.open_ended import OVERDUE_MS
@@ -91,15 +91,6 @@ def _status(sources: Sources, partition: LeaderReplica) -> PartitionStatus:
         rewrite_bytes=tier.compaction.moved_bytes,
         replaced_bytes=tier.replaced_bytes,
     )
-
-
-class Blocked(msgspec.Struct, frozen=True):
-    """Partitions whose tiering is blocked by one cause: their number, the name of one partition, and its last error."""
-
-    by: str
-    partitions: int
-    partition: str
-    why: str
 
 
 class BrokerStatus(msgspec.Struct):

@@ -155,14 +155,6 @@ class Registry:
         """The partition that is led here, visible or starting."""
         return self.partitions.get((name, index)) or self.starting.get((name, index))
 
-    def of_topic(self, name: str) -> list[LeaderReplica]:
-        """The led partitions of a topic, by index."""
-        topic = self.topics.get(name)
-        if topic is None:
-            return []
-        found = (self.partitions.get((name, index)) for index in range(topic.partitions))
-        return [partition for partition in found if partition is not None]
-
     @property
     def written(self) -> list[HostedReplica]:
         """Every partition with an open log here, in any role."""

@@ -29,7 +29,7 @@ from seams.loop.tasks import supervise
 
 log = logging.getLogger(__name__)
 
-PAUSE_S: Final = 1.0  # before this replica follows after a leadership that its disk refused; then twice as long
+PAUSE_S: Final = 1.0  # pause before this replica follows, after its disk refused a leadership; doubled each time
 PAUSE_S_MAX: Final = 30.0
 
 
@@ -216,7 +216,9 @@ class ReplicaOwner:
         """The partition's root has a higher epoch, so this leader role ended. The replica leads again when the image
         gives it a higher epoch."""
         assert self.role is role, f"{self.place}: a role that is over was fenced"
-        log.error("%s is led by another broker: %s; it leads again in a higher leader epoch", self.place, why)
+        log.error(
+            "%s is led by another broker: %s; this broker may lead it again in a higher leader epoch", self.place, why
+        )
         role.end(Fenced(f"{self.place}: {why}"))
         self._set_aim(_REST)
 

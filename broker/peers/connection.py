@@ -65,14 +65,14 @@ class PeerConnection:
         except TimeoutError:
             if stream is None:
                 raise TimeoutError(f"{self._who}: no connection within {timeout_s:g} s") from None
-            stream.end(f"an answer did not come within {timeout_s:g} s")
+            stream.end(f"there was no answer within {timeout_s:g} s")
             raise TimeoutError(f"{self._who}: no answer within {timeout_s:g} s") from None
 
     def close(self) -> None:
         """Close the connection, and never reconnect. Waiting requests get ConnectionError."""
         self._is_closed = True
         if self._stream is not None:
-            self._stream.end("closed on this side")
+            self._stream.end("this broker closed the connection")
 
     @property
     def _who(self) -> str:
@@ -81,7 +81,7 @@ class PeerConnection:
     async def _connected(self, timeout_s: float) -> PeerStream:
         async with self._connecting:
             if self._is_closed:
-                raise ConnectionError(f"{self._who}: closed on this side; nothing was sent")
+                raise ConnectionError(f"{self._who}: this broker closed the connection; nothing was sent")
             old = self._stream
             if old is not None and self._is_usable(old):
                 return old
@@ -110,7 +110,7 @@ class PeerConnection:
         if self._login is not None:
             await self._log_in(self._login, stream)
         if self._is_closed:
-            stream.end("closed on this side")
+            stream.end("this broker closed the connection")
         return stream
 
     async def _log_in(self, login: LinkLogin, stream: PeerStream) -> None:

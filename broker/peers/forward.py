@@ -48,7 +48,7 @@ FORWARDED: Final = frozenset(
 
 FORWARDED_BYTES_MAX: Final = 8 << 20
 APPLY_WAIT_S: Final = 10.0
-"""How long a response waits for this broker's image: two polls of `cluster.json`. The change is committed already."""
+"""Longest wait of a response for this broker's image: two polls of `cluster.json`. The change is committed already."""
 _LOOK_AGAIN_S: Final = 5.0
 _LANES: Final = 4  # connections: responses are in order, so a slow one delays those behind it
 _GRACE_S: Final = 5.0

@@ -121,8 +121,8 @@ class ArchivedPartition:
         return _NOTHING_LOCAL
 
     def lacks(self, offset: int) -> bool:
-        """Whether the manifest names the records below `offset`, and a newer image is awaited before they count.
-        Compaction may have merged them with earlier ones, so that a client has read them already."""
+        """Whether the manifest has the records below `offset`, but they do not count before a newer image is read. A
+        client may have read them already, because compaction may merge them with earlier records."""
         return self.high_watermark < offset <= self._roots.of(self).manifest.remote_end_offset
 
     def epoch_end(self, epoch: int) -> EpochEnd:
@@ -243,8 +243,8 @@ class ArchivedLog:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """The lineage; empty if it is of an older root. It would give newer offsets an epoch that ended below them, and
-        a client would take its log for truncated."""
+        """The lineage; empty if only an older root's lineage is known. The older lineage would give newer offsets an
+        epoch that ended below them, and a client would assume that the log was truncated."""
         return self._root.lineage if self._root.is_traced else LeaderEpochs()
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from broker.context import Call, Context
 from broker.controller.decisions.decision import Decider, T
 from broker.error_codes import ErrorCode
@@ -20,6 +22,7 @@ from broker.partition.registry import Registry
 from broker.read_only.archived_partition import ArchivedPartition
 from broker.read_only.root_cache import RootCache
 from broker.security.brokers_only import BrokersOnly
+from broker.security.rules import data, groups, transactions
 from broker.wire import messages as wire
 from broker.wire.apis import ApiKey
 from broker.wire.message import Encoded, Message
@@ -30,24 +33,6 @@ WHY: Final = (
 )
 OF_TOPICS: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 OF_CLUSTER: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-_CODES: Final = {
-    int(ApiKey.PRODUCE): OF_TOPICS,
-    int(ApiKey.DELETE_RECORDS): OF_TOPICS,
-    int(ApiKey.INIT_PRODUCER_ID): OF_CLUSTER,
-    int(ApiKey.ADD_PARTITIONS_TO_TXN): OF_CLUSTER,
-    int(ApiKey.ADD_OFFSETS_TO_TXN): OF_CLUSTER,
-    int(ApiKey.END_TXN): OF_CLUSTER,
-    int(ApiKey.WRITE_TXN_MARKERS): OF_CLUSTER,
-    int(ApiKey.TXN_OFFSET_COMMIT): OF_CLUSTER,
-}
-
-
-class RefusesWrites(BrokersOnly):
-    """A dispatcher that also refuses requests that write."""
-
-    def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
-        code = _CODES.get(api_key)
-        return super().refusal(peer, api_key, request, is_client=is_client) if code is None else code
 
 
 class NoCommitQueue:
@@ -63,35 +48,11 @@ class NoCommitQueue:
 async def _produce(request: wire.ProduceRequest, code: ErrorCode) -> wire.ProduceResponse:
     if request.acks == 0:
         raise CloseConnection(f"a produce without acknowledgement: {WHY}")  # as Kafka does
-    return wire.ProduceResponse(
-        responses=[
-            wire.ProduceResponseTopic(
-                name=topic.name,
-                partition_responses=[
-                    wire.ProduceResponsePartition(index=data.index, error_code=code, base_offset=-1, error_message=WHY)
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
+    return wire.ProduceResponse(responses=[data.produce_row(topic, code, WHY) for topic in request.topic_data])
 
 
 async def _delete_records(request: wire.DeleteRecordsRequest, code: ErrorCode) -> wire.DeleteRecordsResponse:
-    return wire.DeleteRecordsResponse(
-        topics=[
-            wire.DeleteRecordsResponseTopic(
-                name=topic.name,
-                partitions=[
-                    wire.DeleteRecordsResponsePartition(
-                        partition_index=wanted.partition_index, low_watermark=-1, error_code=code
-                    )
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return wire.DeleteRecordsResponse(topics=[data.deletion_refused(topic, code) for topic in request.topics])
 
 
 async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode) -> wire.InitProducerIdResponse:
@@ -101,19 +62,8 @@ async def _init_producer_id(request: wire.InitProducerIdRequest, code: ErrorCode
 async def _add_partitions(request: wire.AddPartitionsToTxnRequest, code: ErrorCode) -> wire.AddPartitionsToTxnResponse:
     """The response has one error in the versions for brokers, and an error per partition in the versions for
     clients."""
-    return wire.AddPartitionsToTxnResponse(
-        error_code=code,
-        results_by_topic_v3_and_below=[
-            wire.AddPartitionsToTxnResponseTopic(
-                name=topic.name,
-                results_by_partition=[
-                    wire.AddPartitionsToTxnResponsePartition(partition_index=index, partition_error_code=code)
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.v3_and_below_topics
-        ],
-    )
+    response = transactions.partitions_added(request.v3_and_below_topics, lambda topic, index: code)
+    return replace(response, error_code=code)
 
 
 async def _add_offsets(_: wire.AddOffsetsToTxnRequest, code: ErrorCode) -> wire.AddOffsetsToTxnResponse:
@@ -125,52 +75,35 @@ async def _end_transaction(_: wire.EndTxnRequest, code: ErrorCode) -> wire.EndTx
 
 
 async def _write_markers(request: wire.WriteTxnMarkersRequest, code: ErrorCode) -> wire.WriteTxnMarkersResponse:
-    return wire.WriteTxnMarkersResponse(
-        markers=[
-            wire.WriteTxnMarkersResponseMarker(
-                producer_id=marker.producer_id,
-                topics=[
-                    wire.WriteTxnMarkersResponseTopic(
-                        name=topic.name,
-                        partitions=[
-                            wire.WriteTxnMarkersResponsePartition(partition_index=index, error_code=code)
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
+    return transactions.markers_refused(request, code)
 
 
 async def _commit_in_transaction(request: wire.TxnOffsetCommitRequest, code: ErrorCode) -> wire.TxnOffsetCommitResponse:
-    return wire.TxnOffsetCommitResponse(
-        topics=[
-            wire.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    wire.TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return wire.TxnOffsetCommitResponse(topics=[groups.txn_commit_row(topic, code) for topic in request.topics])
 
 
-REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Awaitable[Message]]]] = {
-    ApiKey.PRODUCE: _produce,
-    ApiKey.DELETE_RECORDS: _delete_records,
-    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
-    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
-    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
-    ApiKey.END_TXN: _end_transaction,
-    ApiKey.WRITE_TXN_MARKERS: _write_markers,
-    ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
+_REFUSED: Final[dict[int, tuple[ErrorCode, Callable[[Any, ErrorCode], Awaitable[Message]]]]] = {
+    ApiKey.PRODUCE: (OF_TOPICS, _produce),
+    ApiKey.DELETE_RECORDS: (OF_TOPICS, _delete_records),
+    ApiKey.INIT_PRODUCER_ID: (OF_CLUSTER, _init_producer_id),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (OF_CLUSTER, _add_partitions),
+    ApiKey.ADD_OFFSETS_TO_TXN: (OF_CLUSTER, _add_offsets),
+    ApiKey.END_TXN: (OF_CLUSTER, _end_transaction),
+    ApiKey.WRITE_TXN_MARKERS: (OF_CLUSTER, _write_markers),
+    ApiKey.TXN_OFFSET_COMMIT: (OF_CLUSTER, _commit_in_transaction),
 }
+REFUSALS: Final = {api_key: refuse for api_key, (_, refuse) in _REFUSED.items()}
 """Refusals added to those of the dispatcher."""
+
+
+class RefusesWrites(BrokersOnly):
+    """A dispatcher that also refuses requests that write."""
+
+    def refusal(self, peer: Peer, api_key: int, request: Message, *, is_client: bool = False) -> ErrorCode | None:
+        if api_key in _REFUSED:
+            return _REFUSED[api_key][0]
+        return super().refusal(peer, api_key, request, is_client=is_client)
+
 
 Handler = Callable[[Context, Any, Call], Awaitable[Message | Encoded]]
 

@@ -224,7 +224,7 @@ class Fetcher:
                 return is_taken
             except ThermoclineError as failure:
                 place = f"{topic_id_of(key[0])}-{key[1]}"
-                log.warning("%s cannot take the response of broker %d: %s", place, self.leader_id, failure)
+                log.warning("%s cannot use the response of broker %d: %s", place, self.leader_id, failure)
                 self._delay(key, _FAILED_S)
         elif copy.refused(at, part):
             self._fetch_session.resend(key)

@@ -77,5 +77,5 @@ def check_tiering(config: BrokerConfig, image: ClusterImage) -> None:
     if tiered and not config.tiering_enabled:
         raise Refused(
             f"remote.log.storage.system.enable=false, but {', '.join(tiered[:5])} have remote.storage.enable=true: "
-            "their history lies in the bucket; enable it"
+            "their history is in the bucket; enable tiering"
         )

@@ -48,8 +48,8 @@ class ClusterInternalTopic:
         return self._partitions if topic is None else topic.partitions
 
     def is_offline(self, index: int) -> bool:
-        """Whether the keys of the partition stay offline: this broker should lead it and has opened the topic, but not
-        this partition."""
+        """Whether this broker should lead the partition but could not open it, although it has opened the topic. The
+        partition's keys are then offline."""
         topic = self._metadata.topic_named(self._name)
         if topic is None or self._name not in self._registry.topics or index >= topic.partitions:
             return False
@@ -128,11 +128,11 @@ class ClusterTransactionsTopic(ClusterInternalTopic):
             limits.topic_replication_factor,
             {
                 "segment.bytes": _segment_bytes(limits.topic_segment_bytes),
-                # As in Kafka, whatever the cluster's default is: a leader that lacks a commit aborts the rest of a
-                # transaction that is committed in other partitions.
+                # As in Kafka, the cluster's default does not apply: a leader that lacks a commit would abort the rest
+                # of a transaction that is committed in other partitions.
                 "unclean.leader.election.enable": "false",
-                # A partition with fewer replicas than this needs all of them (`effective_min`). So the minimum counts
-                # from the time on when partitions that were created on fewer brokers get more replicas.
+                # A partition with fewer replicas than this needs all of them (`effective_min`). The minimum thus takes
+                # effect when a partition that was created with fewer replicas gets more.
                 "min.insync.replicas": str(min(limits.topic_min_in_sync, limits.topic_replication_factor)),
             },
         )

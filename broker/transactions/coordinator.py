@@ -49,8 +49,8 @@ class Listed(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The result of a search. `partitions`: the partitions of `__transaction_state` that were searched, without those
-    led only since the search began."""
+    """The result of a search. `partitions`: the searched partitions of `__transaction_state`. A partition whose
+    leadership began during the search is missing."""
 
     error: ErrorCode
     found: Sequence[Listed] = ()
@@ -113,7 +113,7 @@ class TransactionCoordinator:
             TRANSACTIONS_TOPIC,
             clock,
             rng,
-            _limits_of(config),
+            LogLimits.of(config, config.request_timeout_ms),
             tasks,
             _report,
             self._make_shard,
@@ -368,8 +368,9 @@ class TransactionCoordinator:
         shard.write(entry, change.to, then)
 
     def _applied(self, shard: TransactionShard, entry: Entry) -> None:
-        """A state is durable: send its markers, or assign a new producer id if the state needs one. A commit that a
-        partition may ask for keeps its producer id, with the mark, until the next InitProducerId (TX36)."""
+        """A state is durable: send its markers, or assign a new producer id if the state needs one. A partition may
+        still ask for the outcome of a commit: such a state is marked, and keeps its producer id until the next
+        InitProducerId (TX36)."""
         transaction = entry.transaction
         if transaction is None or shard.is_unloaded:
             return
@@ -443,7 +444,7 @@ class TransactionCoordinator:
             loaded, self._loaded = self._loaded, []
             for shard in loaded:
                 for entry, found in [(entry, entry.transaction) for entry in shard.entries.values()]:
-                    if entry.transaction is found:  # a newer state was followed up when it was written
+                    if entry.transaction is found:  # otherwise the write of the newer state has sent its markers
                         entry.began_s = self._clock.monotonic_s()
                         self._follow_up(shard, entry)
                     if turns.over():
@@ -538,16 +539,6 @@ def _code_of(failure: Exception) -> ErrorCode:
         return ErrorCode.NOT_COORDINATOR
     return (
         ErrorCode.UNKNOWN_SERVER_ERROR if isinstance(failure, InvalidRequest) else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    )
-
-
-def _limits_of(config: TransactionConfig) -> LogLimits:
-    return LogLimits(
-        append_batch_bytes_max=config.append_batch_bytes_max,
-        append_queue_max=config.append_queue_max,
-        append_queue_bytes_max=config.append_queue_bytes_max,
-        snapshot_interval_ms=config.snapshot_interval_ms,
-        close_timeout_ms=config.request_timeout_ms,
     )
 
 

@@ -89,7 +89,7 @@ def init(
         case State.ONGOING:
             return replace_reply(fence(transaction, now_ms, give_id), Reply(ErrorCode.CONCURRENT_TRANSACTIONS))
     if transaction.needs_fresh_id:
-        if expected is not None:  # a process of before, and perhaps not the last one
+        if expected is not None:  # an earlier process of this id, perhaps not the last one
             return Reply(ErrorCode.PRODUCER_FENCED)
         return _initialized(fresh(transaction, give_id(), now_ms, timeout_ms=timeout_ms))
     if transaction.is_exhausted and (expected is None or expected.producer_epoch == transaction.producer_epoch):
@@ -276,7 +276,8 @@ def end(
     if started_ms != NO_TIME and (transaction.state is not State.ONGOING or transaction.started_ms != started_ms):
         return Reply(ErrorCode.INVALID_TXN_STATE)
     if transaction.needs_fresh_id and (transaction.state.is_idle or (is_commit and not transaction.state.is_prepared)):
-        # An ongoing transaction with a loss is only aborted: partitions of it, or its end, may be among what is lost.
+        # After a loss an ongoing transaction is only aborted: the lost records may have added partitions to it, or
+        # ended it.
         return Reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if client_version < TV_2:
         return _end_1(transaction, producer_id, producer_epoch, now_ms, is_commit=is_commit, is_pending=is_pending)
@@ -426,8 +427,8 @@ def complete(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 def is_timed_out(transaction: Transaction, now_ms: int, age_ms: int) -> bool:
-    """Whether an ongoing transaction is open for longer than its time-out, by its start or by `age_ms`: the time since
-    which it is known here. After the clock was set back, its start may lie in the future."""
+    """Whether an ongoing transaction is open for longer than its time-out, by its start, or by `age_ms`, the time for
+    which it has been known here. After the clock was set back, its start may be in the future."""
     is_over = transaction.started_ms + transaction.timeout_ms < now_ms or age_ms > transaction.timeout_ms
     return transaction.state is State.ONGOING and is_over
 

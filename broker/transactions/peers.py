@@ -155,8 +155,8 @@ class _Found(NamedTuple):
 def decision_of(found: _Found, producer_id: int, producer_epoch: int) -> Decision:
     """The outcome of the transaction that a producer opened with `producer_epoch` in a partition, by the state of its
     transactional id (TX31). In transaction version 2 the epoch identifies the transaction. Before version 2 only an
-    unfinished transaction that lists the partition can be the same one. An end that used the last epoch took the next
-    producer id. Pure."""
+    unfinished transaction that lists the partition can be the same one. If a transaction had the last epoch, its end
+    changed the producer id. Pure."""
     state = found.state
     is_complete = state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     if found.producer_id != producer_id:

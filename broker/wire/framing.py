@@ -49,7 +49,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     if length >= 0:
         start, offset = offset, offset + length
         if offset > len(frame):
-            raise MalformedFrame(f"the client id claims {length} bytes, {len(frame) - start} are left")
+            raise MalformedFrame(f"the client id claims {length} bytes, but only {len(frame) - start} are left")
         try:
             client_id = str(frame[start:offset], "utf-8")
         except UnicodeDecodeError:

@@ -69,7 +69,7 @@ def read_tag(buffer: bytes | memoryview, position: int, end: int, previous: int)
         raise MalformedFrame(f"tag {tag} after tag {previous}: tags must ascend")
     size, position = read_uvarint(buffer, position)
     if size > end - position:
-        raise MalformedFrame(f"tag {tag} claims {size} bytes, {end - position} are left")
+        raise MalformedFrame(f"tag {tag} claims {size} bytes, but only {end - position} are left")
     return tag, position, position + size
 
 
@@ -107,7 +107,7 @@ def bad_length(field: str, length: int, left: int) -> MalformedFrame:
         )
     if length <= left:
         return MalformedFrame(f"{field} has {length} bytes, a string has at most {STRING_BYTES_MAX}")
-    return MalformedFrame(f"{field} claims {length} bytes, {left} are left")
+    return MalformedFrame(f"{field} claims {length} bytes, but only {left} are left")
 
 
 def bad_count(field: str, count: int, left: int, elements_max: int) -> MalformedFrame:

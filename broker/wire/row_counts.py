@@ -1,7 +1,7 @@
-"""How often a request names each topic or resource.
+"""Counts how often a request names each topic or resource.
 
 A topic or resource that two rows name is not changed. The authorizer does not check such rows, because the handler
-refuses them: that is safe only while both count by the same key, so both count here.
+refuses them: that is safe only if the authorizer and the handler count by the same key, so both count here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class NamedResource(Protocol):
 
 
 def topic_counts(request: wire.CreateTopicsRequest | wire.CreatePartitionsRequest) -> Counter[str]:
-    """How often each name occurs."""
+    """Number of occurrences of each name."""
     return Counter(topic.name for topic in request.topics)
 
 
 def deletion_counts(request: wire.DeleteTopicsRequest) -> Counter[tuple[str | None, bytes]]:
-    """How often each pair of name and id occurs, the zero id where a row has a name only. A row with name and id is no
-    duplicate of a row with the name alone: the handler refuses the first and carries out the second. Ids count by their
-    bytes, because a client could choose many ids of which Python's hash is the same."""
+    """Number of occurrences of each pair of name and id; the id is zero if a row has only a name. A row with name and
+    id is no duplicate of a row with the name alone: the handler refuses the first and carries out the second. Ids count
+    by their bytes, because a client could choose many ids of which Python's hash is the same."""
     return Counter(
         [
             *((topic.name, topic.topic_id.bytes) for topic in request.topics),
@@ -38,5 +38,5 @@ def deletion_counts(request: wire.DeleteTopicsRequest) -> Counter[tuple[str | No
 
 
 def resource_counts(resources: Iterable[NamedResource]) -> Counter[tuple[int, str]]:
-    """How often each pair of kind and name occurs."""
+    """Number of occurrences of each pair of kind and name."""
     return Counter((resource.resource_type, resource.resource_name) for resource in resources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -24,11 +24,6 @@ class Records(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return self.size
-
-    @classmethod
-    def of(cls, parts: Iterable[Part]) -> Records:
-        whole = tuple(parts)
-        return cls(frame_size(whole), whole)
 
 
 RecordsField = bytes | bytearray | memoryview | list[Buffer] | Records | None

@@ -122,7 +122,7 @@ class EncryptedStore:
         stored_crc = _stored_crc32c(known.sealed)
         if info.crc32c != stored_crc:
             raise Corrupt(
-                f"object {key} is stored with CRC32C {info.crc32c:#010x}, its trailer says {stored_crc:#010x}"
+                f"object {key} is stored with CRC32C {info.crc32c:#010x}, but its trailer says {stored_crc:#010x}"
             )
         return ObjectInfo(key, known.size, info.etag, known.sealed.crc32c)
 
@@ -261,7 +261,7 @@ class EncryptedStore:
         self._check_readable(key, wrapping)
         sealed = sealing.sealed
         if info.size != sealed.stored or info.crc32c not in (None, _stored_crc32c(sealed)):
-            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, {sealed.stored} were sent")
+            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, but {sealed.stored} were sent")
         self._remember(key, _Known(info.etag, sealed.stored, sealed))
         return ObjectInfo(key, sealed.size, info.etag, None if info.crc32c is None else sealed.crc32c)
 

@@ -157,8 +157,8 @@ def read_trailer(name: str, tail: Buffer, stored: int, ring: KeyRing) -> Sealed:
 
 
 def key_id_of(tail: Buffer) -> str | None:
-    """The id of the key that the object ending with `tail` says to be under. The id is not authenticated. None: the
-    object is not encrypted."""
+    """The key id in the trailer of the object that ends with `tail`. The id is not authenticated. None: the object is
+    not encrypted."""
     if not is_encrypted(tail):
         return None
     head, *_ = _TRAILER.unpack(tail[-TRAILER_BYTES:])
@@ -210,14 +210,14 @@ def _unwrapped(
     if version > VERSION:
         if _was_wrapped(name, tail, ring):
             raise Corrupt(f"object {name}: the format in its trailer is damaged")
-        raise NewerFormat(f"object {name} is encrypted in format {version}, this program knows {VERSION}; upgrade")
+        raise NewerFormat(f"object {name} is encrypted in format {version}, but this program knows {VERSION}; upgrade")
     if version < 1 or log2 != _CHUNK_LOG2 or reserved:
         raise Corrupt(
             f"object {name}: its trailer says format {version} with chunks of 2^{log2} bytes, which no version writes"
         )
     if size > stored or stored_size(size) != stored:
         raise Corrupt(
-            f"object {name} has {stored} bytes, its trailer says {size} of plaintext; it was cut off or extended"
+            f"object {name} has {stored} bytes, but its trailer says {size} of plaintext; it was cut off or extended"
         )
     try:
         wrapping = ring.find(_text(key_id), check, name)

@@ -67,7 +67,7 @@ def decode(data: bytes, path: str) -> KeyFile:
             f"key file {path} is not valid; it has to be JSON as `thermocline key create` writes it"
         ) from None
     if file.format > FORMAT:
-        raise NewerFormat(f"key file {path} has format {file.format}, this program knows {FORMAT}; upgrade")
+        raise NewerFormat(f"key file {path} has format {file.format}, but this program knows {FORMAT}; upgrade")
     return file
 
 

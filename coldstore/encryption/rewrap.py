@@ -156,7 +156,7 @@ class Rewrapper:
                 body = await self._sealing(key, file, tail.size, checksum)
             else:
                 if checksum != sealed.body_crc32c:
-                    raise Corrupt(f"object {key}: its bytes have CRC32C {checksum:#010x}, its trailer says another")
+                    raise Corrupt(f"object {key}: its bytes have CRC32C {checksum:#010x}, but its trailer says another")
                 nonce = self._world.rng.random_bytes(NONCE_BYTES)
                 trailer = rewrapped(key, tail.data, tail.size, self._ring, self._active, nonce)
                 body = _with_trailer(file, tail.size, checksum, trailer)

@@ -168,7 +168,9 @@ def audit_manifest(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Fi
         key = str(segment.key(*place))
         base = segment.base_offset
         if base < end:
-            findings.append(Finding(FindingKind.OVERLAP, key, base, f"begins at {base}, the one before ends at {end}"))
+            findings.append(
+                Finding(FindingKind.OVERLAP, key, base, f"begins at {base}, but the one before ends at {end}")
+            )
         elif base > end and base > manifest.log_start_offset:
             findings.append(Finding(FindingKind.UNDECLARED_GAP, key, end, f"[{end}, {base}) is in no segment"))
         findings += [
@@ -177,7 +179,7 @@ def audit_manifest(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Fi
         ]
         end = max(end, segment.end_offset)
     if end != manifest.remote_end_offset:
-        text = f"segments end at {end}, the remote end is {manifest.remote_end_offset}"
+        text = f"segments end at {end}, but the remote end is {manifest.remote_end_offset}"
         findings.append(Finding(FindingKind.BOOKS, None, end, text))
     return findings + _audit_books(manifest, live)
 
@@ -192,7 +194,9 @@ def _audit_books(manifest: Manifest, live: Sequence[RemoteSegment]) -> list[Find
         )
         findings.append(Finding(FindingKind.BOOKS, None, None, text))
     if (hash_of(live) if live else ZERO_HASH) != manifest.live_hash:
-        text = f"the live segments hash to {hash_of(live)}, the manifest says {manifest.live_hash}: one was replaced"
+        text = (
+            f"the live segments hash to {hash_of(live)}, but the manifest says {manifest.live_hash}: one was replaced"
+        )
         findings.append(Finding(FindingKind.BOOKS, None, None, text))
     return findings
 
@@ -223,7 +227,7 @@ def audit_listing(
             text = f"the manifest names an object of {size} bytes, but it is missing"
             findings.append(Finding(FindingKind.MISSING, key, offset, text))
         elif listed[key] != size:
-            text = f"the object has {listed[key]} bytes, the manifest says {size}"
+            text = f"the object has {listed[key]} bytes, but the manifest says {size}"
             findings.append(Finding(FindingKind.WRONG_SIZE, key, offset, text))
     return findings
 
@@ -261,7 +265,7 @@ def audit_chunks(key: SegmentKey, footer: SegmentFooter, crcs: Sequence[int]) ->
         if found != written:
             position = index * footer.chunk_bytes
             offset = footer.offset_index.lookup_position(position).offset
-            text = f"chunk {index} at byte {position} has CRC {found:#010x}, the footer says {written:#010x}"
+            text = f"chunk {index} at byte {position} has CRC {found:#010x}, but the footer says {written:#010x}"
             findings.append(Finding(FindingKind.DAMAGED, str(key), offset, text))
     return findings
 

@@ -49,13 +49,13 @@ class MarkerWalk:
             if one.outcome is TransactionOutcome.ABORTED and one.marker_offset < footer.statistics.end_offset
         }
         found = [
-            (at, "aborts records here, and the footer's section 7 does not list it") for at in self._aborting - aborted
+            (at, "aborts records here, but the footer's section 7 does not list it") for at in self._aborting - aborted
         ]
         for at in aborted:
             is_commit = self._markers.get(at)
             if is_commit is not False and at[1] >= footer.statistics.base_offset:
                 found.append(
-                    (at, ("is listed as an abort in section 7, and ") + ("commits" if is_commit else "is not there"))
+                    (at, ("is listed as an abort in section 7, but ") + ("commits" if is_commit else "is missing"))
                 )
         found.sort(key=lambda one: one[0][1])
         return [f"the marker of producer {pid} at offset {offset} {what}" for (pid, offset), what in found]

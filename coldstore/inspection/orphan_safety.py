@@ -56,7 +56,7 @@ async def keep_by_manifest(
     of its last segment gives their leader epochs. Raises Corrupt, NewerFormat, ObjectMissing (a page is gone),
     StoreError.
 
-    Without `workers`, only `store` uses an event loop.
+    Without `workers` no event loop is needed, unless `store` needs one.
     """
     if not plan.deletable:
         return plan

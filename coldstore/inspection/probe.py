@@ -78,7 +78,7 @@ OPTIONAL = frozenset({StoreCondition.CHECKSUM, StoreCondition.TRAILER})
 
 
 class Verification(Enum):
-    """How a copy is proven before local bytes may be deleted."""
+    """The proof of a copy that is needed before local bytes may be deleted."""
 
     HEAD = "HEAD (size and CRC32C)"
     READ_BACK = "whole read-back"
@@ -198,7 +198,7 @@ async def _race_round(store: ObjectStore, key: str, etag: str | None, rng: Rng) 
             # A winner whose bytes are gone was overwritten by another winner.
             lost = sum(1 for body in won if body != found[0])
             return lost + 1, found[1]
-    raise StoreUnavailable(f"{store.url}: no write of a race succeeded; try again when the store answers")
+    raise StoreUnavailable(f"{store.url}: none of the racing writes succeeded; try again when the store answers")
 
 
 async def _attempt(store: ObjectStore, key: str, data: bytes, etag: str | None) -> str | None:
@@ -271,8 +271,8 @@ class _Probe:
         self._found(StoreCondition.TRAILER, await self._trailer_taken(data))
 
     async def _trailer_taken(self, data: bytes) -> str | None:
-        """Why a checksum after the bytes cannot be used; None if it can. Without it, checksums are sent before the
-        bytes."""
+        """The reason why a checksum after the bytes cannot be used; None if it can. Without it, checksums are sent
+        before the bytes."""
         try:
             await self._store.put_segment(self._trailed, _trailed(data, crc32c(data)))
             got = await self._store.get(self._trailed)

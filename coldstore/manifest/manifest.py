@@ -119,8 +119,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         the manifest has a higher epoch."""
         if epoch < self.leader_epoch:
             raise Fenced(
-                f"{self._name}: the manifest has epoch {self.leader_epoch}, this leader has {epoch}; stop tiering the "
-                "partition"
+                f"{self._name}: the manifest has epoch {self.leader_epoch}, but this leader has {epoch}; stop tiering "
+                "the partition"
             )
         said = self.configs if self.is_switched_off_by(configs) else configs
         return replace(self, leader_epoch=epoch, topic=topic, configs=said)
@@ -147,7 +147,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         check_segment(segment)
         if segment.leader_epoch != self.leader_epoch:
             raise EditRefused(
-                f"{self._name}: object {segment.uuid} has epoch {segment.leader_epoch}, the manifest has epoch "
+                f"{self._name}: object {segment.uuid} has epoch {segment.leader_epoch}, but the manifest has epoch "
                 f"{self.leader_epoch}; copy it again under a new name"
             )
         self._check_start(segment)
@@ -192,7 +192,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self
         cursor = fresh[-1].end_offset
         if cursor > self.log_start_offset or cursor > self.remote_end_offset:
-            raise EditRefused(f"{self._name}: cannot expire up to {cursor}, the log starts at {self.log_start_offset}")
+            raise EditRefused(
+                f"{self._name}: cannot expire up to {cursor}, because the log starts at {self.log_start_offset}"
+            )
         at = self.tail_index(cursor)
         dead = self.tail[:at]
         if tuple(fresh[len(fresh) - len(dead) :]) != dead or (dead and len(fresh) < len(dead)):
@@ -203,7 +205,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         live = self.live - totals
         live_hash = f"{(int(self.live_hash, 16) - int(hash_of(fresh), 16)) % HASH_MODULUS:032x}"
         if live.any_negative or (live.segments == 0) != (live == Totals() and live_hash == ZERO_HASH):
-            raise EditRefused(f"{self._name}: expiring up to {cursor} would leave totals that do not balance: {live}")
+            raise EditRefused(f"{self._name}: after expiring up to {cursor} the totals would not balance: {live}")
         return replace(
             self,
             deletion_cursor=cursor,
@@ -247,7 +249,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         end = self.deletion_cursor
         for segment in fresh:
             if segment.base_offset < end:
-                raise EditRefused(f"{self._name}: expired segment at {segment.base_offset} overlaps {end}")
+                raise EditRefused(f"{self._name}: expired segment at offset {segment.base_offset} begins below {end}")
             end = segment.end_offset
 
     def _check_whole_pages(self, fresh: Sequence[RemoteSegment], cursor: int) -> None:
@@ -270,8 +272,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         be assigned twice."""
         if end != self.bucket_end_offset:
             raise EditRefused(
-                f"{self._name}: the log ends at {end}, the bucket ends at {self.bucket_end_offset}; the reservation "
-                "stays"
+                f"{self._name}: the log ends at {end}, but the bucket ends at {self.bucket_end_offset}; the "
+                "reservation stays"
             )
         return self if end >= self.reserved_end_offset else replace(self, reserved_end_offset=end)
 
@@ -281,7 +283,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self
         if pointer.epoch != self.leader_epoch:
             raise EditRefused(
-                f"{self._name}: the snapshot has epoch {pointer.epoch}, the manifest has epoch {self.leader_epoch}"
+                f"{self._name}: the snapshot has epoch {pointer.epoch}, but the manifest has epoch {self.leader_epoch}"
             )
         if self.snapshot is not None and pointer.end_offset < self.snapshot.end_offset:
             raise EditRefused(f"{self._name}: snapshot at {pointer.end_offset} is older than the manifest's snapshot")
@@ -367,7 +369,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise Corrupt(f"manifest of {self._name}: segment at {segment.base_offset} does not follow {end}")
             end = segment.end_offset
         if end is not None and (end != self.remote_end_offset or end <= self.deletion_cursor):
-            raise Corrupt(f"manifest of {self._name}: entries end at {end}, the remote end is {self.remote_end_offset}")
+            raise Corrupt(
+                f"manifest of {self._name}: entries end at {end}, but the remote end is {self.remote_end_offset}"
+            )
 
     def _follows(self, base: int, end: int) -> bool:
         return base == end or end < base <= self.log_start_offset

@@ -210,7 +210,9 @@ def check_replaced(replaced: Sequence[ReplacedObject], name: str) -> None:
 def _check_epochs(segment: RemoteSegment) -> None:
     epochs = segment.epochs
     if len(epochs) > RANGES_MAX:
-        raise Corrupt(f"segment {segment.uuid}: {len(epochs)} epochs, {RANGES_MAX} are allowed; seal more often")
+        raise Corrupt(
+            f"segment {segment.uuid}: {len(epochs)} epochs, but at most {RANGES_MAX} are allowed; seal more often"
+        )
     before = (-1, segment.base_offset - 1)
     for entry in epochs:
         if entry[0] <= before[0] or entry[1] <= before[1] or entry[1] >= segment.end_offset or entry[0] > INT32_MAX:
@@ -221,7 +223,7 @@ def _check_epochs(segment: RemoteSegment) -> None:
 def check_ranges(ranges: Sequence[tuple[int, int]], first: int, end: int, name: str) -> None:
     """Raise Corrupt unless `ranges` are non-empty, in order, without overlap, within `[first, end)`."""
     if len(ranges) > RANGES_MAX:
-        raise Corrupt(f"{name}: {len(ranges)} ranges, {RANGES_MAX} are allowed")
+        raise Corrupt(f"{name}: {len(ranges)} ranges, but at most {RANGES_MAX} are allowed")
     at = first
     for start, stop in ranges:
         if not at <= start < stop <= end:

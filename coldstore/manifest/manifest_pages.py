@@ -205,7 +205,7 @@ def decode_page(data: bytes, pointer: PagePointer) -> Page:
     if len(data) != pointer.length or crc32c(data) != pointer.crc32c:
         raise Corrupt(f"{name}: {len(data)} bytes are not the {pointer.length} its pointer names, or their CRC differs")
     if pointer.entries > PAGE_ENTRIES_MAX:
-        raise Corrupt(f"{name}: {pointer.entries} entries, {PAGE_ENTRIES_MAX} are allowed")
+        raise Corrupt(f"{name}: {pointer.entries} entries, but at most {PAGE_ENTRIES_MAX} are allowed")
     table = _read_table(data, pointer, name)
     page: Page = PointerPage(table) if pointer.level else SegmentPage(table)
     _check_rows(table, pointer, name)
@@ -223,7 +223,9 @@ def _read_table(data: bytes, pointer: PagePointer, name: str) -> pa.Table:
         _check_format(words, pointer, name)
         decoded = sum(described.row_group(n).total_byte_size for n in range(described.num_row_groups))
         if described.num_rows != pointer.entries or decoded > PAGE_BYTES_MAX:
-            raise Corrupt(f"{name}: {described.num_rows} rows in {decoded} bytes, its pointer says {pointer.entries}")
+            raise Corrupt(
+                f"{name}: {described.num_rows} rows in {decoded} bytes, but its pointer says {pointer.entries}"
+            )
         table = file.read(use_threads=False).replace_schema_metadata(None)
         table.validate(full=True)  # checks list offsets and UTF-8, which reading does not check
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as broken:
@@ -243,7 +245,7 @@ def _read_table(data: bytes, pointer: PagePointer, name: str) -> pa.Table:
 def _check_format(words: dict[bytes, bytes], pointer: PagePointer, name: str) -> None:
     written_by = int(words.get(_FORMAT_KEY, b"0"))
     if written_by > FORMAT_VERSION:
-        raise NewerFormat(f"{name} has format {written_by}, this version knows {FORMAT_VERSION}; upgrade")
+        raise NewerFormat(f"{name} has format {written_by}, but this version knows {FORMAT_VERSION}; upgrade")
     if written_by < 1 or words.get(_LEVEL_KEY) != str(pointer.level).encode():
         raise Corrupt(f"{name} is not a page of level {pointer.level}")
 
@@ -257,7 +259,7 @@ def _check_rows(table: pa.Table, pointer: PagePointer, name: str) -> None:
             raise Corrupt(f"{name}: rows are out of order at offset {first}")
         at = end
     if firsts[0] != pointer.first_offset or ends[-1] != pointer.end_offset:
-        raise Corrupt(f"{name} covers [{firsts[0]}, {ends[-1]}), its pointer says otherwise")
+        raise Corrupt(f"{name} covers [{firsts[0]}, {ends[-1]}), but its pointer says otherwise")
     expected = Totals(
         log_bytes=pointer.log_bytes,
         object_bytes=pointer.object_bytes,

@@ -29,7 +29,7 @@ def check_manifest_root(key: str, root: Root[Manifest], topic_id: UUID, partitio
     if (content.topic_id, content.partition) != (topic_id, partition):
         raise Corrupt(f"{key} holds the manifest of {content.topic_id}/{content.partition}")
     if content.leader_epoch != root.epoch:
-        raise Corrupt(f"{key} has epoch {root.epoch}, its manifest has epoch {content.leader_epoch}")
+        raise Corrupt(f"{key} has epoch {root.epoch}, but its manifest has epoch {content.leader_epoch}")
 
 
 class LiveSegments(msgspec.Struct, frozen=True):
@@ -57,11 +57,6 @@ class ManifestReader:
         self._place = (topic_id, partition)
         self._codec: RootCodec[Manifest] = RootCodec(MANIFEST_FORMAT, self._validate)
         self._root: Root[Manifest] | None = None
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """The newest manifest read; None before the first load, or if the partition has none."""
-        return None if self._root is None else self._root.content
 
     def _validate(self, root: Root[Manifest]) -> None:
         check_manifest_root(self._key, root, *self._place)

@@ -27,7 +27,7 @@ from coldstore.manifest.manifest_pages import (
 from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.manifest.page_reader import PageCache, PageReader
 from coldstore.manifest.replacement import PageMove, replace_segments
-from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, StoreUnavailable, Upload
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, Upload, answered_within
 from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore, RootTooLarge
 from logformat.errors import Corrupt, Fenced, InvalidRequest
 from seams.clock import Clock
@@ -295,11 +295,8 @@ class ManifestStore:
         """Read the root once, because the outcome of the last commit is unknown: the store did not answer before the
         commit's deadline. The caller repeats commits with pauses. Until a read succeeds each of them costs one request,
         not the ten of a commit's own retries. Raises the errors of `load`, and StoreUnavailable without an answer."""
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                await self._root.load()
-        except TimeoutError as late:
-            raise StoreUnavailable(f"{self._root.key}: not read within {self._deadline_s} s") from late
+        async with answered_within(self._deadline_s, f"GET {self._root.key}"):
+            await self._root.load()
 
     async def _note_unnamed(self, before: Manifest | None, after: Manifest) -> None:
         if before is None:
@@ -384,7 +381,9 @@ class ManifestStore:
 
         pointer, data, page = await self._reader.blocking(build)
         if len(data) > PAGE_BYTES_MAX:
-            raise RootTooLarge(f"{self._root.key}: a page of {len(data)} bytes, {PAGE_BYTES_MAX} are allowed")
+            raise RootTooLarge(
+                f"{self._root.key}: a page of {len(data)} bytes, but at most {PAGE_BYTES_MAX} are allowed"
+            )
         upload = Upload(len(data), pointer.crc32c, lambda: iter((data,)))
         key = str(pointer.key(self._topic_id, self._partition))
         try:

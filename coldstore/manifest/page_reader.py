@@ -107,10 +107,10 @@ class PageReader:
         page = self._cache.get(key)
         if page is None:
             if not 0 < pointer.length <= PAGE_BYTES_MAX:
-                raise Corrupt(f"manifest page {key}: {pointer.length} bytes, {PAGE_BYTES_MAX} are allowed")
+                raise Corrupt(f"manifest page {key}: {pointer.length} bytes, but at most {PAGE_BYTES_MAX} are allowed")
             got = await get_range(self._store, key, 0, pointer.length)
             if got.size != pointer.length:
-                raise Corrupt(f"manifest page {key} has {got.size} bytes, its pointer says {pointer.length}")
+                raise Corrupt(f"manifest page {key} has {got.size} bytes, but its pointer says {pointer.length}")
             page = await self.blocking(decode_page, got.data, pointer)
             self._cache.put(key, page)
         return page

@@ -52,7 +52,7 @@ def replace_segments(
     live = manifest.live + totals
     if live.any_negative:
         raise EditRefused(
-            f"{_name(manifest)}: replacing at {old[0].base_offset} would leave totals that do not balance: {live}"
+            f"{_name(manifest)}: after replacing at {old[0].base_offset} the totals would not balance: {live}"
         )
     kept = tuple(ReplacedObject(s.uuid, s.base_offset, s.leader_epoch, s.object_bytes, max(now_ms, 0)) for s in old)
     return replace(
@@ -112,7 +112,7 @@ def _check(
         check_segment(segment)
         if segment.leader_epoch != manifest.leader_epoch:
             raise EditRefused(
-                f"{name}: object {segment.uuid} has epoch {segment.leader_epoch}, the manifest has epoch "
+                f"{name}: object {segment.uuid} has epoch {segment.leader_epoch}, but the manifest has epoch "
                 f"{manifest.leader_epoch}"
             )
     if len(old) > room_for_replaced(manifest):

@@ -257,7 +257,9 @@ class Commit(Generic[T]):
                 raise RootMissing(f"there is no root {self._key}")
             return terms.edit(terms.initial)
         if base.epoch > terms.epoch or (terms.exclusive and base.epoch == terms.epoch):
-            raise Fenced(f"root {self._key} has epoch {base.epoch}, this writer has epoch {terms.epoch}; stop writing")
+            raise Fenced(
+                f"root {self._key} has epoch {base.epoch}, but this writer has epoch {terms.epoch}; stop writing"
+            )
         if base.epoch < terms.epoch and not terms.claim:
             raise NotClaimed(f"root {self._key} has epoch {base.epoch}; claim it for epoch {terms.epoch} first")
         return terms.edit(base.content)

@@ -133,7 +133,9 @@ class RootCodec(Generic[T]):
         envelope = _Envelope(self.format_of(content, before), version, epoch, ring, raw)
         data = _ENCODER.encode(msgspec.structs.replace(envelope, crc32c=self._crc_of(envelope)))
         if len(data) > ROOT_BYTES_MAX:
-            raise RootTooLarge(f"root of {len(data)} bytes, {ROOT_BYTES_MAX} are allowed; move entries to pages")
+            raise RootTooLarge(
+                f"root of {len(data)} bytes, but at most {ROOT_BYTES_MAX} are allowed; move entries to pages"
+            )
         return data
 
     def decode(self, key: str, got: Got) -> Root[T]:
@@ -141,11 +143,13 @@ class RootCodec(Generic[T]):
         root."""
         refuse_encrypted(key, got.data)
         if got.size > ROOT_BYTES_MAX or len(got.data) != got.size:
-            raise Corrupt(f"root {key} has {got.size} bytes, {ROOT_BYTES_MAX} are allowed")
+            raise Corrupt(f"root {key} has {got.size} bytes, but at most {ROOT_BYTES_MAX} are allowed")
         try:
             written_in = _FORMAT_ONLY.decode(got.data).format_version
             if written_in > self._version:
-                raise NewerFormat(f"root {key} has format {written_in}, this version knows {self._version}; upgrade")
+                raise NewerFormat(
+                    f"root {key} has format {written_in}, but this version knows {self._version}; upgrade"
+                )
             reader = self._contents.get(written_in)
             if reader is None:
                 raise Corrupt(f"root {key} has the unknown format {written_in}")

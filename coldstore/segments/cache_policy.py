@@ -1,9 +1,7 @@
 """Eviction policy of the chunk cache: S3-FIFO (SOSP'23), scan-resistant. Pure.
 
 It has a FIFO of newcomers, a FIFO of proven items, and the ids of recently evicted newcomers. A newcomer becomes proven
-if it is visited again before its eviction, or added again soon after it. A read after the last position belongs to the
-same visit, so a sequential reader that reads a chunk in four fetches visits it once. The sum of sizes is at most
-`bytes_max`.
+if it is visited again before its eviction, or added again soon after it. The sum of sizes is at most `bytes_max`.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ Id = TypeVar("Id", bound=Hashable)
 @dataclass(slots=True, eq=False)
 class _Item:
     size: int
-    visits: int = 0
-    last_position: int = -1  # nothing read yet
+    visits: int = -1  # nothing read yet; the first visit proves nothing
 
 
 class CachePolicy(Generic[Id]):
@@ -52,15 +49,12 @@ class CachePolicy(Generic[Id]):
     def nbytes(self) -> int:
         return self._bytes
 
-    def visit(self, item_id: Id, position: int) -> bool:
-        """Note that the item is read from `position` on. Returns whether it is cached. A read that continues the last
-        one is the same visit."""
+    def visit(self, item_id: Id) -> bool:
+        """Note that the item is read. Returns whether it is cached."""
         item = self._find(item_id)
         if item is None:
             return False
-        if 0 <= position <= item.last_position:
-            item.visits = min(item.visits + 1, VISITS_MAX)
-        item.last_position = position
+        item.visits = min(item.visits + 1, VISITS_MAX)
         return True
 
     def admit(self, item_id: Id, size: int) -> tuple[bool, list[Id]]:
@@ -118,10 +112,10 @@ class CachePolicy(Generic[Id]):
     def _step(self, queue: OrderedDict[Id, _Item]) -> Id | None:
         """Evict or move the oldest item of `queue`. Returns its id if it was evicted."""
         item_id, item = next(iter(queue.items()))
-        if item.visits and queue is self._newcomers:
+        if item.visits > 0 and queue is self._newcomers:
             self._promote(item_id, item)
             return None
-        if item.visits:
+        if item.visits > 0:
             item.visits -= 1
             queue.move_to_end(item_id)
             return None

@@ -30,15 +30,6 @@ OPEN_FILES_MAX: Final = 256
 ChunkId = tuple[str, int]
 
 
-class CachedChunk(msgspec.Struct, frozen=True):
-    """A checked chunk: bytes `[position, position + length)` of `file`. The file stays readable while this object
-    exists."""
-
-    file: File
-    position: int
-    length: int
-
-
 @dataclass(slots=True)
 class CacheCounts:
     """Counters for metrics."""
@@ -129,17 +120,14 @@ class ChunkCache:
         self._open.clear()
 
     # ── lookups ──────────────────────────────────────────────────────────────────────────────────────────────────
-    async def find(self, chunk: ChunkRef) -> CachedChunk | None:
-        """The chunk, if it is cached and its file is correct. Its bytes are then in memory."""
+    async def find(self, chunk: ChunkRef) -> File | None:
+        """The chunk's file, if the chunk is cached and the file is correct. Its bytes are then in memory. The file
+        stays readable while this object exists."""
         chunk_id = (chunk.key, chunk.index)
-        found = await self._from_disk(chunk_id, chunk) if self._policy.visit(chunk_id, 0) else None
+        found = await self._from_disk(chunk_id, chunk) if self._policy.visit(chunk_id) else None
         self.counts.hits += found is not None
         self.counts.misses += found is None
         return found
-
-    def holds(self, chunk: ChunkRef) -> bool:
-        """Whether the chunk is on disk now."""
-        return (chunk.key, chunk.index) in self._policy
 
     async def resize(self, bytes_max: int) -> None:
         """Change the limit. Chunks above it are evicted at once."""
@@ -152,7 +140,7 @@ class ChunkCache:
             self._policy.remove(chunk_id)
         await self._unlink(dropped)
 
-    async def _from_disk(self, chunk_id: ChunkId, chunk: ChunkRef) -> CachedChunk | None:
+    async def _from_disk(self, chunk_id: ChunkId, chunk: ChunkRef) -> File | None:
         path = self._paths[chunk_id]
         file = self._open.get(chunk_id)
         try:
@@ -160,7 +148,7 @@ class ChunkCache:
                 self._open.move_to_end(chunk_id)
                 # The kernel may have dropped the file's pages. A worker reads them, so that the loop does not wait.
                 await self._workers.run(file.read_at, 0, chunk.length, lane=Lane.COLD_READ)
-                return CachedChunk(file, 0, chunk.length)
+                return file
             file = await self._workers.run(_open_checked, self._disk, path, chunk, lane=Lane.COLD_READ)
         except (OSError, Corrupt) as damaged:
             if self._paths.get(chunk_id) == path:  # otherwise it was evicted meanwhile
@@ -171,18 +159,18 @@ class ChunkCache:
             return None
         if self._paths.get(chunk_id) == path:
             self._keep_open(chunk_id, file)
-        return CachedChunk(file, 0, chunk.length)
+        return file
 
     # ── additions ────────────────────────────────────────────────────────────────────────────────────────────────
-    async def put(self, chunk: ChunkRef, data: bytes) -> CachedChunk:
-        """Add a chunk that `find` did not find. Raises Corrupt if `data` is not the chunk."""
+    async def put(self, chunk: ChunkRef, data: bytes) -> File:
+        """Add a chunk that `find` did not find, and return its file. Raises Corrupt if `data` is not the chunk."""
         if not await self._workers.run(chunk_is_whole, chunk, data, lane=Lane.COLD_READ):
             raise Corrupt(f"chunk {chunk.index} of {chunk.key}: {len(data)} bytes fail its CRC")
         cached = await self._insert((chunk.key, chunk.index), chunk, data)
-        self._policy.visit((chunk.key, chunk.index), 0)
+        self._policy.visit((chunk.key, chunk.index))
         return cached
 
-    async def _insert(self, chunk_id: ChunkId, chunk: ChunkRef, data: bytes) -> CachedChunk:
+    async def _insert(self, chunk_id: ChunkId, chunk: ChunkRef, data: bytes) -> File:
         self._sequence += 1
         path = f"{self._directory}/{self._sequence:016d}.chunk"
         admitted, evicted = self._policy.admit(chunk_id, chunk.length)
@@ -191,7 +179,7 @@ class ChunkCache:
         await self._unlink(evicted)
         if not admitted:  # the limit is below a chunk; it may have been lowered under pressure, which is logged
             self.counts.uncached += 1
-            return CachedChunk(MemoryFile(data, path), 0, chunk.length)
+            return MemoryFile(data, path)
 
         def is_kept() -> bool:
             return self._paths.get(chunk_id) == path
@@ -205,11 +193,11 @@ class ChunkCache:
             self.counts.uncached += 1
             self._policy.remove(chunk_id)
             await self._unlink([chunk_id])
-            return CachedChunk(MemoryFile(data, path), 0, chunk.length)
+            return MemoryFile(data, path)
         self._refusing = False
         if is_kept():
             self._keep_open(chunk_id, file)
-        return CachedChunk(file, 0, chunk.length)
+        return file
 
     def _keep_open(self, chunk_id: ChunkId, file: File) -> None:
         # Files are dropped here, not closed: the last holder of a file closes it.

@@ -54,7 +54,7 @@ _REQUIRED: Final = frozenset(Section) - _OPTIONAL
 
 
 class TransactionOutcome(IntEnum):
-    """How a transaction ended."""
+    """The end of a transaction: committed or aborted."""
 
     COMMITTED = 1
     ABORTED = 2
@@ -102,11 +102,6 @@ class SegmentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     epochs: tuple[tuple[int, int], ...] = ()
     clean_end_offset: int | msgspec.UnsetType = msgspec.UNSET
     replaces: tuple[UUID, ...] | msgspec.UnsetType = msgspec.UNSET
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether compaction wrote the object: records and batches are missing, and fillers are in their place."""
-        return self.clean_end_offset is not msgspec.UNSET
 
 
 _STATISTICS: Final = msgspec.json.Decoder(SegmentStatistics)
@@ -231,7 +226,9 @@ class SegmentFooter(msgspec.Struct, frozen=True):
         trailer = read_trailer(tail, object_bytes)
         skip = len(tail) - trailer.footer_length - TRAILER_SIZE
         if skip < 0:
-            raise Corrupt(f"segment footer: {len(tail)} bytes are there, {trailer.footer_length + TRAILER_SIZE} needed")
+            raise Corrupt(
+                f"segment footer: {len(tail)} bytes are there, but {trailer.footer_length + TRAILER_SIZE} are needed"
+            )
         whole = memoryview(tail)[skip:]
         sections = read_sections(trailer, whole[: trailer.footer_length], frozenset(Section))
         missing = [kind.name for kind in Section if kind in _REQUIRED and kind not in sections]
@@ -269,7 +266,8 @@ class SegmentFooter(msgspec.Struct, frozen=True):
         """The producers at the range's end. Raises Corrupt, NewerFormat."""
         state = decode_producer_state(self.producer_bytes)
         if state.end_offset != self.statistics.end_offset:
-            raise Corrupt(f"segment footer: its producer state ends at offset {state.end_offset}, the range does not")
+            end = self.statistics.end_offset
+            raise Corrupt(f"segment footer: its producer state ends at offset {state.end_offset}, the range at {end}")
         return state
 
     def check_key(self, key: SegmentKey) -> None:

@@ -145,7 +145,7 @@ async def fetch_footer(
 async def _footer(store: ReadStore, key: SegmentKey, object_bytes: int, log_bytes: int | None) -> SegmentFooter:
     got = await store.get(str(key), -tail_bytes(object_bytes, log_bytes))
     if got.size != object_bytes:
-        raise Corrupt(f"object {key} has {got.size} bytes, {object_bytes} were committed")
+        raise Corrupt(f"object {key} has {got.size} bytes, but {object_bytes} were committed")
     tail = got.data
     start = footer_start(tail, object_bytes)
     if start < object_bytes - len(tail):

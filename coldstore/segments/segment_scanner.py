@@ -208,7 +208,9 @@ class SegmentScanner:
 
     def _check_size(self, size: int, have: int) -> None:
         if size < LOG_OVERHEAD + LENGTH_MIN or size > self._log_bytes - self._position or size < have:
-            raise Corrupt(f"{self._where()}: batch claims {size} bytes, {self._log_bytes - self._position} are left")
+            raise Corrupt(
+                f"{self._where()}: batch claims {size} bytes, but only {self._log_bytes - self._position} are left"
+            )
 
     def _walk(self, view: memoryview, start: int) -> int:
         """Check the complete batches in `view[start:]`. Returns the position where the first incomplete batch
@@ -290,7 +292,7 @@ class SegmentScanner:
         expected = self._lineage.epoch_for(base_offset)
         if expected is not None and expected != epoch:
             raise Corrupt(
-                f"batch at offset {base_offset} carries leader epoch {epoch}, the log's epochs say {expected}"
+                f"batch at offset {base_offset} carries leader epoch {epoch}, but the log's epochs say {expected}"
             )
         if expected is not None:
             self._epoch_end = self._lineage.end_offset_for(epoch, INT64_MAX).end_offset

@@ -71,7 +71,7 @@ def encode_footer(log_bytes: int, sections: Sequence[tuple[int, int, bytes]], si
     if size is not None:
         needed = footer_bytes(len(payload) for _, _, payload in sections)
         if needed > size:
-            raise FooterOutgrown(f"a footer of {size} bytes was announced, its sections take {needed}")
+            raise FooterOutgrown(f"a footer of {size} bytes was announced, but its sections take {needed}")
         sections = (*sections, (FILLER, OPTIONAL, bytes(size - needed)))
     parts: list[bytes] = []
     for kind, flags, payload in sections:
@@ -94,7 +94,7 @@ def read_trailer(tail: bytes | memoryview, object_bytes: int) -> Trailer:
     if crc32c(raw[: _COVERED.size]) != crc:
         raise Corrupt(f"segment object of {object_bytes} bytes: its trailer fails its CRC {crc:#010x}")
     if version > VERSION:
-        raise NewerFormat(f"segment object has version {version}, this program knows {VERSION}; upgrade")
+        raise NewerFormat(f"segment object has version {version}, but this program knows {VERSION}; upgrade")
     if version < 1 or reserved or log_bytes == 0 or position + length + TRAILER_SIZE != object_bytes:
         raise Corrupt(
             f"segment object of {object_bytes} bytes: its trailer says {log_bytes} bytes of log and {length} of footer"
@@ -124,7 +124,7 @@ def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[
         kind, flags, length, crc = _SECTION.unpack_from(view, at)
         at += SECTION_HEADER_SIZE
         if length > len(view) - at:
-            raise Corrupt(f"segment footer: section {kind} claims {length} bytes, {len(view) - at} are left")
+            raise Corrupt(f"segment footer: section {kind} claims {length} bytes, but only {len(view) - at} are left")
         payload = view[at : at + length]
         at += length
         if kind not in types:
@@ -132,6 +132,6 @@ def read_sections(trailer: Trailer, footer: bytes | memoryview, known: Iterable[
                 continue
             raise NewerFormat(f"segment footer: section {kind} is required and unknown to this program; upgrade")
         if kind in found or crc32c(payload) != crc:
-            raise Corrupt(f"segment footer: section {kind} comes twice or fails its CRC")
+            raise Corrupt(f"segment footer: section {kind} appears twice or fails its CRC")
         found[kind] = payload
     return found

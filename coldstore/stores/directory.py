@@ -134,7 +134,7 @@ class DirectoryStore:
                     await self._run(self._files.forget_writer, lane=Lane.STORE)
                 except StoreUnavailable as away:
                     log.warning(
-                        "%s: the file of this writer's lock is not removed, the next writer removes it: %s",
+                        "%s: this writer's lock file was not removed; the next writer removes it: %s",
                         self.url,
                         away,
                     )

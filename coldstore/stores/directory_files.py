@@ -398,5 +398,6 @@ def _fill(file: File, key: str, body: Upload) -> None:
         raise ChecksumRefused(f"PUT {key}: the source gave {parts.size} of {body.size} bytes; read it again")
     if checksum != (announced := body.checksum()):
         raise ChecksumRefused(
-            f"PUT {key}: the bytes sent have CRC32C {checksum:08x}, the source announced {announced:08x}; read it again"
+            f"PUT {key}: the bytes sent have CRC32C {checksum:08x}, but the source announced {announced:08x}; read "
+            "it again"
         )

@@ -49,7 +49,7 @@ def resolve_range(key: str, start: int, length: int | None, size: int) -> tuple[
     if start < 0:
         start = max(0, size + start)
     elif start >= size and (start or length is not None):
-        raise InvalidRequest(f"GET {key}: range starts at {start}, the object ends at {size}")
+        raise InvalidRequest(f"GET {key}: range starts at {start}, but the object ends at {size}")
     given = size - start if length is None else min(length, size - start)
     if given > GET_BYTES_MAX:
         raise InvalidRequest(f"GET {key}: {given} bytes at once, at most {GET_BYTES_MAX}; read it in ranges")

@@ -42,7 +42,8 @@ _FAILURE_CHARS = 200
 
 
 class CallOutcome(Enum):
-    """How a call ended. The value is its label in metrics. A 304, a 404 and a lost race are answers, not errors."""
+    """The outcome of a call. The value is its label in metrics. A 304, a 404 and a lost race are answers, not
+    errors."""
 
     OK = "ok"
     UNCHANGED = "unchanged"  # 304

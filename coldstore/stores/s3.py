@@ -114,7 +114,7 @@ class S3Store:
             page, token = await self._call(f"LIST {prefix}", self._deadlines.small_s, self._list_page, prefix, token)
             for info in page:
                 if info.key <= last:
-                    raise StoreUnavailable(f"LIST {prefix}: {info.key!r} came after {last!r}; listings are in order")
+                    raise StoreUnavailable(f"LIST {prefix}: {info.key!r} came after {last!r}, so it is not in order")
                 last = info.key
                 yield info
             if token is None:
@@ -357,7 +357,7 @@ def _granted(answer: dict[str, Any], key: str, start: int, length: int | None) -
     given = size - start if length is None else min(length, size - start)
     if (first, last + 1) != (start, start + given) or int(answer["ContentLength"]) != given:
         raise StoreUnavailable(
-            f"GET {key}: asked for {given} bytes at {start} of {size}, the store answered {answer['ContentRange']}"
+            f"GET {key}: asked for {given} bytes at {start} of {size}, but the store answered {answer['ContentRange']}"
         )
     if given > GET_BYTES_MAX:
         raise InvalidRequest(f"GET {key}: {given} bytes at once, at most {GET_BYTES_MAX}; read it in ranges")

@@ -53,7 +53,7 @@ class SegmentBody:
             piece = next(self._pieces, b"")
             self._sent += len(piece)
             if self._sent > self._size or (not piece and self._sent < self._size):
-                raise ChecksumRefused(f"the source gave {self._sent} bytes, {self._size} were announced")
+                raise ChecksumRefused(f"the source gave {self._sent} bytes, but {self._size} were announced")
         except Exception as failure:
             self.failure = failure  # kept, because botocore wraps the error in its own
             raise
@@ -107,7 +107,7 @@ def _framed(body: Upload) -> Iterator[Buffer]:
             break
         yield piece
     if given != body.size:
-        raise ChecksumRefused(f"the source gave {given} bytes, {body.size} were announced")
+        raise ChecksumRefused(f"the source gave {given} bytes, but {body.size} were announced")
     yield _end(body.size, body.checksum())
 
 
@@ -277,5 +277,5 @@ def _part_checksums(body: Upload, sizes: list[int]) -> tuple[list[int], int]:
     if not source.ended():
         raise ChecksumRefused(f"the source gave more than the {body.size} bytes that were announced")
     if whole != (announced := body.checksum()):
-        raise ChecksumRefused(f"the source has CRC32C {whole:08x}, {announced:08x} was announced; read it again")
+        raise ChecksumRefused(f"the source has CRC32C {whole:08x}, but {announced:08x} was announced; read it again")
     return checksums, whole

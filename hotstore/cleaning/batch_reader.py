@@ -84,7 +84,7 @@ def _whole_batches(file: File, position: int, view: memoryview, offset: int | No
             what = f"no batch begins here: length {length}, magic {fields[_MAGIC]}, last offset delta {delta}"
             raise _damaged(file, position + at, expected, what)
         if fields[BASE_OFFSET] != expected:
-            what = f"batch says offset {fields[BASE_OFFSET]}, the one before it ends at {expected}"
+            what = f"batch says offset {fields[BASE_OFFSET]}, but the one before it ends at {expected}"
             raise _damaged(file, position + at, expected, what)
         if length + LOG_OVERHEAD > stop - at:
             break

@@ -41,8 +41,8 @@ class PassOver(Exception):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The log's state when a pass was planned: its era, its configs, and whether the bucket may hold records of the
-    log, because a topic may be tiered no more."""
+    """The log's state when a pass was planned: its era, its configs, and whether the bucket may hold records of the log
+    (also if the topic is not tiered any more)."""
 
     era: int
     config: LogConfig

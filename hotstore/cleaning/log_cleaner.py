@@ -218,7 +218,7 @@ class LogCleaner:
     def _give_up(self, opened: OpenLog, failure: Exception) -> None:
         self.counters.failed_passes += 1
         self.uncleanable[opened.place] = Uncleanable(opened.topic_id, str(failure), self._world.clock.monotonic_s())
-        log.error("%s: not cleaned, it is served as before: %s", opened.place, failure)
+        log.error("%s: not cleaned, but served as before: %s", opened.place, failure)
 
     def _is_given_up(self, opened: OpenLog) -> bool:
         found = self.uncleanable.get(opened.place)

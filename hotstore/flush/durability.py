@@ -75,13 +75,15 @@ class SealJob(NamedTuple):
         """Write the files. Blocking. After an OSError the job may run again."""
         if self.epochs is not None:
             replace_in(self.directory, EPOCHS_FILE, self.epochs.to_bytes())
-        for segment, producers in self.seals:
-            if segment is not None:
-                segment.trim()
-                if segment.indexer is not None:
-                    write_index_files(segment)
-                else:  # only the transaction index is missing after a recovery
-                    write_transaction_index(segment)
+        segments = [segment for segment, _ in self.seals if segment is not None]
+        for segment in segments:
+            segment.trim()
+            if segment.indexer is not None:
+                write_index_files(segment)
+            else:  # only the transaction index is missing after a recovery
+                write_transaction_index(segment)
+        sync_transaction_indexes(self.directory, segments)
+        for _, producers in self.seals:
             if producers is not None:
                 write_producer_files(self.directory, producers)
         if self.seals:
@@ -213,13 +215,21 @@ def write_index_files(segment: Segment) -> None:
 
 
 def write_transaction_index(segment: Segment) -> None:
-    """Write the `.txnindex` of a segment with aborted transactions. Blocking. It is written before the producer file of
-    the segment's end. That file thus proves that the index was written or is not needed."""
+    """Write the `.txnindex` of a segment with aborted transactions. Blocking. Its name is durable
+    (`sync_transaction_indexes`) before the producer file of the segment's end is written. That file thus proves that
+    the index was written or is not needed."""
     directory, name = segment.directory, segment.name_of(TRANSACTION_INDEX)
     if segment.aborted is not None:
         write_whole(directory, name, encode_aborted(segment.aborted))
     elif directory.stat(name) is not None:
         directory.unlink(name)
+
+
+def sync_transaction_indexes(directory: Directory, segments: Iterable[Segment]) -> None:
+    """Make the names of these segments' transaction indexes durable. Otherwise a power cut could keep the name of a
+    producer file and lose that of an index. Blocking. Costs nothing without aborted transactions."""
+    if any(segment.aborted is not None for segment in segments):
+        directory.sync()
 
 
 def write_producer_files(directory: Directory, producers: ProducersAt) -> None:

@@ -137,7 +137,7 @@ class LogDirectories:
             if (seen_ms := None if disk.stat(seen) is None else _number(read_file(disk, seen))) is None:
                 replace_file(disk, seen, b"%d\n" % now_ms)
             elif now_ms - seen_ms > STRAY_KEPT_MS:
-                log.warning("stray log %s is removed, a week after it was found", path)
+                log.warning("stray log %s is removed a week after it was found", path)
                 remove_tree(disk, path)
 
 

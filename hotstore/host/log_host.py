@@ -92,11 +92,6 @@ class LogHost:
     def is_open(self, opened: OpenLog) -> bool:
         return opened.at.occupant is opened
 
-    def found(self, place: TopicPartition, topic_id: UUID) -> OpenLog | None:
-        """The open log of this topic; None if it is not open."""
-        opened = self._open.get(place)
-        return opened if opened is not None and opened.log.topic_id == topic_id.bytes else None
-
     def place(self, name: TopicPartition) -> Place:
         """The place of this name. It is the same object while it is referenced."""
         found = self._places.get(name)
@@ -245,7 +240,7 @@ class LogHost:
         did = local.recovery
         if did.truncated_bytes:
             log.warning(
-                "%s: %d bytes are cut off its damaged end, it ends at offset %d: %s",
+                "%s: %d bytes are cut off its damaged end, and it ends at offset %d: %s",
                 at.name,
                 did.truncated_bytes,
                 local.log_end_offset,

@@ -33,9 +33,9 @@ def check_continuity(headers: Sequence[BatchHeader], log_end_offset: int, leader
     offset, epoch, size = log_end_offset, leader_epoch, 0
     for header in headers:
         if header[BASE_OFFSET] != offset:
-            raise DivergingAppend(f"a batch begins at offset {header.base_offset}, the log before it ends at {offset}")
+            raise DivergingAppend(f"a batch begins at offset {header.base_offset}, but the log ends at {offset}")
         if header[LEADER_EPOCH] < epoch:
-            raise DivergingAppend(f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {epoch}")
+            raise DivergingAppend(f"the batch at offset {offset} has leader epoch {header.leader_epoch}, after {epoch}")
         offset, epoch = offset + header[LAST_OFFSET_DELTA] + 1, header[LEADER_EPOCH]
         size += header[LENGTH]
     return size + LOG_OVERHEAD * len(headers), offset
@@ -65,12 +65,13 @@ def must_roll(
     """
     if incoming_end - 1 - incoming_base > INT32_MAX:
         raise RecordListTooLarge(
-            f"{incoming_end - incoming_base} offsets in one append, a segment holds {INT32_MAX + 1}; send fewer batches"
+            f"{incoming_end - incoming_base} offsets in one append, but a segment holds only {INT32_MAX + 1}; send "
+            "fewer batches"
         )
     if segment_size + incoming_bytes > config.segment_bytes:
         if incoming_bytes > config.segment_bytes:
             raise RecordListTooLarge(
-                f"{incoming_bytes} bytes in one append, a segment holds {config.segment_bytes} (segment.bytes)"
+                f"{incoming_bytes} bytes in one append, but a segment holds only {config.segment_bytes} (segment.bytes)"
             )
         return True
     if segment_size == 0:

@@ -169,10 +169,10 @@ class LogAppend(LogCore):
         """Write markers as the leader, in as few writes as segments allow. Returns each marker's offset, or the reason
         of its refusal. A marker of a producer without an open transaction is also written, because it fences lower
         epochs. No offset is kept for it, so `assignable_end_offset` limits it like data. ReservationExhausted is then
-        the result of this marker only. If there is no offset for a repeated marker without effect, it is not written,
-        and its result is the last offset before the run. A deleted ballast does not prevent markers. Raises
-        ReservationExhausted, LeaderEpochFenced, LogFull, LogFailed. After an error some markers may be written, and the
-        caller may send all of them again."""
+        the result of this marker only. A repeated marker without effect is not written if no offset is left; its result
+        is then the last offset before the run. A deleted ballast does not prevent markers. Raises ReservationExhausted,
+        LeaderEpochFenced, LogFull, LogFailed. After an error some markers may be written, and the caller may send all
+        of them again."""
         if self.state is LogState.FAILED:
             raise self._offline()
         results: list[MarkerResult] = []

@@ -53,10 +53,11 @@ class LogSwap(LogCore):
         producers at their ends are also written. Without them recovery would need batches that the pass removed.
         """
         segments: list[Segment] = []
-        pending = (seal.producers for seal in self.durability.pending_seals)
-        unwritten = min((producers.end_offset for producers in pending if producers is not None), default=None)
+        pending = self.durability.pending_seals
+        waiting = {seal.segment for seal in pending}  # a later write would replace the cleaned segment's files
+        unwritten = min((seal.producers.end_offset for seal in pending if seal.producers is not None), default=None)
         for segment in self._locator.segments[:-1]:
-            if segment.indexer is not None or segment.end_offset > self.flushed_end_offset:
+            if segment.indexer is not None or segment.end_offset > self.flushed_end_offset or segment in waiting:
                 break
             if unwritten is not None and segment.end_offset >= unwritten:
                 break
@@ -81,8 +82,10 @@ class LogSwap(LogCore):
         return segment.locate(offset, self._locator.cache)
 
     def open_cleaned(self, run: SegmentRun, size: int) -> Segment:
-        """*Blocking*: the cleaned segment for `run`, from its finished, synced files. Raises OSError, Corrupt."""
+        """*Blocking*: the cleaned segment for `run`, from its finished, synced files. Its transaction index is written
+        here, because a full disk must not fail a swap that readers see. Raises OSError, Corrupt."""
         base, interval = run.base_offset, self.config.index_interval_bytes
+        write_cleaned_transactions(self.directory, base, aborted_of(run))
         file = self.directory.open(cleaned_file(base, LOG), write=True)
         cleaned = Segment(self.directory, base, file, interval)
         offsets = OffsetIndex(base, read_in(self.directory, cleaned_file(base, OFFSET_INDEX)))
@@ -103,6 +106,5 @@ class LogSwap(LogCore):
     def name_swapped(self, run: SegmentRun) -> None:
         """*Blocking*: make the swap durable, and remove the files of the replaced segments. After a power cut a start
         may have to finish it. Raises OSError."""
-        write_cleaned_transactions(self.directory, run.base_offset, aborted_of(run))
         commit_swap(self.directory, run.base_offset)
         finish_swap(self.directory, run.base_offset, [segment.base_offset for segment in run.segments])

@@ -267,7 +267,8 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         """Raise OffsetOutOfRange if the log must not start at `offset`."""
         if offset > self.log_end_offset:
             raise OffsetOutOfRange(
-                f"{self.topic}-{self.partition}: cannot delete up to {offset}, the log ends at {self.log_end_offset}"
+                f"{self.topic}-{self.partition}: cannot delete up to {offset}, because the log ends at "
+                f"{self.log_end_offset}"
             )
 
     def delete_local_before(self, offset: int) -> list[Segment]:

@@ -27,15 +27,15 @@ from seams.files.disk import ClosedFile, Directory, File, read_in
 
 INDEX_CACHE_BYTES: Final = 64 << 20
 REACH_BYTES: Final = 1 << 20
-"""How many bytes beyond `interval_bytes` are read to find a batch after an index entry: an older Kafka adds at most one
-entry for each append. 17 000 of the smallest batches, 10 ms."""
+"""Bytes read beyond `interval_bytes` to find a batch after an index entry: an older Kafka adds at most one entry for
+each append. This is enough for 17 000 of the smallest batches, and takes 10 ms."""
 
 
 class SegmentIndexes(NamedTuple):
     offsets: OffsetIndex
     times: TimeIndex
     rebuilt_end: int = 0
-    """They were rebuilt from the batches below this offset; 0: they were not rebuilt, and may be wrong."""
+    """The indexes were rebuilt from the batches below this offset; 0: they were not rebuilt, and may be wrong."""
 
 
 class IndexSource(Protocol):
@@ -110,9 +110,9 @@ class Segment:
     """End of the bytes whose batches this process has not read: a clean stop or an earlier sync covers them."""
     damage: DamagedLog | None = None
     index_damage: DamagedLog | None = None
-    """Why its index could neither be loaded nor rebuilt."""
+    """The reason why its index could neither be loaded nor rebuilt."""
     rebuild_damage: DamagedLog | None = None
-    """Why its index could not be rebuilt, which is wrong for some offsets."""
+    """The reason why its index, which is wrong for some offsets, could not be rebuilt."""
     preallocate_at: int = 0
     """End at which an append preallocates again (host.preallocation); 0 before the first append."""
     preallocated_bytes: int = 0
@@ -196,8 +196,8 @@ class Segment:
         return self._checked.start <= position and min(position + length, self.trusted_bytes) <= self._checked.end
 
     def sound_bytes(self, position: int, length: int) -> int:
-        """How many of the `length` bytes from `position` are before a known damage. Raises its DamagedLog if there are
-        none."""
+        """Number of the `length` bytes from `position` that are before a known damage. Raises its DamagedLog if there
+        are none."""
         damage = self.damage
         if damage is None or not position <= damage.position < position + length:
             return length
@@ -219,7 +219,7 @@ class Segment:
         try:
             for at, header in walk_headers(self.file, begin.end, end) if begin.end < end else ():
                 if header.base_offset != offset:
-                    what = f"batch says offset {header.base_offset}, the one before it ends at {offset}"
+                    what = f"batch says offset {header.base_offset}, but the one before it ends at {offset}"
                     raise DamagedLog(self.file.path, at, offset, what, RESTORE_HINT)
                 offset = header.next_offset
         except DamagedLog as damage:
@@ -371,10 +371,10 @@ def build_indexer(segment: Segment) -> SegmentIndexer:
     end_offset = segment.base_offset
     for position, header in walk_headers(segment.file, 0, segment.size):
         if header.base_offset < end_offset:
-            what = f"batch says offset {header.base_offset}, the one before it ends at {end_offset}"
+            what = f"batch says offset {header.base_offset}, but the one before it ends at {end_offset}"
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         if not indexer.offset_index.fits(header.next_offset - 1):
-            what = f"batch says offset {header.base_offset}, the segment begins at {segment.base_offset}"
+            what = f"batch says offset {header.base_offset}, but the segment begins at {segment.base_offset}"
             raise DamagedLog(segment.file.path, position, end_offset, what, RESTORE_HINT)
         indexer.add_run((header,), header.base_offset, position)
         end_offset = header.next_offset

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from hotstore.file_names import OFFSET_INDEX, TIME_INDEX
-from hotstore.log.batch_walk import walk_headers
+from hotstore.log.batch_walk import find_batch, walk_headers
 from hotstore.log.segment import Segment, build_indexer, load_indexes
 from hotstore.recovery.scan import BatchScanner, Damage
 from logformat.errors import Corrupt
@@ -112,9 +112,36 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
     # that stop.
     if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
+    # The time index has no checksum, and retention would delete a segment whose greatest timestamp is too low.
+    if timestamp > greatest and _timestamp_at(segment, offset) != timestamp:
+        return None
     segment.end_offset = last.next_offset
     segment.release_indexes(TimestampOffset(timestamp, offset))
     return last
+
+
+def _timestamp_at(segment: Segment, offset: int) -> int:
+    """The greatest timestamp of the batch that holds `offset`; −1 if the offset index does not show this batch. Reads
+    few entries of the index, because a start does this for many segments."""
+    try:
+        index = segment.directory.open(segment.name_of(OFFSET_INDEX))
+        try:
+            low, high, position = 0, index.size() // _OFFSET_ENTRY.size, 0
+            while low < high:
+                middle = (low + high) // 2
+                last, at = _OFFSET_ENTRY.unpack(index.read_at(middle * _OFFSET_ENTRY.size, _OFFSET_ENTRY.size))
+                if segment.base_offset + last <= offset:
+                    low, position = middle + 1, at
+                else:
+                    high = middle
+        finally:
+            index.close()
+        found = find_batch(segment.file, max(position, 0), segment.size, offset)
+    except (FileNotFoundError, Corrupt):
+        return NO_TIMESTAMP
+    if found is None:
+        return NO_TIMESTAMP
+    return read_header(segment.file.read_at(found.position, HEADER_SIZE)).max_timestamp
 
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:

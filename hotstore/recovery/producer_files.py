@@ -18,10 +18,11 @@ from hotstore.log.log_config import NEVER
 from hotstore.log.producer_state import Producers, ProducersAt
 from hotstore.log.segment import IndexCache, Segment
 from hotstore.log.transactions import EndedTransaction
+from logformat.compaction.filler import looks_like_filler
 from logformat.errors import Corrupt
 from logformat.indexes.transaction_index import AbortedIndex, AbortedTransaction, decode_aborted
 from logformat.producer_snapshot import ProducerState, decode_kafka_snapshot, decode_producer_state
-from logformat.record_batch import INT64_MAX, BatchHeader
+from logformat.record_batch import HEADER_SIZE, INT64_MAX, BatchHeader, check_stored, read_header
 from logformat.transaction_marker import TransactionMarker, marker_of, may_be_marker
 from logformat.values import NewerFormat
 from seams.files.disk import Directory, read_in
@@ -138,17 +139,43 @@ def _replay_segment(
             yield aborted
 
 
-def load_aborted(segment: Segment) -> AbortedIndex | None:
+def load_aborted(segment: Segment, cache: IndexCache) -> AbortedIndex | None:
     """The aborted transactions of a sealed segment from its `.txnindex`; None if there are none or the file does not
     exist.
 
-    The caller knows that the file was written if the segment has aborted transactions. Raises Corrupt, NewerFormat."""
+    The caller knows that the file was written if the segment has aborted transactions. It has no checksum, so the log
+    must not contradict it. Raises Corrupt, NewerFormat."""
     try:
         data = read_in(segment.directory, segment.name_of(TRANSACTION_INDEX))
     except FileNotFoundError:
         return None
-    found = AbortedIndex(decode_aborted(segment.base_offset, data)).below(segment.end_offset)
+    found = AbortedIndex(decode_aborted(segment.base_offset, data))
+    for entry in found:
+        if entry.last_offset >= segment.end_offset or _is_contradicted(segment, entry, cache):
+            raise Corrupt(f"{segment.name_of(TRANSACTION_INDEX)}: the log has no transaction {entry}")
     return found if len(found) else None
+
+
+def _is_contradicted(segment: Segment, entry: AbortedTransaction, cache: IndexCache) -> bool:
+    """Whether the log has another batch than the transaction's marker or first batch at their offsets. Damage of the
+    log is no contradiction. A cleaned segment may have a filler for the first batch."""
+    try:
+        place = segment.locate(entry.last_offset, cache)
+        batch = segment.file.read_at(place.position, place.size)
+        header = check_stored(batch, 0, len(batch))
+        marker = marker_of(batch)
+        if marker is None or marker.is_commit or marker.producer_id != entry.producer_id:
+            return True
+        if header.base_offset != entry.last_offset:
+            return True
+        if entry.first_offset < segment.base_offset:
+            return False
+        place = segment.locate(entry.first_offset, cache)
+        first = read_header(segment.file.read_at(place.position, HEADER_SIZE))
+    except Corrupt:
+        return False
+    begins = not first.is_control and (first.base_offset, first.producer_id) == (entry.first_offset, entry.producer_id)
+    return not begins and not looks_like_filler(first)
 
 
 def find_aborted(

@@ -87,7 +87,7 @@ class RecoveredEpochs:
         known = -1 if self._checkpointed is None else self._checkpointed.epoch
         if epoch < self._epoch or (known >= 0 and epoch > known and header.base_offset < durable):
             raise CorruptBatch(
-                f"batch at offset {header.base_offset} has epoch {epoch} after {self._epoch}, the checkpoint's "
+                f"batch at offset {header.base_offset} has epoch {epoch} after {self._epoch}, but the checkpoint's "
                 f"latest is {known}"
             )
         self._epoch = epoch

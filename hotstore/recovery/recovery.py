@@ -31,6 +31,7 @@ from hotstore.errors import DamagedLog, ForeignLog, MissingSegments
 from hotstore.file_names import LOG, offset_file
 from hotstore.flush.durability import (
     PendingSeal,
+    sync_transaction_indexes,
     write_index_files,
     write_producer_files,
     write_transaction_index,
@@ -134,9 +135,9 @@ def recover(
     if found.log_start_offset > log_end:
         if config.waits_for_flush and log_end > found.segments[0].base_offset:
             # DeleteRecords never exceeds the durable end, so the checkpoint is wrong. Following the checkpoint would
-            # lose the log. A log without records has nothing to lose: a power cut took the batch with which a follower
-            # restarted it, because the log start is within that batch.
-            what = f"the log start checkpoint says {found.log_start_offset}, the log ends at {log_end}"
+            # lose the log. A log without records has nothing to lose: a follower restarted it with a batch that
+            # contains the log start, and a power cut removed that batch.
+            what = f"the log start checkpoint says {found.log_start_offset}, but the log ends at {log_end}"
             raise DamagedLog(found.segments[-1].file.path, found.segments[-1].size, log_end, what, _HINT)
         # Every record here was deleted and the end was lost: continue at the log start, as Kafka does.
         epochs = found.epochs.truncate_from_start(found.log_start_offset)
@@ -279,7 +280,7 @@ class _Recovery:
             self._without_aborted.append(segment)
             return
         try:
-            segment.aborted = load_aborted(segment)
+            segment.aborted = load_aborted(segment, self._cache)
         except NewerFormat:
             raise
         except Corrupt:
@@ -366,6 +367,7 @@ class _Recovery:
         for segment in self._without_aborted:
             if not _fits(write_transaction_index, segment):
                 found.unwritten.append(PendingSeal(segment, None))
+        sync_transaction_indexes(self._directory, (*self._to_index, *self._without_aborted))
         for producers in self._to_snapshot:
             if found.unwritten or not _fits(write_producer_files, self._directory, producers):
                 found.unwritten.append(PendingSeal(None, producers))

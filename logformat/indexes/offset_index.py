@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -107,11 +107,6 @@ class OffsetIndex:
         offsets.append(relative)
         positions.append(position)
 
-    def truncate(self, offset: int) -> None:
-        """Drop the entries at or above `offset`."""
-        keep = bisect_left(self._offsets, offset - self.base_offset)
-        del self._offsets[keep:], self._positions[keep:]
-
     @property
     def last(self) -> OffsetPosition:
         """The last entry, or (base offset, 0) of an empty index."""
@@ -121,12 +116,11 @@ class OffsetIndex:
         base = self.base_offset
         return (OffsetPosition(base + o, p) for o, p in zip(self._offsets, self._positions, strict=True))
 
-    def to_bytes(self, first: int = 0) -> bytes:
-        """The file's bytes from entry number `first` on, so that the file of a growing index can be appended to."""
-        offsets, positions = self._offsets[first:], self._positions[first:]
-        both: array[int] = array("i", bytes(ENTRY_SIZE * len(offsets)))
-        both[0::2] = offsets
-        both[1::2] = positions
+    def to_bytes(self) -> bytes:
+        """The file's bytes."""
+        both: array[int] = array("i", bytes(ENTRY_SIZE * len(self)))
+        both[0::2] = self._offsets
+        both[1::2] = self._positions
         if _SWAP:
             both.byteswap()
         return both.tobytes()

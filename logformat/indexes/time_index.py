@@ -106,11 +106,6 @@ class TimeIndex:
         offsets.append(relative)
         return True
 
-    def truncate(self, offset: int) -> None:
-        """Drop the entries at or above `offset`."""
-        keep = bisect_left(self._offsets, offset - self.base_offset)
-        del self._timestamps[keep:], self._offsets[keep:]
-
     @property
     def last(self) -> TimestampOffset:
         """The last entry, or (−1, base offset) of an empty index."""
@@ -120,9 +115,9 @@ class TimeIndex:
         base = self.base_offset
         return (TimestampOffset(t, base + o) for t, o in zip(self._timestamps, self._offsets, strict=True))
 
-    def to_bytes(self, first: int = 0) -> bytes:
-        """The file's bytes from entry number `first` on."""
-        return b"".join(map(_ENTRY.pack, self._timestamps[first:], self._offsets[first:]))
+    def to_bytes(self) -> bytes:
+        """The file's bytes."""
+        return b"".join(map(_ENTRY.pack, self._timestamps, self._offsets))
 
     def _at(self, slot: int) -> TimestampOffset:
         if slot < 0:

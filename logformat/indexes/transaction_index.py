@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from logformat.errors import Corrupt
@@ -48,27 +48,12 @@ def decode_aborted(base_offset: int, data: Buffer) -> tuple[AbortedTransaction, 
             raise NewerFormat(f"transaction index of {base_offset}: entry version {version}, known is {VERSION}")
         entry = AbortedTransaction(*fields)
         rising = entry.last_offset > marker_before and 0 <= entry.first_offset <= entry.last_offset
+        rising = rising and entry.last_stable_offset <= entry.last_offset + 1
         if version != VERSION or not rising or entry.producer_id < 0:
             raise Corrupt(f"transaction index of {base_offset}: {entry} is out of order")
         transactions.append(entry)
         marker_before = entry.last_offset
     return tuple(transactions)
-
-
-def overlapping(
-    transactions: Sequence[AbortedTransaction], first: int, end: int
-) -> tuple[tuple[AbortedTransaction, ...], bool]:
-    """Aborted transactions that overlap the fetched range [first, end), and whether the list is complete.
-
-    If it is not, transactions that began below `end` may have their marker in a later segment: continue there.
-    """
-    found: list[AbortedTransaction] = []
-    for entry in transactions:
-        if entry.last_offset >= first and entry.first_offset < end:
-            found.append(entry)
-        if entry.last_stable_offset >= end:
-            return tuple(found), True
-    return tuple(found), False
 
 
 class AbortedIndex:

@@ -144,7 +144,7 @@ class KernelSyncs:
 
     def _refuse(self, why: OSError) -> None:
         self._is_refused = True
-        log.warning("files are synced by a worker from now on, acks=all is slower: the kernel offers no AIO: %s", why)
+        log.warning("the kernel offers no AIO (%s): a worker syncs files from now on, and acks=all is slower", why)
 
 
 def sync_each(files: Sequence[File]) -> list[OSError | None]:

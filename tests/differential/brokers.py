@@ -332,8 +332,7 @@ class Way:
             partition = registry.resigned.get(key)
             if partition is not None:
                 row = partition.leader.in_sync.row
-                replicas = self.life.broker.components.replicas
-                assert replicas is not None
+                replicas = self.life.replicas
                 lease = replicas._logs.lend(partition.opened, f"leader epoch {row.leader_epoch + 1}")
                 lease.reserve(partition.lease.reserved_end)
                 partition.tier.partition_state.lease = lease

@@ -37,33 +37,34 @@ DIFFERENCES = (
         "tests/unit/broker/quotas/test_quota_managers.py",
     ),
     Difference(
-        "A consumer that fetched nothing in all windows of its quota gets a batch that is above it, and is throttled "
-        "after; from Kafka it gets empty responses for ever.",
+        "A consumer that fetched nothing in all windows of its quota gets a batch larger than the quota, and is "
+        "throttled afterwards; Kafka sends it empty responses for ever.",
         "tests/unit/broker/handlers/test_client_quotas.py",
     ),
     Difference(
-        "`request_percentage` is of the one event loop, so 100 is all of it; Kafka's is of a thread, of which it has "
-        "several.",
+        "`request_percentage` is a share of the only event loop, so 100 is all of it; in Kafka it is a share of one of"
+        " several threads.",
         "docs/adr/0039-client-quotas.md",
     ),
     Difference(
-        "A throttled connection is not read for its throttle time, but for `connections.max.idle.ms` at most; Kafka "
-        "closes it then.",
+        "A throttled connection is not read for its throttle time, at most for `connections.max.idle.ms`; Kafka closes"
+        " the connection after that time.",
         "tests/unit/broker/net/test_net_throttle.py",
     ),
     Difference(
-        "ApiVersions from version 3 on has no throttle time; its client is muted all the same. Where several Produce "
-        "requests are answered together, the last response has it.",
+        "ApiVersions from version 3 on has no throttle time; its client is muted all the same. If several Produce "
+        "requests are answered together, the last response has the throttle time.",
         "tests/unit/broker/handlers/test_client_quotas.py",
     ),
     Difference(
-        "A quota that is infinite or no number is refused; one AlterClientQuotas resolves at most 10 host names.",
+        "An infinite quota, or one that is not a number, is refused; one AlterClientQuotas resolves at most 10 host "
+        "names.",
         "tests/unit/broker/handlers/test_client_quotas.py",
     ),
     Difference(
         "Above `max.connection.creation.rate` connections wait, the broker's and a listener's. The connections of one "
-        "second come in at once, the rest evenly. Kafka lets those of `quota.window.num` seconds in at once, and then "
-        "one a second.",
+        "second are admitted at once, the rest evenly. Kafka admits the connections of `quota.window.num` seconds at "
+        "once, and then one a second.",
         "tests/integration/kafka/test_listener_limits_beside.py",
     ),
     Difference(
@@ -89,7 +90,7 @@ DIFFERENCES = (
         "tests/unit/broker/security/test_brokers_only.py",
     ),
     Difference(
-        "Without `inter.broker.listener.name`, or where it names the only listener, brokers get one more listener, "
+        "Without `inter.broker.listener.name`, or if it names the only listener, brokers get one more listener, "
         "BROKERS, not advertised to clients; Kafka's brokers then share PLAINTEXT, or the only one, with clients.",
         "tests/unit/broker/config/test_config_listeners.py",
     ),
@@ -109,7 +110,7 @@ DIFFERENCES = (
     ),
     Difference(
         "After a restore from the bucket, or a lost disk of a broker without replicas, every transactional id of the "
-        "partition gets a new producer id; a producer of before hears INVALID_PRODUCER_ID_MAPPING.",
+        "partition gets a new producer id; an earlier producer gets INVALID_PRODUCER_ID_MAPPING.",
         "docs/adr/0033-transactions-in-both-tiers.md",
     ),
     Difference(
@@ -128,29 +129,29 @@ DIFFERENCES = (
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "A refused Produce says why in its error message, where Kafka often has none; its log start offset is −1."
-        " A batch that is sent again is answered without its append time.",
+        "The error message of a refused Produce has the reason, Kafka's is often empty; the log start offset is −1. A "
+        "batch that is sent again is answered without its append time.",
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "A transactional batch without a producer id is refused; Kafka appends it. A batch that no log may take "
-        "is INVALID_RECORD before its transaction's coordinator is asked.",
+        "A transactional batch without a producer id is refused; Kafka appends it. A batch that no log accepts gets "
+        "INVALID_RECORD before its transaction's coordinator is asked.",
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "A batch that was sent again, and is older than the five that are remembered, is "
-        "DUPLICATE_SEQUENCE_NUMBER, which clients take for success; Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER.",
+        "A batch that was sent again, and is older than the five that are remembered, gets DUPLICATE_SEQUENCE_NUMBER, "
+        "which clients treat as success; Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER.",
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "A producer of which a wrong epoch was refused goes on; in Kafka 4.3.1 its next batch in that partition "
-        "is OUT_OF_ORDER_SEQUENCE_NUMBER.",
+        "After a batch with a wrong epoch was refused, its producer continues; in Kafka 4.3.1 its next batch in that "
+        "partition gets OUT_OF_ORDER_SEQUENCE_NUMBER.",
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "While a decided transaction's markers are missing, requests that would be refused afterwards, too, are "
-        "refused at once; Kafka answers CONCURRENT_TRANSACTIONS to all of them. TxnOffsetCommit 0 to 4 answers "
-        "COORDINATOR_LOAD_IN_PROGRESS then, which its clients know.",
+        "While a decided transaction's markers are missing, a request that would also be refused afterwards is refused"
+        " at once; Kafka answers CONCURRENT_TRANSACTIONS to all of them. TxnOffsetCommit 0 to 4 then answers "
+        "COORDINATOR_LOAD_IN_PROGRESS, which its clients know.",
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
@@ -164,15 +165,15 @@ DIFFERENCES = (
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "The duration filter of ListTransactions finds open transactions; Kafka's finds ended ones and ids "
-        "without one, too.",
+        "The duration filter of ListTransactions finds open transactions; Kafka's also finds ended ones, and ids "
+        "without a transaction.",
         "tests/unit/broker/transactions/test_transactions_conversations.py",
     ),
     Difference(
-        "Of the configs that Kafka takes on running brokers, listeners, config.providers, cordoned.log.dirs, "
-        "max.connections.per.ip.overrides, sasl.jaas.config, trust stores, key stores outside of the directory of the "
-        "listener's first one, and the numbers of copies and cold reads at a time are refused, and so are unknown "
-        "names, which Kafka keeps for plug-ins.",
+        "These configs, which Kafka accepts on running brokers, are refused: listeners, config.providers, "
+        "cordoned.log.dirs, max.connections.per.ip.overrides, sasl.jaas.config, trust stores, key stores outside of "
+        "the directory of the listener's first one, and the numbers of copies and cold reads at a time. Unknown names "
+        "are refused too; Kafka keeps them for plug-ins.",
         "tests/integration/kafka/test_run_time_configs.py",
     ),
     Difference(
@@ -197,7 +198,7 @@ DIFFERENCES = (
     ),
     Difference(
         "log.cleaner.io.buffer.load.factor outside 0 to 1 and log.cleaner.io.max.bytes.per.second of 0 or less are "
-        "refused; Kafka accepts them, and its cleaner fails or stands still.",
+        "refused; Kafka accepts them, and its cleaner fails or does nothing.",
         "tests/unit/broker/config/test_config_resolve.py",
     ),
     Difference(
@@ -210,9 +211,9 @@ DIFFERENCES = (
         "docs/adr/0012-what-is-not-served-is-refused-or-harmless.md",
     ),
     Difference(
-        "Where there is an authorizer, a principal with ClusterAction on the cluster is a broker on the brokers' "
-        "listener and may ask everything there; Kafka's brokers need the other ACLs too, or are super users. On other "
-        "listeners what only brokers may ask (AddPartitionsToTxn 4+, Fetch as a replica) is refused to everybody.",
+        "With an authorizer, a principal with ClusterAction on the cluster is a broker on the brokers' listener and "
+        "may send any request there; Kafka's brokers need the other ACLs too, or are super users. Other listeners "
+        "refuse requests that only brokers may send (AddPartitionsToTxn 4+, Fetch as a replica).",
         "docs/adr/0038-a-broker-is-who-has-cluster-action-on-the-brokers-listener.md",
     ),
     Difference(
@@ -225,7 +226,7 @@ DIFFERENCES = (
         "tests/unit/broker/controller/test_acl_decisions.py",
     ),
     Difference(
-        "A broker that restarts leads in a new leader epoch, also where it was the leader before.",
+        "A broker that restarts leads in a new leader epoch, even if it was the leader before.",
         "docs/adr/0014-leader-epochs-are-a-partitions-own.md",
     ),
     Difference(
@@ -266,8 +267,8 @@ DIFFERENCES = (
         "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
-        "AlterConfigs that names a resource twice gets INVALID_REQUEST for both; Kafka 4.3.1 answers so only "
-        "IncrementalAlterConfigs, and never answers the older request.",
+        "AlterConfigs that names a resource twice gets INVALID_REQUEST for both; Kafka 4.3.1 answers only "
+        "IncrementalAlterConfigs in this way, and never answers the older request.",
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
@@ -282,11 +283,11 @@ DIFFERENCES = (
     ),
     Difference(
         "leader.replication.throttled.rate and .replicas are accepted without effect: replication is throttled at the "
-        "follower, by follower.replication.throttled.*, which Kafka's tools set with them.",
+        "follower, by follower.replication.throttled.*; Kafka's tools set both.",
         "tests/unit/broker/config/test_broker_dynamic_configs.py",
     ),
     Difference(
-        "follower.replication.throttled.rate has its effect in a configuration file too; Kafka ignores it there.",
+        "follower.replication.throttled.rate also has an effect in a configuration file; Kafka ignores it there.",
         "docs/configuration.md",
     ),
     Difference(
@@ -294,8 +295,8 @@ DIFFERENCES = (
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
-        "DescribeProducers gives the time the broker took a producer's last batch, Kafka that batch's timestamp; a "
-        "partition with more than 10 000 producers is refused.",
+        "DescribeProducers gives the time at which the broker appended a producer's last batch, Kafka gives that "
+        "batch's timestamp; a partition with more than 10 000 producers is refused.",
         "tests/unit/broker/handlers/test_broker_admin.py",
     ),
     Difference(
@@ -325,8 +326,8 @@ DIFFERENCES = (
         "A group keeps positions in 100 000 partitions at most.", "tests/unit/broker/groups/test_groups_coordinator.py"
     ),
     Difference(
-        "A listener that asks for a client's certificate names no authorities: a client with several certificates "
-        "cannot choose by them.",
+        "A listener that asks for a client's certificate names no authorities, so a client with several certificates "
+        "cannot choose one by its authority.",
         "tests/integration/security/test_tls_clients.py",
     ),
     Difference(
@@ -347,18 +348,18 @@ TOOLS: tuple[tuple[str, str], ...] = (
     ("VerifiableProducer, VerifiableConsumer", f"{_CLIENTS}/test_verifiable_clients.py"),
     ("Spark's Kafka source", "tests/integration/pipeline/test_spark_peers.py"),
     ("KafkaJS: producers, a group, its admin client", f"{_CLIENTS}/test_kafkajs_client.py"),
-    ("Sarama: its own functional tests of what is served", f"{_CLIENTS}/test_sarama_suite.py"),
+    ("Sarama: its own functional tests of the served requests", f"{_CLIENTS}/test_sarama_suite.py"),
     (
         "franz-go: its own tests of package kgo, on one broker, on three, and over mutual TLS; of SCRAM",
         f"{_CLIENTS}/test_franz_go_suite.py",
     ),
-    ("librdkafka: its own tests that need a broker, on three", f"{_CLIENTS}/test_librdkafka_suite.py"),
+    ("librdkafka: its own tests that need a broker, on three brokers", f"{_CLIENTS}/test_librdkafka_suite.py"),
     ("kafka-python: its own integration tests", f"{_CLIENTS}/test_kafka_python_suite.py"),
     (
         "confluent-kafka, kafka-python, aiokafka, kcat, franz-go, Sarama, KafkaJS, Java: over SASL_SSL through kills",
         f"{_SECURITY}/test_stock_clients_secured.py",
     ),
-    ("aiokafka: its own tests of transactions, told again", f"{_CLIENTS}/test_aiokafka_transactions.py"),
+    ("aiokafka: its own tests of transactions, rewritten", f"{_CLIENTS}/test_aiokafka_transactions.py"),
     (
         "librdkafka: its own tests over SASL_SSL; of logins, tokens, certificates, ACLs and users",
         f"{_SECURITY}/test_librdkafka_suite_secured.py",
@@ -369,7 +370,7 @@ TOOLS: tuple[tuple[str, str], ...] = (
     ),
     ("franz-go: its own tests over SASL_SSL; of tokens", f"{_SECURITY}/test_franz_go_suite_secured.py"),
     ("Sarama: its own functional tests over SASL_SSL", f"{_SECURITY}/test_sarama_suite_secured.py"),
-    ("aiokafka: its own tests of SASL, ACLs and TLS, told again", f"{_SECURITY}/test_aiokafka_suite_secured.py"),
+    ("aiokafka: its own tests of SASL, ACLs and TLS, rewritten", f"{_SECURITY}/test_aiokafka_suite_secured.py"),
     ("KafkaJS: every way to log in that its documentation shows", f"{_SECURITY}/test_kafkajs_secured.py"),
 )
 

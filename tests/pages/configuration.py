@@ -56,7 +56,7 @@ def render() -> str:
             table(("config", "because"), [(code(name), reason) for name, reason in sorted(TOPIC_REASONS.items())]),
             "## Brokers: Kafka's names\n",
             table(_BROKER_HEADER, [_broker_row(entry) for entry in kafkas]),
-            "## Brokers: names of Thermocline's own\n",
+            "## Brokers: Thermocline's own names\n",
             table(_BROKER_HEADER, [_broker_row(entry) for entry in own]),
             _defaults(topics, honoured),
             "## Refused at the start\n\nThermocline does not have the feature that they set (ADR 12).\n",

@@ -175,9 +175,9 @@ def _flips() -> str:
     if not flips:
         return ""
     words = (
-        "Each bit of reference files is flipped once, then everything is opened and read again. The known ones are "
-        "base offsets inside a segment, which Kafka's CRC does not cover: a hot reader gets a wrong offset until "
-        "the segment is copied; the copy refuses it."
+        "Each bit of reference files is flipped once, then everything is opened and read again. *known* counts base "
+        "offsets inside a segment, which Kafka's CRC does not cover: a hot reader gets a wrong offset until the "
+        "segment is copied; the copy refuses it."
     )
     columns = ("kind", "bits", "refused", "repaired", "harmless", "wrong", "known_wrong_offset")
     rows = [tuple(row[name] for name in columns) for row in flips["rows"]]

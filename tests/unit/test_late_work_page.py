@@ -68,7 +68,7 @@ def _in_code() -> set[tuple[str, str]]:
 
 def _rows(*, of_others: bool = False) -> list[tuple[str, str]]:
     """(work, mechanism) of each row of the table of all work; `of_others`: of the one of other rooms."""
-    text = PAGE.read_text().partition("## All of it")[2].partition("### In other rooms")[2 if of_others else 0]
+    text = PAGE.read_text().partition("## All of it")[2].partition("### In other packages")[2 if of_others else 0]
     cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| `")]
     return [(row[1], row[2]) for row in cells]
 

@@ -36,7 +36,9 @@ def register(nouns: Subparsers[Parser]) -> None:
     )
     _add_key(create)
     create.add_argument(
-        "--accept-plain", action="store_true", help="read objects that are not encrypted too: for a bucket in use"
+        "--accept-plain",
+        action="store_true",
+        help="also read objects that are not encrypted, for a bucket that has such objects",
     )
     create.add_argument(
         "--inactive",
@@ -47,7 +49,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     rotate = _verb(
         verbs,
         "rotate",
-        about="add a key; new objects are encrypted under it, the old keys stay readable",
+        about="add a key that encrypts new objects; the old keys stay, to decrypt older objects",
         example="thermocline key rotate /etc/thermocline/keys.json",
     )
     _add_key(rotate)
@@ -58,11 +60,11 @@ def register(nouns: Subparsers[Parser]) -> None:
     change = _verb(
         verbs,
         "set",
-        about="choose the active key, or whether plain objects are read",
+        about="set the active key; accept or refuse plain objects",
         example="thermocline key set /etc/thermocline/keys.json --active 2026-11-28\n"
         "thermocline key set /etc/thermocline/keys.json --plain refuse",
     )
-    change.add_argument("--active", metavar="ID", help="the key of new objects")
+    change.add_argument("--active", metavar="ID", help="the key that encrypts new objects")
     change.add_argument("--plain", choices=("accept", "refuse"), help="accept or refuse objects that are not encrypted")
     change.set_defaults(run=_set)
     remove = _verb(
@@ -88,7 +90,7 @@ def register(nouns: Subparsers[Parser]) -> None:
     show = _verb(
         verbs,
         "list",
-        about="print the ids of the keys, which one is active, and where each is kept",
+        about="list the keys: id, place, and which one is active",
         example="thermocline key list /etc/thermocline/keys.json",
     )
     add_json(show)
@@ -112,7 +114,7 @@ def _create(arguments: argparse.Namespace) -> int:
     from coldstore.encryption.key_file import FORMAT, KeyFile
 
     if arguments.inactive and not arguments.accept_plain:
-        raise CommandFailed("--inactive leaves new objects plain: it goes with --accept-plain", Exit.USAGE)
+        raise CommandFailed("--inactive leaves new objects plain, so it needs --accept-plain", Exit.USAGE)
     removed = _removed(arguments.file)
     key_id, entry = _new_key(arguments, taken=removed)
     _refuse_removed(arguments.file, removed, key_id)

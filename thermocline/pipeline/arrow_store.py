@@ -76,7 +76,7 @@ class ArrowStore:
         handle = self._handle(key)
         size = handle.size()
         if start + length > size:
-            raise Corrupt(f"object {key} has {size} bytes, it should reach byte {start + length}")
+            raise Corrupt(f"object {key} has {size} bytes, but should reach byte {start + length}")
         try:
             # Read into Arrow's pool, which reuses pages; Python maps large bytes anew each time (0.15 CPU s per GiB).
             data = handle.get_stream(start, length).read_buffer(length)

@@ -43,7 +43,7 @@ def read_footer(
 def _read_footer(store: ArrowStore, key: SegmentKey, segment: RemoteSegment, whole: pa.Buffer | None) -> SegmentFooter:
     object_bytes, size = segment.object_bytes, store.size(str(key))
     if size != object_bytes:
-        raise Corrupt(f"the object has {size} bytes, {object_bytes} were committed")
+        raise Corrupt(f"the object has {size} bytes, but {object_bytes} were committed")
     if whole is None:
         wanted = tail_bytes(object_bytes, segment.log_bytes)
         whole = store.read(str(key), object_bytes - wanted, wanted)
@@ -81,9 +81,11 @@ def rebuild_index(store: ArrowStore, key: SegmentKey, segment: RemoteSegment) ->
         header = read_header(block, position - block_start)
         after, delta = position + header.size, header.last_offset_delta
         if header.magic != MAGIC or header.length < LENGTH_MIN or header.base_offset != expected or delta < 0:
-            return Rebuilt(index, position, expected, f"no batch of offset {expected} begins where one should")
+            return Rebuilt(index, position, expected, f"no batch begins at offset {expected}, where one is expected")
         if after > end:
-            return Rebuilt(index, position, expected, f"its last batch ends at byte {after}, the log bytes at {end}")
+            return Rebuilt(
+                index, position, expected, f"its last batch ends at byte {after}, but the log bytes end at {end}"
+            )
         if since > INDEX_INTERVAL_BYTES and header.last_offset - segment.base_offset <= INT32_MAX:
             index.append(header.last_offset, position)
             since = 0

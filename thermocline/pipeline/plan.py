@@ -35,9 +35,9 @@ class TimeRange:
     """Wanted timestamps `[min, max)` in ms, None = open.
 
     The time index holds the greatest timestamp so far, so segments that end before `min_ms` are skipped for certain. A
-    record below `max_ms` may follow younger records, even in the same batch. `late_ms` is the most by which it is
-    assumed to be older than those: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an
-    object stops at a record of that time. With `late_ms` None, `max_ms` drops rows only.
+    record below `max_ms` may follow younger records, even in the same batch. `late_ms` is the greatest assumed lateness
+    of such a record: objects that begin at `max_ms` + `late_ms` or later are left out, and a read of an object stops at
+    a record of that time. With `late_ms` None, `max_ms` drops rows only.
     """
 
     min_ms: int | None = None
@@ -169,7 +169,7 @@ def _readable(span: OffsetSpan, damage: LossPolicy) -> tuple[int, int]:
         damage.report(span.topic, span.partition, start, min(end, span.log_start), what, remedy=remedy)
     if end > max(start, span.remote_end):
         what = f"the bucket ends at {span.remote_end}"
-        remedy = "younger records lie on the brokers' disks (`thermocline tier seal` copies them to the bucket)"
+        remedy = "younger records are on the brokers' disks (`thermocline tier seal` copies them to the bucket)"
         damage.report(span.topic, span.partition, max(start, span.remote_end), end, what, remedy=remedy)
     return max(start, span.log_start), min(end, span.remote_end)
 

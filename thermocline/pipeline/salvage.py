@@ -92,13 +92,16 @@ def _judge(
     except CorruptBatch as broken:
         return None, str(broken)
     if at in anchors and header.last_offset != anchors[at]:
-        return None, f"batch at position {at} says it ends at offset {header.last_offset}, the index {anchors[at]}"
+        return None, f"batch at position {at} ends at offset {header.last_offset}, but the index says {anchors[at]}"
     if header.base_offset == expected or (expected is None and at in anchors):
         return header, ""
     follower = _plausible(data, at + header.size)
     continued = follower is None or follower.base_offset == header.next_offset
     if not continued or (expected is not None and header.base_offset < expected):
-        return None, f"batch at position {at} says it begins at offset {header.base_offset}, its neighbours do not"
+        return (
+            None,
+            f"batch at position {at} begins at offset {header.base_offset}, which does not fit the batches around it",
+        )
     return header, "" if expected is None else "no batch holds them, and no gap was declared"
 
 

@@ -459,9 +459,9 @@ def joined(first: pa.Buffer, second: pa.Buffer) -> pa.Buffer:
 
 
 def moved_run(data: pa.Buffer, opened: OpenPiece, start: int, offsets: tuple[int, int]) -> tuple[int, int] | None:
-    """The range in `data` of the batches with last offsets in [first, end). `data` is from position `start` of a
-    replacement object up to a position in its index, or its end. None: no batch is left. Raises Corrupt unless the
-    batches are sound and contiguous; objects have no holes, so then no record is missing."""
+    """The range in `data` of the batches with last offsets in [first, end). `data`: bytes of a replacement object from
+    position `start` to a position that its index names, or to its end. None: no batch is left. Raises Corrupt unless
+    the batches are sound and contiguous; objects have no holes, so then no record is missing."""
     anchors = {entry.position - start: entry.offset for entry in opened.index.entries()}
     begin = after = at = 0
     expected = opened.piece.segment.base_offset if start == 0 else -1

@@ -16,7 +16,7 @@ from coldstore.manifest.manifest_entries import RemoteSegment
 log = logging.getLogger(__name__)
 
 VERIFY: Final = (
-    "run `thermocline scrub` or `thermocline bucket verify --deep`, restore the object from a copy or version"
+    "run `thermocline scrub` or `thermocline bucket verify --deep`, restore the object from a copy or earlier version"
 )
 STEP_OVER: Final = "or read with failOnDataLoss=false (fail_on_data_loss=False) to step over it"
 

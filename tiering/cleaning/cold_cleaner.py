@@ -134,7 +134,7 @@ class ColdCleaner:
             partition.check_not_fenced()
             shared.counters.failed_passes += 1
             shared.stands_still[place] = str(failure)
-            log.error("%s: the bucket is not compacted, it is served as before: %s", partition.name, failure)
+            log.error("%s: the bucket is not compacted, but served as before: %s", partition.name, failure)
             return CHECK_S
         shared.stands_still.pop(place, None)
         return AGAIN_S if is_cut else CHECK_S
@@ -164,7 +164,8 @@ class ColdCleaner:
         objects = PassObjects(partition, shared, work.files, lambda: self._check(work))
         aborted = await find_aborted(work.entries, work.dirt, objects.footer)
         work.end = aborted.end
-        # A pass may remove a record in its last hour. Its tombstone stays for its time from then on.
+        # A pass may remove a record as late as in its last hour. The record's tombstone is kept for its full time after
+        # that.
         moved_bytes = 2 * (work.dirt.clean_bytes + 2 * work.dirt.dirty_bytes)  # more than it reads and writes
         retention_ms = partition.log.config.delete_retention_ms + shared.duration_ms(moved_bytes)
         # A replica may serve a deleted record above its clean end. A reader of this record needs the tombstone in the

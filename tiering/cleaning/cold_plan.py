@@ -77,8 +77,8 @@ def joins(group: Sequence[RemoteSegment], kept_bytes: int, entry: RemoteSegment,
 
     All bytes of `entry` might stay. A clean object joins if the new object is then no larger than `segment_bytes`,
     because it may need no rewrite at all. A dirty object joins until the new object is half full, and at most twice as
-    large. Kafka plans groups by the sizes before cleaning: there, eight segments of which little stays become eight
-    small ones."""
+    large. Kafka plans groups by the sizes before cleaning, so eight segments of which little is left become eight small
+    segments."""
     most = room.segment_bytes
     if entry.base_offset >= room.first_dirty and 2 * kept_bytes <= most:
         most = min(2 * most, INT32_MAX)

@@ -7,7 +7,6 @@ and all decided transactions of the replaced objects. Memory: a piece of `READ_B
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import UUID
@@ -16,7 +15,7 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import RemoteSegment
-from coldstore.object_store import ObjectStore, StoreUnavailable, Upload
+from coldstore.object_store import ObjectStore, Upload, answered_within
 from coldstore.segments.segment_object import (
     Compacted,
     DecidedTransaction,
@@ -55,19 +54,16 @@ async def _fetch(
     await cleaning.step(file.truncate, 0)
     for number in range(count):
         length = size * (number + 1) // count - position
-        try:
-            async with asyncio.timeout(deadline_s):
-                got = await store.get(str(key), position, length)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
+        async with answered_within(deadline_s, f"GET {key}"):
+            got = await store.get(str(key), position, length)
         if got.size != size or len(got.data) != length:
-            raise Corrupt(f"object {key} has {got.size} bytes, {size} were committed")
+            raise Corrupt(f"object {key} has {got.size} bytes, but {size} were committed")
         crc = await cleaning.step(_put, file, position, got.data, crc)
         position += length
         cleaning.counters.read_bytes += length
         del got
     if crc != entry.crc32c:
-        raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was committed")
+        raise Corrupt(f"object {key} has CRC32C {crc:#010x}, but {entry.crc32c:#010x} was committed")
     footer: SegmentFooter = await cleaning.step(_footer, file, entry)
     if entry_from_footer(footer, key) != entry:
         raise Corrupt(f"object {key} is whole, but not the one the manifest names; was it replaced?")

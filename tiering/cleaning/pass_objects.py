@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from coldstore.manifest.manifest import RemoteSegment
-from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.object_store import ObjectMissing, answered_within
 from coldstore.segments.segment_object import SegmentFooter
 from coldstore.segments.segment_reader import fetch_committed_footer
 from logformat.errors import Retryable
@@ -65,10 +65,8 @@ class PassObjects:
         partition, size = self._partition, entry.object_bytes - entry.log_bytes
         key = entry.key(partition.topic_id, partition.partition)
         try:
-            async with asyncio.timeout(partition.limits.store_timeout_s):
+            async with answered_within(partition.limits.store_timeout_s, f"GET {key}"):
                 footer = await fetch_committed_footer(partition.store, key, entry)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
         except ObjectMissing:
             await self._check_named(entry)
             raise

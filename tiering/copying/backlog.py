@@ -60,7 +60,7 @@ def lag_message(lags: Sequence[PartitionLag]) -> str | None:
     cause = next((f"; {status.blocked_why[:CAUSE_CHARS]}" for _, status in late if status.blocked_why), "")
     names = ", ".join(name for name, _ in late[:NAMES_MAX]) + (" …" if len(late) > NAMES_MAX else "")
     return (
-        f"tiering lags: {sum(status.copy_lag_bytes for _, status in lags) / 1e6:.1f} MB are not in the bucket, "
-        f"{sum(status.copy_lag_segments for _, status in lags)} sealed segments, partitions: {len(lags)}, the oldest "
-        f"for {late[0][1].copy_lag_ms // 1000} s; {why}: {names}{cause}"
+        f"tiering lags: {sum(status.copy_lag_bytes for _, status in lags) / 1e6:.1f} MB are not in the bucket (sealed "
+        f"segments: {sum(status.copy_lag_segments for _, status in lags)}, partitions: {len(lags)}), the oldest for "
+        f"{late[0][1].copy_lag_ms // 1000} s; {why}: {names}{cause}"
     )

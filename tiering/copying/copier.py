@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
-from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload
+from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload, answered_within
 from coldstore.segments.segment_sections import FooterOutgrown
 from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
@@ -131,13 +131,10 @@ class Copier:
         """Upload an object within the time-out, and compare its size and checksum in the store's answer. Raises
         Retryable."""
         partition = self._partition
-        try:
-            async with asyncio.timeout(partition.limits.upload_timeout_s):
-                info = await partition.store.put_segment(str(key), upload)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
+        async with answered_within(partition.limits.upload_timeout_s, f"PUT {key}"):
+            info = await partition.store.put_segment(str(key), upload)
         if info.size != upload.size or info.crc32c not in (None, upload.checksum()):
-            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, {upload.size} were sent")
+            raise StoreUnavailable(f"PUT {key}: the store reports {info.size} bytes, but {upload.size} were sent")
 
     async def verify_committed(self, entries: Sequence[RemoteSegment]) -> None:
         """Verify the objects of one commit, and read the commit back once. A failure is harmless, because expiry
@@ -162,7 +159,7 @@ class Copier:
         partition = self._partition
         era = partition.verified.era
         if partition.may_be_withdrawn:
-            raise Retryable(f"{partition.name}: a commit that may still arrive withdraws {entry.uuid}")
+            raise Retryable(f"{partition.name}: a commit with unknown outcome may withdraw {entry.uuid}")
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 if read_back:
@@ -198,12 +195,9 @@ class Copier:
         """Check that a missing object is damage: the newest root still names it, and no newer leader wrote that root.
         Otherwise a newer leader may have deleted the object (T4). Raises Fenced, Retryable, ReplacedMeanwhile."""
         partition = self._partition
-        try:
-            async with asyncio.timeout(partition.limits.store_timeout_s):
-                await partition.manifests.reload_if_changed()
-                named = await partition.manifests.find(entry.base_offset)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"{partition.name}: reading the root took too long") from late
+        async with answered_within(partition.limits.store_timeout_s, f"{partition.name}: reading the root"):
+            await partition.manifests.reload_if_changed()
+            named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
         if named is None or named.uuid != entry.uuid:
             self._check_not_replaced(entry)
@@ -223,11 +217,11 @@ class Copier:
             async with asyncio.timeout(partition.limits.store_timeout_s):
                 got = await partition.store.get(key, position, length)
             if got.size != entry.object_bytes or len(got.data) != length:
-                raise Corrupt(f"object {key} has {got.size} bytes, {entry.object_bytes} were written")
+                raise Corrupt(f"object {key} has {got.size} bytes, but {entry.object_bytes} were written")
             crc = await partition.world.workers.run(crc32c, got.data, crc, lane=Lane.COPY)
             position += length
         if crc != entry.crc32c:
-            raise Corrupt(f"object {key} has CRC32C {crc:#010x}, {entry.crc32c:#010x} was written")
+            raise Corrupt(f"object {key} has CRC32C {crc:#010x}, but {entry.crc32c:#010x} was written")
 
     def remember_garbage(self, key: SegmentKey) -> None:
         """Note an object for deletion: its commit failed or has an unknown outcome, and the object may exist or appear
@@ -262,9 +256,9 @@ async def verify_head(store: ObjectStore, key: str, entry: RemoteSegment) -> boo
     ObjectMissing."""
     info = await store.head(key)
     if info.size != entry.object_bytes:
-        raise Corrupt(f"object {key} has {info.size} bytes, {entry.object_bytes} were written")
+        raise Corrupt(f"object {key} has {info.size} bytes, but {entry.object_bytes} were written")
     if info.crc32c is None:
         return False
     if info.crc32c != entry.crc32c:
-        raise Corrupt(f"object {key} has CRC32C {info.crc32c:#010x}, {entry.crc32c:#010x} was written")
+        raise Corrupt(f"object {key} has CRC32C {info.crc32c:#010x}, but {entry.crc32c:#010x} was written")
     return True

@@ -11,7 +11,6 @@ With other replicas, which may hold less and lead next, objects are deleted only
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -23,7 +22,7 @@ from coldstore.keys import SegmentKey, parse_key
 from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.manifest.manifest_entries import ReplacedObject
 from coldstore.manifest.replacement import forget_replaced, restart_graces
-from coldstore.object_store import AccessRefused, ObjectMissing, StoreUnavailable
+from coldstore.object_store import AccessRefused, ObjectMissing, answered_within
 from hotstore.log.segment import SegmentInfo
 from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
@@ -311,11 +310,8 @@ class ColdExpirer:
     async def _delete_keys(self, keys: Sequence[str]) -> None:
         partition = self._partition
         partition.check_fresh()
-        try:
-            async with asyncio.timeout(partition.limits.store_timeout_s):
-                await partition.store.delete(keys)
-        except TimeoutError as late:
-            raise StoreUnavailable(f"{partition.name}: deleting {len(keys)} objects took too long") from late
+        async with answered_within(partition.limits.store_timeout_s, f"{partition.name}: {len(keys)} deletions"):
+            await partition.store.delete(keys)
         await self._forget([key for key in map(parse_key, keys) if isinstance(key, SegmentKey)])
 
 

@@ -85,7 +85,7 @@ class Collector:
         if plan.kept:
             log.warning(
                 "gc of %s/%d: %d objects of earlier epochs stay, such as %s: the manifest does not name them, and "
-                "they hold records that the log lacks. Was an earlier manifest put back? `thermocline bucket gc` "
+                "they hold records that the log lacks. Was an earlier manifest restored? `thermocline bucket gc` "
                 "lists them",
                 topic_id,
                 partition,

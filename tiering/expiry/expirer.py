@@ -183,7 +183,7 @@ class Expirer:
         covered, refused = await self._verified_end(first, end)
         if refused is not None:
             log.info(
-                "%s: the bucket is verified up to offset %d, so followers copy later records from this broker: %s",
+                "%s: objects are verified up to offset %d only, so followers copy later records from this broker: %s",
                 partition.name,
                 covered,
                 refused,

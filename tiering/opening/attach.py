@@ -274,11 +274,11 @@ class AttachedTiers:
         try:
             await partition.reserve()
         except Retryable as unanswered:
-            log.warning("%s takes no appends until the bucket answers: %s", partition.name, unanswered)
+            log.warning("%s refuses appends until the bucket answers: %s", partition.name, unanswered)
         except OSError as error:
             if not is_full(error):
                 raise
-            log.warning("%s takes no appends until its disk has space: %s", partition.name, error)
+            log.warning("%s refuses appends until its disk has space: %s", partition.name, error)
 
     async def state_at(self, topic_id: UUID, index: int, offset: int, since: int) -> ColdStart:
         """Epochs and producers of a log that continues at `offset`, and the bytes in the bucket from `since` on. The

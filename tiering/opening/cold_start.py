@@ -6,14 +6,13 @@ They contain only offsets below the end, even if the object reaches further.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_store import ManifestStore
-from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable
+from coldstore.object_store import ObjectMissing, ObjectStore, answered_within
 from coldstore.segments.segment_reader import fetch_footer
 from hotstore.recovery.log_creation import Begin
 from logformat.leader_epochs import LeaderEpochs
@@ -72,10 +71,8 @@ async def _state_at(
     if known is not None and (found := known.get((str(key), offset))) is not None:
         return found
     try:
-        async with asyncio.timeout(deadline_s):
+        async with answered_within(deadline_s, f"GET {key}"):
             footer = await fetch_footer(store, key, entry.object_bytes, entry.log_bytes)
-    except TimeoutError as late:
-        raise StoreUnavailable(f"GET {key}: no answer in {deadline_s} s") from late
     except ObjectMissing:
         if not is_below_start(manifests.manifest, entry):
             raise

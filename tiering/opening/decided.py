@@ -6,9 +6,7 @@ final. The footer of the last object names every transaction that is open at its
 
 from __future__ import annotations
 
-import asyncio
-
-from coldstore.object_store import ObjectMissing, StoreUnavailable
+from coldstore.object_store import ObjectMissing, answered_within
 from coldstore.segments.segment_object import DecidedTransaction
 from coldstore.segments.segment_reader import fetch_committed_footer
 from tiering.opening.cold_start import is_below_start
@@ -25,10 +23,8 @@ async def decided_in_bucket(partition: TieredPartition) -> tuple[DecidedTransact
         return ()
     key = entry.key(partition.topic_id, partition.partition)
     try:
-        async with asyncio.timeout(partition.limits.store_timeout_s):
+        async with answered_within(partition.limits.store_timeout_s, f"GET {key}"):
             footer = await fetch_committed_footer(partition.store, key, entry)
-    except TimeoutError as late:
-        raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
     except ObjectMissing:
         if not is_below_start(partition.manifest, entry):
             raise

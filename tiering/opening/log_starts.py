@@ -33,7 +33,7 @@ def lacks_segments(local: PartitionLog) -> str | None:
     first, start = first_local_offset(local), local.log_start_offset
     if local.config.tiered or first <= start:
         return None
-    return f"its files begin at offset {first}, the log at {start}, and its topic is no longer tiered"
+    return f"its files begin at offset {first}, but the log starts at {start}, and its topic is no longer tiered"
 
 
 def first_local_offset(local: PartitionLog) -> int:

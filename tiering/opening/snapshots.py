@@ -6,12 +6,10 @@ one.
 
 from __future__ import annotations
 
-import asyncio
-
 from crc32c import crc32c
 
 from coldstore.manifest.manifest import SnapshotPointer
-from coldstore.object_store import StoreUnavailable, Upload
+from coldstore.object_store import Upload, answered_within
 from logformat.errors import Corrupt
 from seams.crash_points import reach
 from tiering.partition_state import TieredPartition
@@ -28,11 +26,8 @@ async def commit_snapshot(partition: TieredPartition, end_offset: int, data: byt
         crc32c=crc32c(data),
     )
     key = str(pointer.key(partition.topic_id, partition.partition))
-    try:
-        async with asyncio.timeout(partition.limits.upload_timeout_s):
-            await partition.store.put_segment(key, Upload(len(data), pointer.crc32c, lambda: iter((data,))))
-    except TimeoutError as late:
-        raise StoreUnavailable(f"PUT {key}: no answer in {partition.limits.upload_timeout_s} s") from late
+    async with answered_within(partition.limits.upload_timeout_s, f"PUT {key}"):
+        await partition.store.put_segment(key, Upload(len(data), pointer.crc32c, lambda: iter((data,))))
     reach("offsets.snapshot")
     await partition.commit(lambda m: m.set_snapshot(pointer))
 
@@ -45,11 +40,8 @@ async def read_snapshot(partition: TieredPartition) -> tuple[int, bytes] | None:
     if pointer is None:
         return None
     key = str(pointer.key(partition.topic_id, partition.partition))
-    try:
-        async with asyncio.timeout(partition.limits.store_timeout_s):
-            got = await partition.store.get(key)
-    except TimeoutError as late:
-        raise StoreUnavailable(f"GET {key}: no answer in {partition.limits.store_timeout_s} s") from late
+    async with answered_within(partition.limits.store_timeout_s, f"GET {key}"):
+        got = await partition.store.get(key)
     if len(got.data) != pointer.length or crc32c(got.data) != pointer.crc32c:
         raise Corrupt(f"snapshot {key} is not what was written: {len(got.data)} bytes of {pointer.length}")
     return pointer.end_offset, got.data

@@ -129,7 +129,9 @@ class TailRecovery:
         manifest = await partition.manifests.create(partition.epoch, config.topic, dict(config.configs), block)
         await self._reserved(manifest.reserved_end_offset)
         if not self.new:
-            log.warning("%s had neither root nor records: its creation was cut off, it begins empty", partition.name)
+            log.warning(
+                "%s had neither root nor records: its creation was interrupted, and it begins empty", partition.name
+            )
 
     # ── a log that is whole ──────────────────────────────────────────────────────────────────────────────────────
     async def _serve_whole(self, reservation: LocalReservation) -> None:
@@ -141,7 +143,7 @@ class TailRecovery:
         )
         if is_behind or reservation.reserved_end < local.log_end_offset:
             log.error(
-                "%s ends at %d, its reserved end is %d: continuing at the end in the bucket",
+                "%s ends at %d, but its reserved end is %d: continuing at the end in the bucket",
                 self.partition.name,
                 local.log_end_offset,
                 reservation.reserved_end,
@@ -186,7 +188,7 @@ class TailRecovery:
             return
         if local.log_end_offset < manifest.bucket_end_offset:
             lost = (
-                f"{self.partition.name} ends at {local.log_end_offset}, the bucket holds all offsets below "
+                f"{self.partition.name} ends at {local.log_end_offset}, but the bucket holds all offsets below "
                 f"{manifest.bucket_end_offset}: this replica lost records; another one has to lead"
             )
             self.partition.on_behind(lost)

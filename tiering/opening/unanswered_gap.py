@@ -1,10 +1,10 @@
-"""Whether the coordinators may still have to be asked about the newest gap of a log (TX32).
+"""Check whether the leader must ask the transaction coordinators about the newest gap of a log (TX32).
 
 A gap may include the complete part of a transaction in this log. Until every coordinator has aborted the transactions
 that it lists for the partition, the leader lets no transaction begin. A transaction that began after the gap thus
 proves that the coordinators answered this leader or an earlier one. If there is no such transaction, the leader asks
-them after each restart or leader change. A needless question aborts at most transactions that were added to the
-partition without a record in it.
+them after each restart or leader change. A question that was not needed has a small effect: it aborts only transactions
+that list the partition but have no record in it.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import SingleFlight
 from tiering.reading.source import ChunkSource
 
-# How long an object of a directory bucket is assumed to exist. A worker thus makes four stat calls a second for each
-# segment in use, so that a removed object fails its readers at once even if its chunks are loaded.
+# Time for which an object of a directory bucket is assumed to exist. A worker thus makes four stat calls a second for
+# each segment in use, so that a removed object fails its readers at once even if its chunks are loaded.
 RECHECK_S: Final = 0.25
 FOR_EVER_S: Final = float("inf")
 

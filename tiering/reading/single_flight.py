@@ -110,7 +110,7 @@ class SingleFlight(Generic[K]):
         return failed is not None and self._clock.monotonic_s() - failed.at_s <= KEEP_FAILURE_S
 
     def free_ahead(self) -> int:
-        """How many prefetches may begin now."""
+        """Number of prefetches that may begin now."""
         return self._slots.free_ahead()
 
     async def bounded(self, attempt: Callable[[], Awaitable[T]], nbytes: int) -> T:
@@ -175,7 +175,7 @@ class Slots:
 
     def __init__(self, slots_max: int, bytes_max: int) -> None:
         self._slots_max = slots_max
-        # Prefetch never takes the last slot: a demand would wait a whole round trip for it.
+        # Prefetch never takes the last slot, because a reader's request would then wait for a whole round trip.
         self._ahead_max = max(1, slots_max - 1)
         self._bytes_max = bytes_max
         self._taken = 0
@@ -191,7 +191,7 @@ class Slots:
         return self._taken
 
     def free_ahead(self) -> int:
-        """How many prefetches may begin now."""
+        """Number of prefetches that may begin now."""
         return 0 if self._queue else max(0, self._ahead_max - self._taken)
 
     async def take(self, nbytes: int) -> None:

@@ -80,7 +80,7 @@ class ChunkSource:
         cached = await self._cache.find(chunk)
         if cached is None:
             cached = await self._cache.put(chunk, await self._fetch(chunk))
-        return HeldChunk(cached.file, cached.position, cached.length)
+        return HeldChunk(cached, 0, chunk.length)
 
     async def _fetch(self, chunk: ChunkRef) -> bytes:
         """The chunk by ranged GETs of at most 4 MiB; the cache checks it."""
@@ -100,7 +100,7 @@ class ChunkSource:
         try:
             if file.size() != opened.footer.object_bytes:
                 raise ObjectMissing(
-                    f"{opened.key} has {file.size()} bytes, {opened.footer.object_bytes} were committed"
+                    f"{opened.key} has {file.size()} bytes, but {opened.footer.object_bytes} were committed"
                 )
         finally:
             file.close()

@@ -18,7 +18,7 @@ from logformat.errors import InvalidRequest
 
 CONFIGS_BYTES_MAX: Final = 4096
 """Largest size of a topic's explicit configs, as JSON. They are stored in `cluster.json` and in the root of each
-partition, which reserves 8 of its 64 KiB for a claim. All of Kafka's configs with their longest numbers take 2 KiB.
+partition, which keeps 8 of its 64 KiB free for a claim. All of Kafka's configs with their longest numbers take 2 KiB.
 """
 _SHOWN_CHARS: Final = 80
 

@@ -54,7 +54,7 @@ _PROTOCOL_VERSION = DescribedConfig(
     read_only=True,
     sensitive=False,
     type=ConfigType.STRING,
-    doc="Not a real config: it is shown to tools that derive a broker's features from it.",
+    doc="Not a real config. Tools read it to derive the features of a broker.",
     synonyms=(),
 )
 

@@ -146,22 +146,23 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "delete.topic.enable": H("DeleteTopics is allowed."),
     "auto.leader.rebalance.enable": H(
         "The first assigned replica leads again once it is in sync: the controller checks it every "
-        "leader.imbalance.check.interval.seconds. The controller's value counts."
+        "leader.imbalance.check.interval.seconds. The controller's value applies."
     ),
     "leader.imbalance.check.interval.seconds": H(
         "Time between two checks of the controller; see auto.leader.rebalance.enable."
     ),
     "replication.quota.window.num": H("Number of windows over which follower.replication.throttled.rate is measured."),
-    "replication.quota.window.size.seconds": H("Length of a window of replication.quota.window.num."),
+    "replication.quota.window.size.seconds": H("Length of each window that replication.quota.window.num counts."),
     # client quotas
     "quota.window.num": H("Number of windows over which the quotas of clients are measured."),
     "quota.window.size.seconds": H(
-        "Length of a window of quota.window.num, and the longest throttle time of a quota on request time."
+        "Length of each window that quota.window.num counts, and the longest throttle time for request_percentage."
     ),
     "controller.quota.window.num": H(
-        "A client under a quota on controller mutations may make the changes of this many windows at once."
+        "With a quota on controller mutations (controller_mutation_rate), a client may use the quota of this many "
+        "windows at once."
     ),
-    "controller.quota.window.size.seconds": H("Length of a window of controller.quota.window.num."),
+    "controller.quota.window.size.seconds": H("Length of each window that controller.quota.window.num counts."),
     # network limits
     "socket.request.max.bytes": H(
         "Largest request frame. A connection that sends a larger one is closed before memory is allocated for it."
@@ -199,10 +200,10 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "1000",
         _LIMITS_ON,
     ),
-    "fetch.max.bytes": H("The most bytes of records one Fetch answer carries, whatever the client asked."),
+    "fetch.max.bytes": H("Limit of the record bytes in one Fetch answer, even if the client asks for more."),
     "max.incremental.fetch.session.cache.slots": H(
         "Limit of fetch sessions; clients without a session send full fetches. All sessions share 128 MiB, "
-        "whatever their number."
+        "regardless of their number."
     ),
     # the local log
     "log.retention.check.interval.ms": H("Time between two checks of local and total retention."),
@@ -213,7 +214,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
         "A replica leaves the in-sync set when it lacks records that its leader had this long ago; the leader may "
         "notice this up to a quarter of this time later."
     ),
-    "producer.id.expiration.ms": D("An idempotent producer silent for this long is forgotten."),
+    "producer.id.expiration.ms": D("The broker forgets an idempotent producer that wrote nothing for this long."),
     # the log cleaner
     "log.cleaner.enable": H("Compacted topics are cleaned. false: they are not cleaned, and grow."),
     "log.cleaner.threads": D(
@@ -228,7 +229,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.cleaner.io.buffer.load.factor": D(
         "Share of its part of log.cleaner.dedupe.buffer.size that a pass fills with keys; above 0, at most 1."
     ),
-    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads a second, all logs together."),
+    "log.cleaner.io.max.bytes.per.second": D("Bytes that cleaning reads a second in all logs together."),
     "log.cleaner.backoff.ms": D("Time until the next check when no log is to be cleaned."),
     # groups
     "group.initial.rebalance.delay.ms": H("An empty group's first rebalance waits this long for more members."),
@@ -236,7 +237,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "group.max.session.timeout.ms": H("The longest session timeout a member may ask for."),
     "group.max.size": H("Limit of members of one group."),
     "offset.metadata.max.bytes": H("Largest metadata, in bytes, that a client may commit with an offset."),
-    "offsets.commit.timeout.ms": H("An offset commit not durable after this long fails with a retriable error."),
+    "offsets.commit.timeout.ms": H(
+        "An offset commit that is not durable after this time fails with a retriable error."
+    ),
     "offsets.retention.minutes": H("Offsets of a group without members are forgotten after this long."),
     "offsets.retention.check.interval.ms": H("Time between two checks for expired offsets."),
     "offsets.topic.num.partitions": H("Partitions of __consumer_offsets, when it is created."),
@@ -307,7 +310,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "log.index.size.max.bytes": D("Default of segment.index.bytes."),
     "log.flush.interval.messages": D("Default of flush.messages."),
     "log.flush.interval.ms": D("Default of flush.ms."),
-    "log.flush.scheduler.interval.ms": H("Default of flush.ms where log.flush.interval.ms is not set."),
+    "log.flush.scheduler.interval.ms": H("Default of flush.ms if log.flush.interval.ms is not set."),
     "log.cleanup.policy": D("Default of cleanup.policy."),
     "log.cleaner.min.cleanable.ratio": D("Default of min.cleanable.dirty.ratio."),
     "log.cleaner.min.compaction.lag.ms": D("Default of min.compaction.lag.ms."),
@@ -341,7 +344,7 @@ BROKER_NAMES: Mapping[str, Honoured] = {
     "sasl.mechanism.inter.broker.protocol": H("The mechanism with which brokers log in to one another."),
     "sasl.server.max.receive.size": H(
         "The largest request of a client that has not logged in yet; at most 16 KiB, or 40 KiB with OAUTHBEARER, are "
-        "read, whatever is configured."
+        "read, even if more is configured."
     ),
     "sasl.server.callback.handler.class": H(
         "OAuthBearerUnsecuredValidatorCallbackHandler accepts unsigned tokens, for tests; no other Java class is run."
@@ -369,8 +372,9 @@ BROKER_NAMES: Mapping[str, Honoured] = {
 
 DYNAMIC_NAMES: Mapping[str, Honoured] = {
     "follower.replication.throttled.rate": D(
-        "Bytes a second that this broker copies, from all leaders together, of replicas that are out of sync and named "
-        "in their topic's follower.replication.throttled.replicas. Keep it above 1 MB/s, as in Kafka."
+        "Limit, in bytes a second, on the copying of throttled replicas to this broker, from all leaders together. A "
+        "replica is throttled while it is out of sync and its topic's follower.replication.throttled.replicas names "
+        "it. Keep it above 1 MB/s, as in Kafka."
     )
 }
 """Configs that Kafka accepts only at run time."""
@@ -404,16 +408,18 @@ TOPIC_NAMES: Mapping[str, Honoured] = {
         _SINKING + "Kafka keeps local copies for all of retention.ms; here one day, or retention.ms when that is less.",
     ),
     "max.message.bytes": H("The largest record batch accepted."),
-    "message.timestamp.after.max.ms": H("A record whose timestamp lies further in the future is refused."),
-    "message.timestamp.before.max.ms": H("A record whose timestamp lies further in the past is refused."),
+    "message.timestamp.after.max.ms": H("A record whose timestamp is more than this in the future is refused."),
+    "message.timestamp.before.max.ms": H("A record whose timestamp is more than this in the past is refused."),
     "message.timestamp.type": H(
         "CreateTime: the client's timestamp; LogAppendTime: the broker's clock when it appends."
     ),
-    "max.compaction.lag.ms": H("A record older than this is cleaned, whatever min.cleanable.dirty.ratio is."),
-    "min.cleanable.dirty.ratio": H("A log is cleaned once more than this share of its bytes is not yet cleaned."),
+    "max.compaction.lag.ms": H("A record older than this is cleaned, regardless of min.cleanable.dirty.ratio."),
+    "min.cleanable.dirty.ratio": H(
+        "A log is cleaned when the share of its bytes that are not yet cleaned exceeds this value."
+    ),
     "min.compaction.lag.ms": H("A record younger than this is not cleaned."),
     "min.insync.replicas": H(
-        "With acks=all, a write needs this many in-sync replicas, or all that the topic has where it has fewer."
+        "With acks=all, a write needs this many in-sync replicas, or all replicas if the partition has fewer."
     ),
     "unclean.leader.election.enable": H(
         "When no in-sync replica has a session, another replica leads after a session timeout. The records that it "

@@ -14,7 +14,7 @@ from broker.config.values import InvalidConfig
 _UNCOMPRESSED = "batches of internal topics stay uncompressed, as by Kafka's default."
 _REPLICATION = "replicas fetch in a fixed way."
 _LEADERS_RATE = (
-    "replication is limited at the follower, by follower.replication.throttled.rate, which Kafka's tools set with it."
+    "replication is limited at the follower, by follower.replication.throttled.rate; Kafka's tools set both configs."
 )
 
 TOPIC_REASONS: Mapping[str, str] = {
@@ -29,7 +29,7 @@ _PROVIDERS = "OpenSSL takes the place of Java's security providers."
 _SASL = "it concerns Kerberos, a Java class, or the way in which a client gets a token; none of these is run here."
 _QUORUM = "there is no controller quorum: brokers agree through the bucket."
 _GROUPS = "that kind of group is not served yet."
-_TRANSACTIONS = "every transaction is verified when it is used, and ends in one phase."
+_TRANSACTIONS = "transactions are always verified, and two-phase commit is not served."
 _PLUG_IN = "tiering is built in: there is no storage plug-in to configure."
 _METRICS = "metrics are served at /metrics, not through reporters."
 _ONE_DIRECTORY = "there is one log directory: no replica moves between two of them."
@@ -121,10 +121,10 @@ refused.
 """
 
 TAKEN_OUT: Mapping[str, str] = {
-    "leader.imbalance.per.broker.percentage": "Kafka 4 removed it; auto.leader.rebalance.enable moves every "
-    "leadership back that can be moved, so leave it out",
-    "control.plane.listener.name": "Kafka 4 removed it; requests of brokers arrive at inter.broker.listener.name, so "
-    "leave it out",
+    "leader.imbalance.per.broker.percentage": "leave it out: Kafka 4 removed it, and "
+    "auto.leader.rebalance.enable moves back every leadership that can be moved",
+    "control.plane.listener.name": "leave it out: Kafka 4 removed it, and requests of brokers arrive at "
+    "inter.broker.listener.name",
 }
 """Names that Kafka removed and only warns about, each with the alternative."""
 

@@ -89,8 +89,8 @@ def brokers_listener(texts: ListenerTexts, listeners: Sequence[ListenerConfig], 
         return BrokersListener(BROKERS, _listener_of_brokers(texts, listeners, host_name))
     if texts.is_internal_written:
         raise InvalidConfig(
-            f"thermocline.internal={texts.internal} and inter.broker.listener.name={named} both say where brokers "
-            "reach this one: leave one of them out"
+            f"thermocline.internal={texts.internal} and inter.broker.listener.name={named} both name the "
+            "address at which other brokers reach this one: leave one of them out"
         )
     return BrokersListener(named, None)
 

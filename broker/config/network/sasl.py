@@ -108,10 +108,10 @@ def brokers_login(values: Explicit, listener: ListenerConfig) -> Login | None:
     options = module.options if module else {}
     if mechanism == OAUTHBEARER:
         if not options.get("tokenFile"):
-            raise InvalidConfig(f'{name} has no tokenFile="…": the file with the token with which brokers log in')
+            raise InvalidConfig(f'{name} has no tokenFile="…": name the file with the brokers\' login token')
         return TokenLogin(options["tokenFile"])
     if not options.get("username") or not options.get("password"):
-        raise InvalidConfig(f'{name} has no username="…" password="…": brokers log in to one another with them')
+        raise InvalidConfig(f'{name} has no username="…" password="…", which brokers need to log in to one another')
     return PasswordLogin(mechanism, options["username"], options["password"])
 
 
@@ -194,8 +194,8 @@ def _token_rules(own: Explicit, listener: str) -> TokenRules:
     is_unsecured = handler == UNSECURED_VALIDATOR
     if is_unsecured == (url is not None):
         raise InvalidConfig(
-            f"listener {listener} serves OAUTHBEARER: say with {_JWKS} (https:// or file://) whose keys sign its "
-            f"tokens; {_HANDLER}={UNSECURED_VALIDATOR} instead accepts unsigned tokens, for tests"
+            f"listener {listener} serves OAUTHBEARER: set {_JWKS} to the URL (https:// or file://) of the keys that "
+            f"sign its tokens; {_HANDLER}={UNSECURED_VALIDATOR} instead accepts unsigned tokens, for tests"
         )
     if url is not None and not url.startswith(("https://", "file:///")):
         raise InvalidConfig(f"{_JWKS} of listener {listener} must begin with https:// or file:///")

@@ -48,8 +48,8 @@ _CAN, _RATHER_NOT, _NEVER = range(3)
 
 
 def waits(image: ClusterImage) -> bool:
-    """Whether a partition is leaderless although a replica of its in-sync set has a session. The log of that replica
-    had failed. 30 000 rows take 1 ms."""
+    """Whether a partition is leaderless although a replica of its in-sync set has a session, because the log of that
+    replica had failed. 30 000 rows take 1 ms."""
     return any(
         row.leader == NO_LEADER and any(image.nodes[node_id].active for node_id in row.in_sync)
         for topic in image.topics.values()

@@ -56,7 +56,8 @@ def spread(image: ClusterImage, count: int, replication_factor: int, rows: Seque
 
 def registered(image: ClusterImage) -> dict[int, Node]:
     """The brokers that may get replicas, by node id, in order. The placeholder of a rebuilt cluster is no broker, and a
-    broker that was given up may never come back: with more replicas neither would leave the cluster."""
+    broker that was given up may never return. Neither gets more replicas, because a node with replicas cannot leave the
+    cluster."""
     return {node_id: node for node_id, node in sorted(image.nodes.items()) if _may_hold(node)}
 
 

@@ -25,7 +25,7 @@ from broker.wire.messages import (
 from logformat.errors import ThermoclineError
 from seams.loop.turns import Turns, next_turn
 
-_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets, acknowledged records can be deleted
+_SETTLE_WAIT_S: Final = 1.0  # as in ListOffsets, so that acknowledged records can be deleted
 _WAIT_MIN_S: Final = 1.0
 """A deletion is a write to the bucket. Kafka moves its log start before it checks the time-out, so even a client with a
 time-out of 0 sees its deletion. This wait gives clients of this broker the same."""

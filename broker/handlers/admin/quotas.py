@@ -159,7 +159,7 @@ async def _addresses(context: Context, hosts: set[str]) -> set[str]:
     if len(names) > _NAMES_MAX:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION,
-            f"the request names {len(names)} hosts, at most {_NAMES_MAX} are allowed: write addresses",
+            f"the request names {len(names)} hosts, but at most {_NAMES_MAX} are allowed: write addresses",
         )
     found = {host for host in hosts if _is_address(host)}
 

@@ -25,7 +25,7 @@ _STRICT_SINCE: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey
 """Versions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 _DELETION_DISABLED_SINCE: Final = 3
-_DEFAULT: Final = -1  # partitions or replication factor "as the broker thinks" (KIP-464)
+_DEFAULT: Final = -1  # partitions or replication factor: the broker's default (KIP-464)
 
 
 async def handle_create_topics(

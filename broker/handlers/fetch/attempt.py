@@ -182,8 +182,8 @@ def diverges(partition: Readable, wanted: FetchRequestPartition, answer: FetchRe
     """Whether the reader's last epoch ends here below its fetch offset. If so, the reader has records that were
     truncated here (KIP-595).
 
-    Raises OFFSET_OUT_OF_RANGE for an epoch above all epochs of this log, because there is nothing to compare, and for
-    an offset below the log start with any epoch.
+    Raises OFFSET_OUT_OF_RANGE in two cases: the epoch is above all epochs of this log, so there is nothing to compare;
+    or the offset is below the log start.
     """
     epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
     if epoch < 0 or wanted.fetch_offset < partition.log_start_offset:

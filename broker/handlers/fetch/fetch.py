@@ -296,7 +296,7 @@ class Fetch:
 
     def is_due(self, result: FetchAttempt) -> bool:
         """Whether to answer now: because of `satisfied`, or because the fetches that wait leave no room for this one
-        (`waiting_rows`). In the latter case its client pauses, or it would fetch in a loop."""
+        (`waiting_rows`). In the latter case the client has to pause, because it would otherwise fetch in a loop."""
         if self.satisfied(result):
             return True
         if self._rows < 0:

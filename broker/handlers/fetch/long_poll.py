@@ -47,7 +47,7 @@ class LongPoll:
         self.answer = Later(blocks=True)
         now_s = loop.time()
         until_s = now_s + _wait_s(context, fetch, first)
-        if fetch.is_of_replica:  # many polls are always parked, and a time-out may be late
+        if fetch.is_of_replica:  # replicas' fetches always wait: end them together, at a common beat
             until_s = context.world.beats.until(until_s, now_s)
         self._timer = loop.call_at(until_s, self._expire)
         self._await(first)

@@ -20,7 +20,6 @@ TRANSACTION_VERSION: Final = 2
 _FEATURES_FROM_ZERO_SINCE: Final = 4
 """Java's clients of ApiVersions 3 throw at a feature whose versions begin at 0 (KAFKA-17492)."""
 _BROKERS_ENDPOINT: Final = 1
-_SOFTWARE_CHARS_MAX: Final = 255  # longest name and version of a client's software; the connection stores them
 _ADVERTISED: Final = [
     wire.ApiVersionsResponseApi(api_key=api.key, min_version=api.advertised_min, max_version=api.version_max)
     for api in APIS.values()
@@ -45,9 +44,6 @@ def api_versions(version: int, error: ErrorCode = ErrorCode.NONE) -> wire.ApiVer
 async def handle_api_versions(
     context: Context, request: wire.ApiVersionsRequest, call: Call
 ) -> wire.ApiVersionsResponse:
-    """Store the client's software name and version, and return the table."""
-    call.peer.software_name = request.client_software_name[:_SOFTWARE_CHARS_MAX]
-    call.peer.software_version = request.client_software_version[:_SOFTWARE_CHARS_MAX]
     return api_versions(call.version)
 
 

@@ -41,8 +41,7 @@ async def handle_describe_topic_partitions(
         )
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     page = wire.DescribeTopicPartitionsResponse()
-    # Every topic takes at least one row. So the number of sorted names is the number of rows, and one for the next
-    # page.
+    # Every topic takes at least one row, so only as many names as rows are sorted, and one for the next page.
     view, known = ClusterView(context, call.peer.listener), context.metadata.topic_named
     names = named or [topic.name for topic in context.metadata.image.topics.values() if view.shows(topic)]
     names, hidden = await _split(call.access, [name for name in names if name >= first], asked=bool(named))

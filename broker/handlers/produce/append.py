@@ -20,40 +20,28 @@ Refused = ThermoclineError | OSError
 
 
 def append_checked(
-    context: Context, partition: LeaderReplica, batches: Sequence[memoryview], headers: Sequence[Fields], now_ms: int
+    context: Context,
+    partition: LeaderReplica,
+    batches: Sequence[memoryview],
+    headers: Sequence[Fields],
+    now_ms: int,
+    *,
+    in_transaction: bool = False,
+    guard: VerificationGuard | None = None,
 ) -> Appended:
-    """Append batches that passed `BatchChecks`, by one write. Raises ThermoclineError or OSError when nothing was
-    written."""
+    """Append batches that passed `BatchChecks`, by one write. `in_transaction`: one batch within a transaction; `guard`
+    is that of `append_transactional`. Raises ThermoclineError or OSError when nothing was written."""
     throttle = context.throttle
     try:
         throttle.check_room()
-        appended = partition.append(batches, headers, now_ms)
+        if in_transaction:
+            appended = partition.append_transactional(batches[0], headers[0], now_ms, guard)
+        else:
+            appended = partition.append(batches, headers, now_ms)
     except StorageFailed as refused:
         throttle.refuse(refused)
         raise
     _count(context, partition, batches, headers, appended)
-    return appended
-
-
-def append_in_transaction(
-    context: Context,
-    partition: LeaderReplica,
-    batch: memoryview,
-    header: Fields,
-    now_ms: int,
-    guard: VerificationGuard | None,
-) -> Appended:
-    """As `append_checked`, for a batch within a transaction. Raises the errors of `append_checked` and of
-    `append_transactional`.
-    """
-    throttle = context.throttle
-    try:
-        throttle.check_room()
-        appended = partition.append_transactional(batch, header, now_ms, guard)
-    except StorageFailed as refused:
-        throttle.refuse(refused)
-        raise
-    _count(context, partition, (batch,), (header,), appended)
     return appended
 
 

@@ -8,7 +8,7 @@ no record is later than the topic's `message.timestamp.*.max.ms` allows:
 
 A forged header harms only its producer. With `thermocline.validate.records=true` the records of every batch are read.
 The records for a compacted topic are always read: each record needs a key, and the cleaner must be able to read the key
-(`logformat.key_check`).
+(`logformat.record_check`).
 
 A valid batch is written unchanged, except that an impossible maximum timestamp is repaired. The event loop reads a
 limited number of uncompressed records, for each batch and for each request or run; a worker reads the rest.
@@ -26,7 +26,6 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.partition.leading.leader_replica import LeaderReplica
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.key_check import RecordsFound, check_keys
 from logformat.record_batch import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -46,15 +45,15 @@ from logformat.record_batch import (
     read_header,
     stamp_max_timestamp,
 )
-from logformat.records import timestamp_range, validate_records
+from logformat.record_check import RecordsFound, check_records
+from logformat.records import timestamp_range
 
 ZSTD_SINCE: Final = 7  # KIP-110: older clients cannot read zstd
 _TIMES_ON_LOOP_MAX: Final = 1_000
 _TIMES_PER_RECORD: Final = 5  # reading only the time of a record takes 0.3 µs, whatever its size
-_VALIDATED_ON_LOOP_MAX: Final = 100  # 5 µs each
-_KEYS_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
+_CHECKED_ON_LOOP_MAX: Final = 200  # 1 to 2 µs each
 RECORDS_AT_ONCE_MAX: Final = 1_000  # of one request or run
-BYTES_AT_ONCE_MAX: Final = 128 << 10  # of the same; a record's header takes two bytes or more, and 0.1 µs
+BYTES_AT_ONCE_MAX: Final = 128 << 10  # of one request or run; a record's header takes two bytes or more, and 0.1 µs
 RECORDS_BYTES_MAX: Final = 32 << 20  # of decompressed records (or max.message.bytes); a larger batch is refused
 _NAMED_MAX: Final = 3  # records named in an error message, as in Kafka
 
@@ -107,30 +106,27 @@ class LoopBudget:
         return True
 
 
-def must_inspect(header: BatchHeader, *, validates: bool, stamps: bool, compacts: bool) -> bool:
-    """Whether the records of a batch have to be read. `validates`: check every record; `stamps`: the broker's time
-    replaces the producer's; `compacts`: the topic is compacted."""
-    return validates or compacts or (header.lacks_max_timestamp and not stamps)
+def must_inspect(header: BatchHeader, *, checks: bool, stamps: bool) -> bool:
+    """Whether the records of a batch have to be read. `checks`: every record is checked; `stamps`: the broker's time
+    replaces the producer's."""
+    return checks or (header.lacks_max_timestamp and not stamps)
 
 
-def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, validates: bool, compacts: bool) -> bool:
+def inspects_on_loop(header: BatchHeader, budget: LoopBudget, *, checks: bool) -> bool:
     """Whether the event loop reads the records instead of a worker; counts them."""
     records = header.record_count
     if header.attributes & CODEC_MASK:
         return False
-    if not (validates or compacts):
+    if not checks:
         return records <= _TIMES_ON_LOOP_MAX and budget.takes(records // _TIMES_PER_RECORD, 0)
-    most = _VALIDATED_ON_LOOP_MAX if validates else _KEYS_ON_LOOP_MAX
-    return records <= most and budget.takes(records, header.size)
+    return records <= _CHECKED_ON_LOOP_MAX and budget.takes(records, header.size)
 
 
-def inspect_records(batch: memoryview, bytes_max: int, *, validates: bool, compacts: bool) -> Inspection:
+def inspect_records(batch: memoryview, bytes_max: int, *, checks: bool) -> Inspection:
     """Inspect the records of a batch whose CRC was checked. *Blocking* in proportion to the records."""
     try:
-        if validates:
-            validate_records(batch, bytes_max=bytes_max)
-        if compacts:
-            return check_keys(batch, bytes_max=bytes_max)
+        if checks:
+            return check_records(batch, bytes_max=bytes_max)
         return RecordsFound(*timestamp_range(batch, bytes_max=bytes_max), keyless_count=-1)
     except InvalidRequest as refused:
         return refused
@@ -152,6 +148,7 @@ class BatchChecks:
         "_broker_config",
         "_budget",
         "_bytes_max",
+        "_checks_records",
         "_codec",
         "_compacts",
         "_config",
@@ -161,7 +158,6 @@ class BatchChecks:
         "_stamps",
         "_timestamp_max",
         "_timestamp_min",
-        "_validates_records",
         "_zstd_refused",
         "partition",
     )
@@ -189,10 +185,10 @@ class BatchChecks:
         self._records_bytes_max = max(RECORDS_BYTES_MAX, self._bytes_max)
         self._stamps = config.log_append_time
         self._zstd_refused = version < ZSTD_SINCE
-        self._validates_records = context.config.validate_records
         self._compacts = config.compacts
+        self._checks_records = context.config.validate_records or config.compacts
         self._codec = None if config.compression is None else config.compression.codec
-        self._looks_closer = self._validates_records or config.compacts or self._codec is not None
+        self._looks_closer = self._checks_records or self._codec is not None
         self._budget = budget
         self._timestamp_min, self._timestamp_max = NO_TIMESTAMP, INT64_MAX
         self.renew(now_ms)
@@ -242,7 +238,7 @@ class BatchChecks:
 
     def _inspect(self, batch: memoryview, seen: Inspection | None) -> Fields:
         header = read_header(batch)
-        if must_inspect(header, validates=self._validates_records, stamps=self._stamps, compacts=self._compacts):
+        if must_inspect(header, checks=self._checks_records, stamps=self._stamps):
             found = self._found(batch, header, seen)
             if header.lacks_max_timestamp:
                 stamp_max_timestamp(batch, 0, found.greatest)
@@ -250,11 +246,11 @@ class BatchChecks:
         return header
 
     def _found(self, batch: memoryview, header: BatchHeader, seen: Inspection | None) -> RecordsFound:
-        validates, compacts = self._validates_records, self._compacts
+        checks = self._checks_records
         if seen is None:
-            if not inspects_on_loop(header, self._budget, validates=validates, compacts=compacts):
+            if not inspects_on_loop(header, self._budget, checks=checks):
                 raise NeedsWorker("a worker has to inspect the records of this batch; send it again")
-            seen = inspect_records(batch, self._records_bytes_max, validates=validates, compacts=compacts)
+            seen = inspect_records(batch, self._records_bytes_max, checks=checks)
         if not isinstance(seen, RecordsFound):
             raise seen
         low, high = self._timestamp_min, self._timestamp_max
@@ -263,7 +259,7 @@ class BatchChecks:
                 f"records have timestamps {seen.least}..{seen.greatest} ms, outside {low}..{high} "
                 "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
             )
-        if compacts and seen.keyless_count:
+        if self._compacts and seen.keyless_count:
             if seen.keyless_count < 0:
                 raise NeedsWorker("the topic was compacted while a worker inspected this batch; send it again")
             raise KeylessRecords(self.partition, seen)

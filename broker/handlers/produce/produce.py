@@ -17,7 +17,7 @@ from typing import Final
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError, code_of
-from broker.handlers.produce.append import append_checked, append_in_transaction
+from broker.handlers.produce.append import append_checked
 from broker.handlers.produce.batch_checks import (
     RECORDS_BYTES_MAX,
     BatchChecks,
@@ -108,22 +108,21 @@ NO_RECOMPRESSIONS: Final[Recompressions] = {}
 def uninspected(context: Context, request: ProduceRequest) -> Uninspected:
     """The batches of the request whose records a worker has to inspect."""
     found = []
-    validates, budget = context.config.validate_records, LoopBudget()
+    budget = LoopBudget()
     for topic in request.topic_data:
         for data in topic.partition_data:
             partition = context.registry.partitions.get((topic.name, data.index))
             if partition is None or data.records is None or len(data.records) < HEADER_SIZE:
                 continue
             config, header = partition.config, read_header(data.records)
-            if not must_inspect(header, validates=validates, stamps=config.log_append_time, compacts=config.compacts):
+            checks = context.config.validate_records or config.compacts
+            if not must_inspect(header, checks=checks, stamps=config.log_append_time):
                 continue
-            # The loop would read the batch as it is stored: compressed, if its topic has a codec.
-            if config.compression is None and inspects_on_loop(
-                header, budget, validates=validates, compacts=config.compacts
-            ):
+            # The loop would read the batch in its stored form, which is compressed if the topic has a codec.
+            if config.compression is None and inspects_on_loop(header, budget, checks=checks):
                 continue
             if header.size == len(data.records) <= config.max_message_bytes:  # otherwise the append refuses it
-                found.append((data, max(RECORDS_BYTES_MAX, config.max_message_bytes), config.compacts))
+                found.append((data, max(RECORDS_BYTES_MAX, config.max_message_bytes), checks))
     return found
 
 
@@ -132,11 +131,10 @@ async def inspect_in_worker(
 ) -> Inspections:
     """Inspect these batches in a worker, one after the other, each in a slot: each may take its size in memory. Batches
     that have no slot by the loop's time `until_s` are left out, and the append refuses them (`NeedsWorker`)."""
-    validates = context.config.validate_records
     inspections: dict[int, Inspection] = {}
-    for data, bytes_max, compacts in batches:
+    for data, bytes_max, checks in batches:
         assert data.records is not None
-        one = partial(inspect_records, data.records, bytes_max, validates=validates, compacts=compacts)
+        one = partial(inspect_records, data.records, bytes_max, checks=checks)
         try:
             await slots.take(1, until_s, owner)
         except TimeoutError:
@@ -221,7 +219,7 @@ def _append(
     if header[ATTRIBUTES] & TRANSACTIONAL_BIT:
         guard = None if verification is None else verification.guard(data)
         try:
-            appended = append_in_transaction(context, partition, batch, header, now_ms, guard)
+            appended = append_checked(context, partition, (batch,), (header,), now_ms, in_transaction=True, guard=guard)
         except TransactionNotVerified as refused:
             raise not_verified(call.version, str(refused)) from refused
     else:

@@ -91,8 +91,9 @@ class HandshakeTurns:
         return session
 
     def _next_address(self) -> str | None:
-        """The waiting address with the fewest sessions; of several, the one that waited longest. All addresses before
-        the first one without a session have one, so this looks at no more addresses than there are places."""
+        """The waiting address with the fewest sessions; of several, the one that waited longest. The search ends at the
+        first address without a session. Each address before it has a session, so there are at most as many as
+        places."""
         address = next((address for address in self._starting if not self._of_address[address]), None)
         return min(self._starting, key=self._of_address.__getitem__, default=None) if address is None else address
 

@@ -76,7 +76,6 @@ class ServerSession:
             peer.principal = self._tls.principal(machine.peer_certificate, machine.suite)
         except PeerRefused as refused:
             raise TlsFailed(str(refused)) from refused
-        peer.encrypted = True
         counters.tls_handshakes += 1
         counters.tls_resumed += machine.is_resumed
 
@@ -104,7 +103,7 @@ class ServerSession:
         self._layer.stepped(failure)
 
     def give_way(self) -> None:
-        self._end("its address holds too many places for handshakes")
+        self._end("too many handshakes of its address are under way")
 
     # -- of the wheel
 

@@ -26,7 +26,11 @@ def cold_cleaning_metrics(cleaning: ColdCleaning) -> Iterator[Metric]:
     )
     yield counter("cold_cleaner_read_bytes", "bytes that the bucket's compaction read", counters.read_bytes)
     yield counter("cold_cleaner_written_bytes", "bytes that the bucket's compaction wrote", counters.written_bytes)
-    yield counter("cold_cleaner_freed_bytes", "bytes by which the bucket shrinks after the grace", counters.freed_bytes)
+    yield counter(
+        "cold_cleaner_freed_bytes",
+        "bytes by which compaction makes the bucket smaller, after the grace of replaced objects",
+        counters.freed_bytes,
+    )
     yield counter(
         "cold_cleaner_replaced_objects", "objects that the bucket's compaction replaced", counters.replaced_objects
     )
@@ -48,7 +52,9 @@ def cleaning_metrics(cleaner: LogCleaner) -> Iterator[Metric]:
     )
     yield counter("cleaner_read_bytes", "bytes of the segments that the log cleaner read", counters.read_bytes)
     yield counter(
-        "cleaner_written_bytes", "bytes of the segments that the log cleaner wrote instead", counters.written_bytes
+        "cleaner_written_bytes",
+        "bytes of the segments that the log cleaner wrote in their place",
+        counters.written_bytes,
     )
     yield gauge(
         "uncleanable_partitions",

@@ -81,7 +81,7 @@ def _partitions(seen: ClusterSummary) -> Iterator[Metric]:
 
 
 def _turnover(turnover: Turnover) -> Iterator[Metric]:
-    yield counter("elections", "partitions this broker was elected to lead (LeaderElectionRateAndTimeMs)",
+    yield counter("elections", "elections of this broker to lead a partition (LeaderElectionRateAndTimeMs)",
                   turnover.elections)  # fmt: skip
     yield counter("unclean_elections", "unclean elections of this broker (UncleanLeaderElectionsPerSec)",
                   turnover.unclean_elections)  # fmt: skip
@@ -92,11 +92,11 @@ def _turnover(turnover: Turnover) -> Iterator[Metric]:
 
 
 def _lag(late: list[LateReplica]) -> Iterator[Metric]:
-    yield gauge("late_replicas", "replicas in session of partitions led here that lack records their leader had half a "
-                "second ago", len(late))  # fmt: skip
+    yield gauge("late_replicas", "replicas of partitions led here, on brokers with a session, that lack records "
+                "which the leader had half a second ago", len(late))  # fmt: skip
     yield gauge(
         "replica_lag_max_records",
-        "records that the slowest replica of partitions led here lacks (MaxLag, by its leader)",
+        "records that the slowest replica of partitions led here lacks (MaxLag, measured by the leader)",
         max((one.records for one in late if one.records is not None), default=0),
     )
     yield gauge(
@@ -132,7 +132,7 @@ def _times(sources: Sources) -> Iterator[Metric]:
     )
     yield gauge(
         "lease_age_seconds",
-        "time since the controller bumped lease.json, 0 elsewhere; another broker takes over without a bump for "
+        "time since the controller renewed lease.json, 0 elsewhere; another broker takes over if it is not renewed for "
         "thermocline.lease.ms",
         lease_age_s(sources),
     )

@@ -87,7 +87,8 @@ class _BrokerCollector:
                 "partitions that serve nothing until a restart; see the condition log_offline",
                 len(now.offline),
             )
-            yield gauge("full_partitions", "partitions whose last append found the disk full: free space resumes them",
+            yield gauge("full_partitions", "partitions whose last append found the disk full; appends resume when "
+                        "space is free",
                         len(now.full))  # fmt: skip
             yield from _gate_and_syncs(sources)
             yield from request_metrics(sources.context)
@@ -127,7 +128,7 @@ def health_metrics(startup: StartupSources) -> Iterator[Metric]:
     )
     yield counter(
         "background_failures",
-        "failures of background work; GET /healthz names the last, the log has each with its reason",
+        "failures of background work; GET /healthz names the last one, and the log has each with its reason",
         startup.metrics.unexpected_errors,
     )
 
@@ -168,7 +169,8 @@ def request_metrics(context: Context) -> Iterator[Metric]:
     yield counter("produce_records", "records taken in", metrics.records_in)
     yield counter(
         "failed_produce_requests",
-        "partitions of produce requests refused for any reason; refused_produces counts those that found no room",
+        "partitions of produce requests refused for any reason; refused_produces counts those whose log "
+        "took no appends",
         metrics.failed_produce_requests,
     )
     yield counter(
@@ -193,7 +195,7 @@ def request_metrics(context: Context) -> Iterator[Metric]:
     audit, authorizer = context.clients.audit, context.clients.authorizer
     yield counters(
         "audit_events",
-        "denials, failed logins and logins, changes of ACLs, credentials, quotas and configs; audit lines in the log "
+        "denials, logins, failed logins, and changes of ACLs, credentials, quotas and configs; audit lines in the log "
         "name the principal, the address and the reason",
         ["event"],
         {(event.value,): count for event, count in audit.counts.items()},
@@ -238,7 +240,8 @@ def _room(sources: Sources) -> Iterator[Metric]:
     yield counter("throttled_produces", "produces that waited for a flush, or for room", throttle.throttled_count)
     yield counters(
         "refused_produces",
-        "partitions of produce requests that found no room: disk_full, produces_refused, log_offline, reservation",
+        "partitions of produce requests refused because their log took no appends: disk_full, produces_refused, "
+        "log_offline, reservation",
         ["reason"],
         {(reason.value,): throttle.refused[reason] for reason in AppendRefusal},
     )

@@ -9,10 +9,10 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from broker.observe.metrics.cost import estimated_dollars_per_day
 from broker.observe.metrics.families import counter, counters, gauge, histogram
 from broker.observe.sources import Sources
 from coldstore.stores.metered import LATENCY_BOUNDS_MS, CallOutcome, MeteredStore
-from tiering.copying.cost import estimated_dollars_per_day
 
 BOUNDS_S = tuple(bound / 1000 for bound in LATENCY_BOUNDS_MS)
 _GAUGES: Final = frozenset({"cold_reads_waiting", "cold_cache_bytes", "cold_cache_limit_bytes"})
@@ -25,11 +25,11 @@ TEXTS: Final = {
     "garbage_objects": "objects of failed attempts that are to be deleted",
     "deleted_objects": "objects of expired segments that were deleted",
     "deleted_cold_bytes": "bytes that retention took out of the bucket",
-    "deleted_local_bytes": "log bytes that left the local disk, expired or held by the bucket",
-    "gc_objects": "objects of earlier epochs that no root names, deleted",
-    "gc_bytes": "bytes of objects of earlier epochs that no root names, deleted",
+    "deleted_local_bytes": "log bytes deleted from the local disk, because they expired or are in the bucket",
+    "gc_objects": "deleted objects of earlier epochs that no root names",
+    "gc_bytes": "bytes of deleted objects of earlier epochs that no root names",
     "commit_failures": "claims, reservations and commits of manifests that failed and are tried again",
-    "cold_cache_hits": "chunks that cold reads found loaded",
+    "cold_cache_hits": "chunks that cold reads found in the cache",
     "cold_cache_misses": "chunks that cold reads had to get from the bucket",
     "cold_read_bytes": "bytes of history sent to consumers",
     "cold_fetched_bytes": "bytes got from the bucket for cold reads; if far more than cold_read_bytes, the cache is "
@@ -39,15 +39,15 @@ TEXTS: Final = {
     "cold_read_errors": "cold reads that failed; consumers fetch again; see cold_reads in operations.md",
     "cold_read_retries": "cold reads that failed and were tried again at once",
     "cold_queue_full": "reads of history refused because too many waited: raise remote.log.reader.threads",
-    "cold_reads_waiting": "reads of history that wait for a place now",
+    "cold_reads_waiting": "reads of history that wait now until another read ends",
     "cold_read_seconds": "sum of the seconds that cold reads waited for the bucket; cold_read_latency_seconds has "
     "them by duration",
     "prefetched_chunks": "chunks fetched before a reader asked for them",
     "cold_cache_bytes": "bytes of cached chunks on disk now; a directory bucket needs none",
     "cold_cache_limit_bytes": "the current limit of cold_cache_bytes; if it is below thermocline.cache.bytes, see the "
     "condition cache_reduced",
-    "cold_cache_evictions": "chunks that made room for others; normal while history is replayed",
-    "cold_cache_refused_chunks": "chunks that found no place in the cache and were used once",
+    "cold_cache_evictions": "chunks evicted to make room for others; normal while history is replayed",
+    "cold_cache_refused_chunks": "chunks that the cache had no room for, so they were used only once",
 }
 
 
@@ -80,7 +80,8 @@ def store_metrics(store: MeteredStore) -> Iterator[Metric]:
     meters = {(operation.value,): meter for operation, meter in store.meters.items()}
     of = ["operation"]
     yield counters(
-        "store_requests", "requests as a store bills them: pages of a listing, parts of an upload, 1 000 deletions",
+        "store_requests",
+        "requests as a store bills them: one for each page of a listing, part of an upload, and 1 000 deletions",
         of, {name: meter.requests for name, meter in meters.items()},
     )  # fmt: skip
     yield counters("store_bytes", "body bytes", of, {name: meter.bytes for name, meter in meters.items()})

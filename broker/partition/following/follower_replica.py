@@ -171,7 +171,9 @@ class FollowerReplica:
             records = filler_from(records, asked.offset)  # needed if the leader's cleaner is ahead of the follower's
             headers = _checked(records, self._least_offset(asked), max(self.leader_epoch, self.log.leader_epoch))
             if headers and headers[0].next_offset <= asked.offset:
-                raise CorruptBatch(f"the first batch ends at {headers[0].next_offset}, {asked.offset} was asked for")
+                raise CorruptBatch(
+                    f"the first batch ends at offset {headers[0].next_offset}, but {asked.offset} was requested"
+                )
         except CorruptBatch as corrupt:
             self._batch_damaged(asked.offset, corrupt)
             raise
@@ -186,7 +188,9 @@ class FollowerReplica:
         compacted_end = 0 if diverging is None else self._compacted_end
         match self.follower.answered(asked, ends, answer.high_watermark):
             case Cut(offset) if offset < compacted_end:
-                self.lacks = f"it is compacted up to {compacted_end}, and diverges from its leader's at {offset}"
+                self.lacks = (
+                    f"it is compacted up to offset {compacted_end}, but diverges from its leader's log at {offset}"
+                )
                 self.resign()
                 self._torn()
             case Cut(offset):
@@ -208,8 +212,8 @@ class FollowerReplica:
     @property
     def _compacted_end(self) -> int:
         """A log that is truncated below this offset lacks records: compaction removed them for newer records, which the
-        truncation removes. The checkpoint does not show a pass that was cut off. It ended below the high watermark, in
-        a tiered log below the bucket's end, which no unclean start loses."""
+        truncation removes. The checkpoint does not show an interrupted pass. Such a pass was below the high watermark,
+        and in a tiered log below the bucket's end. An unclean start loses no record below the bucket's end."""
         config = self.log.config
         committed_end = self.high_watermark if config.compacts and not config.tiered else 0
         return max(self.lease.cleaned_offset, committed_end)
@@ -235,7 +239,7 @@ class FollowerReplica:
         """The batch was damaged in transit or on the leader's disk. It is fetched again and never skipped. If the same
         batch is damaged twice, the damage is reported."""
         if self._damaged_offset == offset:
-            why = f"the leader's batch at offset {offset} is damaged, again: {corrupt}"
+            why = f"the leader's batch at offset {offset} is damaged a second time: {corrupt}"
             log.error("%s waits for its leader: %s", self._name, why)
             self._log_failures.failed(self._place, why)
         self._damaged_offset = offset
@@ -374,7 +378,8 @@ class FollowerReplica:
             self.reads.advanced()
 
     def cleaned(self) -> None:
-        """The next fetch reports it, also of an idle log: the other replicas keep tombstones until then."""
+        """The next fetch reports the clean end, even if the log is idle, because the other replicas keep tombstones
+        until then."""
         self._moved()
 
     def cleanable_end(self) -> int:
@@ -384,7 +389,8 @@ class FollowerReplica:
         return min(stable, self.verified_end) if self.log.config.tiered else stable
 
     def tombstones_end(self) -> int:
-        """By the leader's last report. A log that is clean gets no superseded record again, so it is true for ever."""
+        """By the leader's last report. The report stays true, because a clean log never gets a superseded record
+        again."""
         return self._all_clean_end
 
     def is_in_bucket(self) -> bool:

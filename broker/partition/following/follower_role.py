@@ -275,7 +275,7 @@ class FollowerRole:
             roles.tiers.forget(self.topic_id, self.index)
             roles.registry.log_failures.over(of)
 
-        log.error("%s is copied again from its leader, its log here becomes a stray: %s", self.place, why)
+        log.error("%s is copied again from its leader, and its log here becomes a stray: %s", self.place, why)
         await roles.logs.move_stray(self.place, self.topic_id, then=is_aside)
 
     async def _remove_reservation(self, lease: Lease) -> None:
@@ -292,8 +292,9 @@ class FollowerRole:
 def may_lack_tombstones(opened: OpenLog, leader_epoch: int, session: int) -> str | None:
     """The reason why a log that a move gives to this broker may have records that other replicas deleted; None if it
     has none. While this broker was not assigned the partition, its log did not keep their tombstones (ADR 32). The
-    leader epoch grew when the broker left, so the log has not seen the epoch. A log that joins already is not of
-    before, unless the broker lost its `session`: it may have missed the end of one move and the begin of another."""
+    leader epoch grew when the broker left, so the log has not seen the epoch. If the replica is joining already, its
+    log is of this move, unless the broker lost its `session`: it may have missed the end of one move and the beginning
+    of the next."""
     log = opened.log
     is_of_before = opened.joins_in != session and opened.seen_epoch < leader_epoch
     if not is_of_before or not log.config.compacts or log.log_end_offset == log.local_log_start_offset:

@@ -51,7 +51,7 @@ class IsrProposals:
             try:
                 codes = await self._propose(proposals)
             except (ThermoclineError, OSError) as unknown:  # includes ConnectionError and TimeoutError
-                log.warning("%d in-sync sets were proposed, the outcome is unknown: %s", len(proposals), unknown)
+                log.warning("the outcome of %d proposed in-sync sets is unknown: %s", len(proposals), unknown)
                 continue
             for proposal, code in zip(proposals, codes, strict=True):
                 if code is not ErrorCode.NONE:

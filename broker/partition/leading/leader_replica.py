@@ -280,8 +280,8 @@ class LeaderReplica(Watchable):
         producers, producer_id, epoch = self.log.producers, header[PRODUCER_ID], header[PRODUCER_EPOCH]
         if producer_id in self.undecided or (self.awaits_coordinators and not producers.has_open(producer_id, epoch)):
             raise TransactionUndecided(
-                f"{self.topic}-{self.index}: records are lost here, and the outcome of their transactions is not "
-                "known yet; try again"
+                f"{self.topic}-{self.index}: this replica lost records, and the outcome of their transactions "
+                "is not known yet; try again"
             )
         if not is_verified and not producers.has_open(producer_id, epoch):
             if guard is None or guard.is_void or (guard.producer_id, guard.producer_epoch) != (producer_id, epoch):
@@ -463,7 +463,7 @@ class LeaderReplica(Watchable):
 
     def tombstones_end(self) -> int:
         """No end for the only replica, as in Kafka: a pass removes the deleted record before the tombstone's time
-        begins, and nobody has a copy."""
+        begins, and there is no other copy."""
         return self.clean_end() if len(self.leader.in_sync.row.replicas) > 1 else INT64_MAX
 
     def is_in_bucket(self) -> bool:

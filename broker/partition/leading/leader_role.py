@@ -223,7 +223,7 @@ class LeaderRole:
                 except (StorageFailed, OSError) as refused:
                     # Another in-sync replica may lead (D38), also while descriptors or space are too short here to open
                     # the log. An unclean start waits for them, because the other candidates may have fewer records. A
-                    # shortage after that is not reported: the log opens for a follower, which reports it as sound, so
+                    # later shortage is not reported: the log opens for a follower, which reports it as sound, so
                     # leadership would move in a circle while all replicas are short.
                     waits = may_pass(refused) and (is_open or lead.unclean_after is not None)
                     if not lead.is_alone and not waits:

@@ -107,7 +107,7 @@ class ProduceBackpressure:
         if self._tiers.local_excess_ratio > PRESSURE_REFUSES_AT:
             raise LocalLimit(
                 "local logs are more than a tenth over their limit (thermocline.local.bytes.max, or 80 % of the file "
-                "system) and nothing more is in the bucket; see blocked_by in tier status"
+                "system), and the bucket holds none of the segments that are left; see blocked_by in tier status"
             )
 
     def refuse(self, why: StorageFailed) -> None:

@@ -24,7 +24,8 @@ _NAME_CHARS_MAX: Final = 255
 """Longest resource name whose decision is cached. Topics have 249 at most; a client can send any number of others of 32
 KB."""
 _ANY_NAME: Final = "hardcode"
-"""Kafka's name for an arbitrary resource: a principal that may use it without an ACL may use some resource."""
+"""Kafka's name for an arbitrary resource. A principal that may use a resource of this name without an ACL may use some
+resource."""
 
 
 class Authorizer:

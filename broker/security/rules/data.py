@@ -63,7 +63,7 @@ def _may_transact(access: Unrestricted, request: wire.ProduceRequest) -> bool:
 
 
 def _transaction_refused(request: wire.ProduceRequest) -> Verdict:
-    rows = tuple(_produce_row(topic, TRANSACTION) for topic in request.topic_data)
+    rows = tuple(produce_row(topic, TRANSACTION) for topic in request.topic_data)
     return Verdict(request=replace(request, topic_data=[]), refused=rows)
 
 
@@ -71,15 +71,15 @@ def _topics_refused(
     request: wire.ProduceRequest, allowed: list[wire.ProduceRequestTopic], refused: list[wire.ProduceRequestTopic]
 ) -> Verdict:
     return Verdict(
-        request=replace(request, topic_data=allowed), refused=tuple(_produce_row(topic, TOPIC) for topic in refused)
+        request=replace(request, topic_data=allowed), refused=tuple(produce_row(topic, TOPIC) for topic in refused)
     )
 
 
-def _produce_row(topic: wire.ProduceRequestTopic, code: ErrorCode) -> wire.ProduceResponseTopic:
+def produce_row(topic: wire.ProduceRequestTopic, code: ErrorCode, why: str | None = None) -> wire.ProduceResponseTopic:
     return wire.ProduceResponseTopic(
         name=topic.name,
         partition_responses=[
-            wire.ProduceResponsePartition(index=data.index, error_code=code, base_offset=-1)
+            wire.ProduceResponsePartition(index=data.index, error_code=code, base_offset=-1, error_message=why)
             for data in topic.partition_data
         ],
     )
@@ -116,11 +116,11 @@ def offsets_refused(topic: wire.ListOffsetsRequestTopic) -> wire.ListOffsetsResp
     )
 
 
-def deletion_refused(topic: wire.DeleteRecordsRequestTopic) -> wire.DeleteRecordsResponseTopic:
+def deletion_refused(topic: wire.DeleteRecordsRequestTopic, code: ErrorCode = TOPIC) -> wire.DeleteRecordsResponseTopic:
     return wire.DeleteRecordsResponseTopic(
         name=topic.name,
         partitions=[
-            wire.DeleteRecordsResponsePartition(partition_index=row.partition_index, low_watermark=-1, error_code=TOPIC)
+            wire.DeleteRecordsResponsePartition(partition_index=row.partition_index, low_watermark=-1, error_code=code)
             for row in topic.partitions
         ],
     )

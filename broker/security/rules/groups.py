@@ -54,16 +54,9 @@ def join_refused(version: int) -> Message:
     return wire.JoinGroupResponse(error_code=GROUP, protocol_name=protocol_name)
 
 
-def sync_refused(version: int) -> Message:
-    return wire.SyncGroupResponse(error_code=GROUP)
-
-
-def heartbeat_refused(version: int) -> Message:
-    return wire.HeartbeatResponse(error_code=GROUP)
-
-
-def leave_refused(version: int) -> Message:
-    return wire.LeaveGroupResponse(error_code=GROUP)
+def refused_alike(response: Callable[..., Message]) -> Callable[[int], Message]:
+    """The same refusal for every version."""
+    return lambda _: response(error_code=GROUP)
 
 
 async def offset_commit(
@@ -119,18 +112,18 @@ async def txn_offset_commit(
     elif not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
         whole = GROUP
     if whole is not None:
-        rows = [_txn_commit_row(topic, whole) for topic in request.topics]
+        rows = [txn_commit_row(topic, whole) for topic in request.topics]
         return refused_whole(wire.TxnOffsetCommitResponse(topics=rows))
     allowed, refused = await parted(
         access, Operation.READ, ResourceType.TOPIC, request.topics, lambda topic: topic.name
     )
     if not refused:
         return ALLOWED
-    rows = [_txn_commit_row(topic, TOPIC) for topic in refused]
+    rows = [txn_commit_row(topic, TOPIC) for topic in refused]
     return _rest(request, allowed, wire.TxnOffsetCommitResponse(topics=rows))
 
 
-def _txn_commit_row(topic: wire.TxnOffsetCommitRequestTopic, code: ErrorCode) -> wire.TxnOffsetCommitResponseTopic:
+def txn_commit_row(topic: wire.TxnOffsetCommitRequestTopic, code: ErrorCode) -> wire.TxnOffsetCommitResponseTopic:
     return wire.TxnOffsetCommitResponseTopic(
         name=topic.name,
         partitions=[

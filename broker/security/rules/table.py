@@ -56,9 +56,9 @@ RULES: Final[Mapping[int, Rule]] = {
     # groups
     ApiKey.FIND_COORDINATOR: Rule(((_Op.DESCRIBE, _GROUP), (_Op.DESCRIBE, _TXN)), groups.find_coordinator),
     ApiKey.JOIN_GROUP: Rule(((_Op.READ, _GROUP),), groups.member(groups.join_refused)),
-    ApiKey.SYNC_GROUP: Rule(((_Op.READ, _GROUP),), groups.member(groups.sync_refused)),
-    ApiKey.HEARTBEAT: Rule(((_Op.READ, _GROUP),), groups.member(groups.heartbeat_refused)),
-    ApiKey.LEAVE_GROUP: Rule(((_Op.READ, _GROUP),), groups.member(groups.leave_refused)),
+    ApiKey.SYNC_GROUP: Rule(((_Op.READ, _GROUP),), groups.member(groups.refused_alike(wire.SyncGroupResponse))),
+    ApiKey.HEARTBEAT: Rule(((_Op.READ, _GROUP),), groups.member(groups.refused_alike(wire.HeartbeatResponse))),
+    ApiKey.LEAVE_GROUP: Rule(((_Op.READ, _GROUP),), groups.member(groups.refused_alike(wire.LeaveGroupResponse))),
     ApiKey.OFFSET_COMMIT: Rule(((_Op.READ, _GROUP), (_Op.READ, _TOPIC)), groups.offset_commit),
     ApiKey.OFFSET_FETCH: Rule(((_Op.DESCRIBE, _GROUP), (_Op.DESCRIBE, _TOPIC)), groups.offset_fetch),
     ApiKey.LIST_GROUPS: Rule(((_Op.DESCRIBE, _GROUP), (_Op.DESCRIBE, _CLUSTER)), groups.list_groups),

@@ -60,7 +60,7 @@ async def add_partitions(
         return refused_whole(wire.AddPartitionsToTxnResponse(error_code=CLUSTER))
     wanted = request.v3_and_below_topics
     if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
-        return refused_whole(_added(wanted, lambda topic, index: TRANSACTION))
+        return refused_whole(partitions_added(wanted, lambda topic, index: TRANSACTION))
     allowed, refused = await parted(
         access,
         Operation.WRITE,
@@ -80,10 +80,12 @@ async def add_partitions(
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.OPERATION_NOT_ATTEMPTED
 
-    return refused_whole(_added(wanted, code_of))
+    return refused_whole(partitions_added(wanted, code_of))
 
 
-def _added(wanted: list[wire.AddPartitionsToTxnRequestTopic], code_of: _CodeOf) -> wire.AddPartitionsToTxnResponse:
+def partitions_added(
+    wanted: list[wire.AddPartitionsToTxnRequestTopic], code_of: _CodeOf
+) -> wire.AddPartitionsToTxnResponse:
     return wire.AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             wire.AddPartitionsToTxnResponseTopic(
@@ -124,23 +126,28 @@ async def write_markers(
     """ALTER or CLUSTER_ACTION on the cluster."""
     if access.allows_cluster(Operation.ALTER, audited=False) or access.allows_cluster(Operation.CLUSTER_ACTION):
         return ALLOWED
-    markers = [
-        wire.WriteTxnMarkersResponseMarker(
-            producer_id=marker.producer_id,
-            topics=[
-                wire.WriteTxnMarkersResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        wire.WriteTxnMarkersResponsePartition(partition_index=index, error_code=CLUSTER)
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in marker.topics
-            ],
-        )
-        for marker in request.markers
-    ]
-    return refused_whole(wire.WriteTxnMarkersResponse(markers=markers))
+    return refused_whole(markers_refused(request, CLUSTER))
+
+
+def markers_refused(request: wire.WriteTxnMarkersRequest, code: ErrorCode) -> wire.WriteTxnMarkersResponse:
+    return wire.WriteTxnMarkersResponse(
+        markers=[
+            wire.WriteTxnMarkersResponseMarker(
+                producer_id=marker.producer_id,
+                topics=[
+                    wire.WriteTxnMarkersResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            wire.WriteTxnMarkersResponsePartition(partition_index=index, error_code=code)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
 
 
 async def describe_transactions(

@@ -41,9 +41,6 @@ class SaltedPasswords:
             self._known = {(salt, iterations): found}
         return found
 
-    def knows(self, salt: bytes, iterations: int) -> bool:
-        return (salt, iterations) in self._known
-
 
 class ClientLogin:
     """One login with a password. `nonce` must not have been used before."""

@@ -50,7 +50,7 @@ def read_key_set(text: bytes) -> dict[str, jwt.PyJWK]:
 def verify(token: str, keys: Keys, rules: TokenRules) -> TokenVerdict:
     """Verify a signed token."""
     if len(token) > TOKEN_CHARS_MAX:
-        return NotValid(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are read")
+        return NotValid(f"the token has {len(token)} characters, but at most {TOKEN_CHARS_MAX} are read")
     try:
         header = jwt.get_unverified_header(token)
         key = keys.get(str(header.get("kid", ""))) or (next(iter(keys.values())) if len(keys) == 1 else None)

@@ -35,11 +35,8 @@ class LoginRate:
         return wait_s
 
     def would_wait_s(self, now_s: float) -> float:
-        """How long the caller would have to wait for a token taken now."""
+        """The wait for a token if it were taken now."""
         return max(0.0, max(self._full_s, now_s) + self._interval_s - now_s - _BURST_S)
-
-    def is_full(self, now_s: float) -> bool:
-        return self._full_s <= now_s
 
 
 class LoginLimits:

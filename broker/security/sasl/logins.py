@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.config.broker_config import BrokerConfig
 from broker.config.network.sasl import SaslListener
 from broker.metadata.image import ClusterImage
 from broker.metadata.records import ScramCredential
@@ -146,3 +147,23 @@ class Logins:
 
 async def _no_tokens(token: str) -> TokenVerdict:
     return NotValid("no listener takes tokens")
+
+
+class ConfiguredUsers:
+    """Users of PLAIN from the broker's configuration, which a reload reads again. Blocking. `reread` reads the
+    configuration file again and returns its content; it raises InvalidConfig. A reload applies no other config; other
+    changes need a restart."""
+
+    where: Final = "the users of PLAIN"
+
+    def __init__(self, reread: Callable[[], BrokerConfig], logins: Logins) -> None:
+        self._reread = reread
+        self._logins = logins
+
+    @property
+    def says(self) -> str:
+        return f"{self._logins.plain_users_count} in use"
+
+    def reload(self) -> bool:
+        """Read the users again. Returns whether they changed. If this raises InvalidConfig, the old users stay."""
+        return self._logins.use_plain_users(self._reread().sasl)

@@ -58,7 +58,7 @@ def _read(message: bytes) -> tuple[str, str]:
     """Authorization id and token of a client's initial response. Raises LoginRefused."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise LoginRefused(
-            None, why=f"the OAUTHBEARER message has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are read"
+            None, why=f"the OAUTHBEARER message has {len(message)} bytes, but at most {MESSAGE_BYTES_MAX} are read"
         )
     try:
         text = bytes(message).decode()

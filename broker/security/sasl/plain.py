@@ -26,7 +26,7 @@ class PlainServer:
         """Judge the only token: [authorization id] NUL user NUL password."""
         parts = token.split(b"\0")
         if len(parts) != 3:
-            raise LoginRefused(None, why=f"a PLAIN token has 3 parts, this one has {len(parts)}")
+            raise LoginRefused(None, why=f"a PLAIN token has 3 parts, but this one has {len(parts)}")
         try:
             acts_as, user, password = (part.decode() for part in parts)
         except UnicodeDecodeError:

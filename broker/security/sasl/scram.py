@@ -184,7 +184,7 @@ def _unescaped(name: str) -> str:
 
 def _text(message: bytes) -> str:
     if len(message) > MESSAGE_BYTES_MAX:
-        raise ScramSyntax(f"the message has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are read")
+        raise ScramSyntax(f"the message has {len(message)} bytes, but at most {MESSAGE_BYTES_MAX} are read")
     try:
         text = bytes(message).decode()
     except UnicodeDecodeError:

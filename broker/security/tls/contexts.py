@@ -48,7 +48,8 @@ def make_contexts(settings: TlsSettings, read: ReadFile, now_ms: int) -> Context
     if settings.client_auth is not ClientAuth.NONE and settings.trust is None:
         raise InvalidConfig(
             f"ssl.client.auth={settings.client_auth.value} ({settings.where}) needs ssl.truststore.location or "
-            "ssl.truststore.certificates: without them a certificate of any public CA would do"
+            "ssl.truststore.certificates: without them a certificate of any public CA would be "
+            "accepted"
         )
     keys = read_keys(settings.keys, settings.key_password, settings.where, read)
     check_valid(keys, settings.keys, settings.where, now_ms)

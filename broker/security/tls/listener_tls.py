@@ -106,7 +106,7 @@ def _check_same_name(values: Explicit, old: KeyPair, new: KeyPair, where: str) -
     before, after = old.chain[0], new.chain[0]
     if before.subject != after.subject and not values.flag("ssl.allow.dn.changes"):
         raise BadStore(
-            f"{where}: the new certificate has the subject {after.subject.rfc4514_string()}, the old one has "
+            f"{where}: the new certificate has the subject {after.subject.rfc4514_string()}, but the old one has "
             f"{before.subject.rfc4514_string()}; if this change is intended, set ssl.allow.dn.changes=true, or restart"
         )
     if not _names(before) <= _names(after) and not values.flag("ssl.allow.san.changes"):

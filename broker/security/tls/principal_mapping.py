@@ -89,7 +89,7 @@ def _python_pattern(java: str) -> str:
 
 def _literal_references(replacement: str, groups: int) -> str:
     """Kafka's `escapeLiteralBackReferences`: `$7` is text if the pattern has fewer groups. As in Kafka, an insertion
-    does not shift the positions of the following ones.
+    does not shift the positions of later insertions.
     """
     if groups == 0:
         return replacement

@@ -101,7 +101,7 @@ def check_valid(keys: KeyPair, store: Store, where: str, now_ms: int) -> None:
         )
     if own.not_valid_before_utc.timestamp() * 1000 > now_ms:
         raise BadStore(
-            f"{name}: its certificate {_subject(own)} is valid from {own.not_valid_before_utc:{_TIME}} only: check "
+            f"{name}: its certificate {_subject(own)} is not valid before {own.not_valid_before_utc:{_TIME}}: check "
             "this machine's clock"
         )
 
@@ -121,7 +121,7 @@ def _file(store: Store, where: str, read: ReadFile) -> bytes:
     if store.kind in ("PKCS12", "JKS") and is_pem:
         raise BadStore(f"{name} is PEM: set {store.of}.type=PEM")
     if not is_pem and not data.startswith(_DER_SEQUENCE):
-        raise BadStore(f"{name} is neither PEM nor PKCS12: restore the file, or make it anew")
+        raise BadStore(f"{name} is neither PEM nor PKCS12: restore the file, or create it again")
     if store.kind == "PEM" and not is_pem:
         raise BadStore(f"{name} is not PEM: if it is PKCS12, set {store.of}.type=PKCS12")
     return data

@@ -11,7 +11,7 @@ from coldstore.segments.packed_indexes import pack, thinned, unpack
 from logformat.errors import Corrupt
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
-from logformat.indexes.transaction_index import AbortedTransaction, decode_aborted, encode_aborted, overlapping
+from logformat.indexes.transaction_index import AbortedTransaction, decode_aborted, encode_aborted
 from tests.fuzz.inputs import Cursor
 
 _INT63 = 2**63 - 1
@@ -58,10 +58,6 @@ def _offset_index(base: int, file: bytes) -> None:
     for position in (0, 1, 2**40, *(e.position for e in entries[:3])):
         expected = max((e for e in entries if e.position <= position), default=(base, 0))
         assert index.lookup_position(position) == expected, position
-    if entries:
-        at = entries[len(entries) // 2].offset
-        index.truncate(at)
-        assert list(index.entries()) == [e for e in entries if e.offset < at]
 
 
 def _time_index(base: int, file: bytes) -> None:
@@ -71,10 +67,6 @@ def _time_index(base: int, file: bytes) -> None:
     for timestamp in (-1, 0, *(e.timestamp for e in entries[:4]), *(e.timestamp - 1 for e in entries[-3:]), _INT63):
         expected = max((e for e in entries if e.timestamp <= timestamp), default=(-1, base))
         assert index.lookup(timestamp) == expected, timestamp
-    if entries:
-        at = entries[len(entries) // 2].offset
-        index.truncate(at)
-        assert list(index.entries()) == [e for e in entries if e.offset < at]
 
 
 def _packed_indexes(base: int, file: bytes) -> None:
@@ -88,6 +80,3 @@ def _packed_indexes(base: int, file: bytes) -> None:
 def _transaction_index(base: int, file: bytes) -> None:
     entries = decode_aborted(base, file)
     assert encode_aborted(entries) == file
-    for first, end in ((base, base + 1), (0, _INT63)):
-        found, _ = overlapping(entries, first, end)
-        assert all(entry.last_offset >= first and entry.first_offset < end for entry in found)

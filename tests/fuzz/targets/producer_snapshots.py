@@ -33,6 +33,7 @@ def seeds() -> list[bytes]:
     return [
         b"\x01" + encode_kafka_snapshot(producers),
         b"\0" + encode_producer_state(state),
+        b"\0" + encode_producer_state(ProducerState(130, producers[:1])),
         b"\x01" + encode_kafka_snapshot(()),
         b"\0" + encode_producer_state(ProducerState(0, ())),
     ]

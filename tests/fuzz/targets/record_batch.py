@@ -110,7 +110,7 @@ def _produced(data: bytes) -> None:
     assert check_stored(data, 0, len(data)) == header
     assert header.codec in Codec and header.size <= len(data) and header.record_count == header.next_offset
     with contextlib.suppress(UnsupportedCodec):
-        _ = (header.codec, header.timestamp_type, header.last_sequence, header.lacks_max_timestamp)
+        _ = (header.codec, header.timestamp_type, header.lacks_max_timestamp)
 
 
 def _from_file(data: bytes, end: int) -> None:

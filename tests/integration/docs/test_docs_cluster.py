@@ -59,7 +59,7 @@ def test_every_command_of_the_page_runs(reader: Reader) -> None:
 
 def test_three_lines_make_three_brokers(reader: Reader) -> None:
     """The README's front page: a topic of three replicas is there after the second command that is typed."""
-    install, serve, create = typed(README, "<!-- three lines:", "How that compares")
+    install, serve, create = typed(README, "<!-- three lines:", "Comparison:")
     assert install == "pip install ."
     printed = run(reader, [serve, create, "thermocline cluster status"])
     assert "created orders" in printed[create] and "nothing is wrong" in printed["thermocline cluster status"]

@@ -211,7 +211,7 @@ def test_a_topic_made_again_is_loss_not_a_jump(
     create_topic(broker.kafka, "again", 1)
     write_confluent(broker.kafka, "again", 0, mixed(0, 100, 20), "lz4", True)
     assert end_offsets(broker.kafka, "again", 1) == {0: 20}
-    with pytest.raises(Exception, match="deleted and made again; the stream was at 5"):
+    with pytest.raises(Exception, match="deleted and created again; the stream was at 5"):
         sink.run()
     sink.run(failOnDataLoss="false")
     assert len(sink.records) == 25

@@ -56,7 +56,7 @@ def test_rows_of_a_topic_created_again_are_not_given_as_the_old_ones(running: tu
     delete_topic(broker.kafka, "again")
     create_topic(broker.kafka, "again", 1)
     write(broker, "again", 30, "new")
-    with pytest.raises(DataLoss, match="again-0 offsets 0–19: the topic was deleted and made again"):
+    with pytest.raises(DataLoss, match="again-0 offsets 0–19: the topic was deleted and created again"):
         values(strict, tasks)
     lenient = planned(site, broker, "again", failOnDataLoss="false")
     assert values(lenient, tasks) == []

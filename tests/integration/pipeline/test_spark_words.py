@@ -81,7 +81,7 @@ def test_a_table_is_a_stream_too(spark: SparkSession, table: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("clause", "says"),
     [
-        ("OPTIONS (bucket '{url}', subscribe 'orders', `kafka.sasl.password` 'x')", "would stand in the catalog"),
+        ("OPTIONS (bucket '{url}', subscribe 'orders', `kafka.sasl.password` 'x')", "would be stored in the catalog"),
         ("LOCATION '/tmp/x' OPTIONS (bucket '{url}', subscribe 'orders')", "LOCATION has no effect"),
         ("OPTIONS (bucket '{url}', subscribe 'orders', includeHeader 'true')", "did you mean 'includeHeaders'?"),
         ("OPTIONS (subscribe 'orders')", "option bucket is missing"),

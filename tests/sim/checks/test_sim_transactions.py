@@ -105,6 +105,10 @@ ALLOWED: dict[str, list[Any]] = {
         *(Delete(A, 2, 1.05, 1.06, OK), ended(1, OK, A1)),
         look(A, stable=4, end=4, start=2, log_start=2, at_s=1.1, name="r"),
     ],
+    "a follower's own log is behind what it read in the bucket": [
+        *(ONE, *SEEN, look(A, (0, "a1"), end=2, stable=2, at_s=10.5, name="r")),
+        look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r"),
+    ],
     "a life of a topic that is over": [
         ended(1, OK, A1, Part(OLD, ("b1",), 0), group=1),
         *(*all_of(A, (0, "a1")), *all_of(NEW), GroupLook("x", 1, 9.0, 9.1, True)),
@@ -134,7 +138,10 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
     "above the last stable offset": ("txn-above-stable", [ONE, *SEEN, look(A, (0, "a1"), stable=0, name="r")]),
     "it falls": (
         "txn-stable-regression",
-        [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r")],
+        [
+            *(ONE, *SEEN, look(A, start=2, end=2, stable=2, at_s=10.5, name="r")),
+            look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r"),
+        ],
     ),
     "a new topic shows what the old one acknowledged": (
         "txn-of-another-topic",

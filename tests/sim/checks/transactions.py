@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 from zlib import crc32
@@ -142,20 +143,17 @@ class _Facts:
 
     def _is_superseded(self, value: str, offset: int, by: Iterable[str]) -> bool:
         """Whether compaction may have removed it: one of `by` has its key, and lies behind it."""
-        if not self.keys:
-            return False
-        key = key_of(value, self.keys)
-        return any(self.where.get(other, -1) > offset and key_of(other, self.keys) == key for other in by)
+        return self._has_key_of(value, (other for other in by if self.where.get(other, -1) > offset))
+
+    def _has_key_of(self, value: str, others: Iterable[str]) -> bool:
+        return self.keys > 0 and any(key_of(other, self.keys) == key_of(value, self.keys) for other in others)
 
     def may_be_gone(self, place: Place, offset: int) -> bool:
         """Whether compaction may have removed what a committed reader saw there. Perhaps nobody saw the newer value,
         because compaction or a deletion took it, too."""
         value, _ = self.committed[place][offset]
-        if not self.keys:
-            return False
-        key = key_of(value, self.keys)
-        later = (value for at, (value, _) in self.committed[place].items() if at > offset)
-        return any(key_of(other, self.keys) == key for other in (*later, *self._not_aborted(place, offset)))
+        later = (other for at, (other, _) in self.committed[place].items() if at > offset)
+        return self._has_key_of(value, chain(later, self._not_aborted(place, offset)))
 
     def _not_aborted(self, place: Place, after: int) -> Iterable[str]:
         """Values above an offset whose transactions committed, or may have."""
@@ -379,7 +377,8 @@ def _where_it_is(facts: _Facts) -> Told:
 
 
 def _stable_never_back(facts: _Facts) -> Told:
-    """txn-stable-regression: of one copy the last stable offset does not fall."""
+    """txn-stable-regression: of one copy the last stable offset does not fall. A follower names the end of what it read
+    in the bucket, which may be ahead of its own log: such an answer does not count for later ones."""
     best: dict[tuple[Place, str], list[tuple[float, int]]] = defaultdict(list)
     for look in sorted(facts.looks, key=lambda look: look.done_s):
         known = best[look.place, look.node]
@@ -389,7 +388,8 @@ def _stable_never_back(facts: _Facts) -> Told:
                 "txn-stable-regression",
                 f"{look.place} of {look.node}: {look.last_stable} at {look.done_s:.3f} s after {known[at - 1]}",
             )
-        known.append((look.done_s, max(look.last_stable, known[-1][1] if known else -1)))
+        if not look.offset < look.end == look.last_stable:
+            known.append((look.done_s, max(look.last_stable, known[-1][1] if known else -1)))
 
 
 def _offsets_with_it(facts: _Facts) -> Told:

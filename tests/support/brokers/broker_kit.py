@@ -19,8 +19,10 @@ from broker.config.places import Launch
 from broker.config.resolve import resolve
 from broker.context import Context
 from broker.dispatcher import BrokerDispatcher
+from broker.membership.session import Session
 from broker.net.dispatch import Answer, Later, Part, Peer
 from broker.partition.leading.leader_replica import LeaderReplica
+from broker.partition.replica_manager import ReplicaManager
 from broker.wire.apis import APIS, ApiKey
 from broker.wire.codec import decode_response, encode_request
 from broker.wire.framing import FRAME_PREFIX_SIZE, parse_response_header, request_frame
@@ -54,6 +56,7 @@ from tests.support.brokers.machine import Machine
 from tests.support.disk.late import must_not_come
 from tests.support.disk.occupants import watch_calls
 from tests.support.store.faulty_store import FaultyStore
+from tiering.service import TierService
 
 T = TypeVar("T")
 
@@ -193,6 +196,21 @@ class Life:
     @property
     def context(self) -> Context:
         return self.dispatcher.context
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        assert self.broker.components.replicas is not None
+        return self.broker.components.replicas
+
+    @property
+    def tiers(self) -> TierService:
+        assert self.broker.components.tiers is not None
+        return self.broker.components.tiers
+
+    @property
+    def session(self) -> Session:
+        assert self.broker.components.session is not None
+        return self.broker.components.session
 
     def partition(self, topic: str, index: int = 0) -> LeaderReplica:
         return self.context.registry.partitions[topic, index]

@@ -90,9 +90,7 @@ class House:
 
     # ── what is seen ─────────────────────────────────────────────────────────────────────────────────────────────
     def session(self, node_id: int) -> Session:
-        session = self.lives[node_id].broker.components.session
-        assert session is not None
-        return session
+        return self.lives[node_id].session
 
     @property
     def controllers(self) -> list[int]:

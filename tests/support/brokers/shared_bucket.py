@@ -111,8 +111,7 @@ class Pair:
         """Let these brokers (none named: all) obey what was decided."""
         for node_id in to or self.lives:
             life = self.lives[node_id]
-            replicas, context = life.broker.components.replicas, life.context
-            assert replicas is not None
+            replicas, context = life.replicas, life.context
             publisher = Publisher(replicas, context.metadata, context.live, node_id)
             publisher.publish(self.image, NOBODY)
 

@@ -86,12 +86,7 @@ def manifest_of(objects: Sequence[MadeObject]) -> Manifest:
     return manifest
 
 
-def cold_log(segments: Sequence[Sequence[int]], *, base: int = 0, **options: int) -> ColdLog:
-    """One object for each list of batch sizes (records in each). Options as for `segment_object`."""
-    objects: list[MadeObject] = []
-    for number, sizes in enumerate(segments):
-        objects.append(segment_object(base, sizes, n=number + 1, **options))
-        base += sum(sizes)
+def log_of(objects: list[MadeObject]) -> ColdLog:
     log = ColdLog(objects, FixedManifests(manifest_of(objects)))
     at, data = 0, log.bytes
     while at < len(data):
@@ -99,6 +94,15 @@ def cold_log(segments: Sequence[Sequence[int]], *, base: int = 0, **options: int
         log.batches.append((header.base_offset, at))
         at += header.size
     return log
+
+
+def cold_log(segments: Sequence[Sequence[int]], *, base: int = 0, **options: int) -> ColdLog:
+    """One object for each list of batch sizes (records in each). Options as for `segment_object`."""
+    objects: list[MadeObject] = []
+    for number, sizes in enumerate(segments):
+        objects.append(segment_object(base, sizes, n=number + 1, **options))
+        base += sum(sizes)
+    return log_of(objects)
 
 
 async def put(store: ObjectStore, log: ColdLog) -> None:

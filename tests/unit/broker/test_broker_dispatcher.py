@@ -328,7 +328,7 @@ async def test_a_large_request_does_not_wait_for_ever() -> None:
     life.dispatcher._handlers = {**life.dispatcher._handlers, ApiKey.DESCRIBE_GROUPS: waits}
     large = DescribeGroupsRequest(groups=[f"group-{number:040}" for number in range(2000)])
     asked = [asyncio.ensure_future(life.call(ApiKey.DESCRIBE_GROUPS, large)) for _ in range(4)]
-    with pytest.raises(CloseConnection, match="other large requests were in work for 60 s"):
+    with pytest.raises(CloseConnection, match="other large requests took all places for 60 s"):
         await asked[3]
     assert not any(one.done() for one in asked[:3])
     for one in asked:
@@ -346,8 +346,6 @@ async def test_what_is_advertised_is_served() -> None:
     assert keys | BROKERS_ONLY == served
     assert served <= {*HANDLERS, ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ENVELOPE}
     assert not keys & BROKERS_ONLY
-    assert life.peer.software_name == "kit"
-    assert life.peer.software_version == "1.0"
     await life.stop()
 
 

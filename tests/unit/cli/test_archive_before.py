@@ -133,4 +133,4 @@ def test_a_compaction_refuses_what_it_would_ignore(
     """It said that only --dry-run goes with it, and took --file-bytes and --allow-data-loss without a word."""
     run(bucket, lake(tmp_path), "js", "ns.js", values=JSON)
     assert main([*command(bucket, tmp_path), "--compact", "--dry-run", flag]) == Exit.USAGE
-    assert f"only --dry-run goes with it, not {flag.partition('=')[0]}" in capsys.readouterr().err
+    assert f"only --dry-run can be combined with it, not {flag.partition('=')[0]}" in capsys.readouterr().err

@@ -123,8 +123,8 @@ def test_ports_that_two_would_have_or_that_do_not_exist_are_refused() -> None:
     assert "127.0.0.1:9094 would be --listen of broker 1 and --listen of broker 3" in said(*two, *close)
     assert planned(*two, *close, count=2)
     assert "--http of broker 1 and --listen of broker 2" in said("--http", "127.0.0.1:9093")
-    assert "broker 3 of them would need port 65536" in said("--listen", "127.0.0.1:65534")
-    assert "leaves no numbers for 3 brokers" in said("--node-id", str(2**31 - 2))
+    assert "broker 3 would need port 65536" in said("--listen", "127.0.0.1:65534")
+    assert "is too high for 3 brokers" in said("--node-id", str(2**31 - 2))
 
 
 def test_the_ready_line_has_lists() -> None:
@@ -173,7 +173,7 @@ def test_how_many(text: str | None, layout: Layout, cores: int, count: int | Non
 @pytest.mark.parametrize(
     ("text", "layout", "first", "words"),
     [
-        ("2", Layout(single=True), 1, "/d holds the log of one broker, so --brokers 2 cannot have it"),
+        ("2", Layout(single=True), 1, "/d holds the log of one broker, so --brokers 2 cannot use it"),
         (
             None,
             Layout(False, (1, 2)),

@@ -137,7 +137,7 @@ def test_a_host_that_the_certificate_does_not_name_gets_a_new_one(tmp_path: Path
     assert directory.certify(1, (*HOSTS, "new.example"), NOW)
     directory.authority_key_file.unlink()
     assert not directory.certify(1, HOSTS, NOW)
-    with pytest.raises(CommandFailed, match=r"broker-1\.pem lacks host another\.example, and .*ca-key.*docs/security"):
+    with pytest.raises(CommandFailed, match=r"broker-1\.pem lacks host another\.example, but .*ca-key.*docs/security"):
         directory.certify(1, ("another.example",), NOW)
     with pytest.raises(CommandFailed, match=r"broker-2\.pem does not exist"):
         directory.certify(2, HOSTS, NOW)
@@ -179,7 +179,7 @@ def test_a_start_replaces_a_certificate_that_cannot_be_read(tmp_path: Path, caps
     assert [file.name for file, _, _ in directory.renew(datetime.now(UTC))] == ["broker-1.pem"], "a copy is left alone"
     directory.broker_file(1).write_bytes(b"garbage")
     directory.authority_key_file.unlink()
-    with pytest.raises(CommandFailed, match=r"broker-1\.pem has no certificate in PEM, and .*ca-key"):
+    with pytest.raises(CommandFailed, match=r"broker-1\.pem has no certificate in PEM, but .*ca-key"):
         config_of(tmp_path / "data")
     directory.authority_file.write_bytes(b"garbage")
     with pytest.raises(CommandFailed, match=r"ca\.pem: no certificate in PEM$"):

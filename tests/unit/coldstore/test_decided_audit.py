@@ -55,14 +55,14 @@ def test_a_footer_that_says_what_the_markers_say_is_whole(piece: int) -> None:
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ((), ["producer 7 at offset 3 aborts records here, and the footer's section 7 does not list it"]),
+        ((), ["producer 7 at offset 3 aborts records here, but the footer's section 7 does not list it"]),
         (
             (SEVEN, DecidedTransaction(8, 0, 1, 4, ABORTED)),
-            ["producer 8 at offset 4 is listed as an abort in section 7, and commits"],
+            ["producer 8 at offset 4 is listed as an abort in section 7, but commits"],
         ),
         (
             (SEVEN, DecidedTransaction(6, 0, 0, 2, ABORTED)),
-            ["producer 6 at offset 2 is listed as an abort in section 7, and is not"],
+            ["producer 6 at offset 2 is listed as an abort in section 7, but is missing"],
         ),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldstore.object_store import ObjectMissing, StoreUnavailable
-from coldstore.retry import RetryBudget, RetryPolicy, with_retry
+from coldstore.retry import RetryBudget, wait_s, with_retry
 from logformat.errors import Retryable
 from seams.rng import SeededRng
 
@@ -60,7 +60,7 @@ def failing(
 @given(st.integers(1, 1000), st.floats(-1, 1))
 def test_waits_double_from_half_a_second_to_thirty_with_a_fifth_of_jitter(failures: int, draw: float) -> None:
     """The figures are the contract with the store: never sooner, never later."""
-    wait = RetryPolicy().wait_s(failures, draw)
+    wait = wait_s(failures, draw)
     middle = min(0.5 * 2 ** (failures - 1), 30.0)
     assert 0.8 * middle <= wait <= 1.2 * middle + 1e-9
 

@@ -53,8 +53,7 @@ def test_epoch_of_an_offset():
     """Floor by start offset; nothing is known below the first."""
     assert [LOG.epoch_for(offset) for offset in (0, 9, 10, 19, 20, 34, 35, 999)] == [None, None, 2, 2, 5, 5, 7, 7]
     assert LeaderEpochs().epoch_for(5) is None
-    assert (LOG.earliest, LOG.latest) == ((2, 10), (7, 35))
-    assert (LeaderEpochs().earliest, LeaderEpochs().latest) == (None, None)
+    assert (LOG.latest, LeaderEpochs().latest) == ((7, 35), None)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,6 @@ def test_an_assignment_that_changes_nothing_is_the_same_object():
     assert LOG.truncate_from_end(36) is LOG
     assert LOG.truncate_from_start(10) is LOG
     assert LOG.truncate_from_start(3) is LOG
-    assert LOG.slice(10, 36) is LOG
 
 
 def test_truncation():
@@ -90,9 +88,6 @@ def test_truncation():
     assert LOG.truncate_from_start(20).entries == ((5, 20), (7, 35))
     assert LOG.truncate_from_start(21).entries == ((5, 21), (7, 35))
     assert LOG.truncate_from_start(99).entries == ((7, 99),)
-    assert LOG.slice(15, 35).entries == ((2, 15), (5, 20))
-    assert LOG.slice(22, 30).entries == ((5, 22),)
-    assert LOG.slice(30, 30).entries == ()
 
 
 @given(lineages(), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 150)), max_size=5), st.integers(0, 150))
@@ -101,14 +96,13 @@ def test_entries_always_grow(epochs: LeaderEpochs, assigned: list[tuple[int, int
     for epoch, start in assigned:
         epochs = epochs.assign(epoch, start)
         assert epochs.latest is not None and epochs.latest.epoch == epoch
-    for each in (epochs, epochs.truncate_from_end(cut), epochs.truncate_from_start(cut), epochs.slice(cut, cut + 30)):
+    for each in (epochs, epochs.truncate_from_end(cut), epochs.truncate_from_start(cut)):
         for column in (0, 1):
             values = [entry[column] for entry in each.entries]
             assert values == sorted(set(values))
         assert LeaderEpochs.from_bytes(each.to_bytes()) == each
     for offset in range(cut, cut + 30):
         assert epochs.truncate_from_start(cut).epoch_for(offset) == epochs.epoch_for(offset)
-        assert epochs.slice(cut, cut + 30).epoch_for(offset) == epochs.epoch_for(offset)
 
 
 def test_checkpoint_text():

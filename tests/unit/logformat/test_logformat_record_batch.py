@@ -94,15 +94,6 @@ def test_header_properties():
         _ = GOOD._replace(attributes=5).codec
 
 
-@pytest.mark.parametrize(
-    ("base", "delta", "last"),
-    [(0, 0, 0), (5, 4, 9), (INT32_MAX, 0, INT32_MAX), (INT32_MAX, 1, 0), (INT32_MAX - 2, 9, 6), (-1, 3, -1)],
-)
-def test_sequences_wrap_as_kafkas_do(base: int, delta: int, last: int):
-    """After 2^31-1 comes 0; a batch without sequence has none at its end."""
-    assert GOOD._replace(base_sequence=base, last_offset_delta=delta).last_sequence == last
-
-
 def test_a_good_batch_passes_and_may_end_before_the_buffer_does():
     """`end` bounds the reading; what lies behind the batch is not looked at."""
     raw = batch()

@@ -135,7 +135,7 @@ async def test_peer_t10_a_delete_that_only_says_so_is_seen_and_made_good() -> No
     opened = await life.open(new=True, tier=replace(COLD_FAST, retention_bytes=3000))
     store.script(Operation.DELETE, Fault.IGNORED, times=10**6)
     await life.fill(60)
-    await settle(lambda: opened.tier.status().log_start_offset > 0)
+    await settle(lambda: opened.tier.partition_state.log_start_offset > 0)
     await asyncio.sleep(4 * GRACE_S)
     manifest = await house.manifest()
     assert manifest.deletion_cursor == manifest.log_start_offset and store.hits[Fault.IGNORED] > 0

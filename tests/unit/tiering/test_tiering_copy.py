@@ -151,7 +151,9 @@ async def test_four_requests_a_segment() -> None:
     metered = MeteredStore(house.memory, FastClock())
     life = await house.start(store=metered)
     opened = await life.open(new=True)
-    await settle(lambda: opened.tier.status().log_start_offset == 0 and life.service._queues.commits.running == 0)
+    await settle(
+        lambda: opened.tier.partition_state.log_start_offset == 0 and life.service._queues.commits.running == 0
+    )
     await asyncio.sleep(0.5)
     before = {operation: meter.requests for operation, meter in metered.meters.items()}
     await life.fill(200)

@@ -90,7 +90,7 @@ def _add_entry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefixed",
         action="store_true",
-        help="the names are prefixes: every name of the command (use two commands if only some are)",
+        help="all names in this command are prefixes (give other names in another command)",
     )
     parser.add_argument("--producer", action="store_true", help="the operations that a producer needs on the topics")
     parser.add_argument(
@@ -133,13 +133,13 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     if shortcut and arguments.operation:
         raise CommandFailed("--producer and --consumer name the operations: leave out --operation", Exit.USAGE)
     if shortcut and (arguments.deny_principal or not arguments.allow_principal):
-        raise CommandFailed("--producer and --consumer are for --allow-principal", Exit.USAGE)
+        raise CommandFailed("--producer and --consumer go with --allow-principal only", Exit.USAGE)
     if arguments.consumer and not (arguments.topic and arguments.group):
         raise CommandFailed("--consumer needs --topic and --group", Exit.USAGE)
     if arguments.producer and not arguments.topic:
         raise CommandFailed("--producer needs --topic", Exit.USAGE)
     if arguments.idempotent and not arguments.producer:
-        raise CommandFailed("--idempotent goes with --producer", Exit.USAGE)
+        raise CommandFailed("--idempotent needs --producer", Exit.USAGE)
     if arguments.prefixed and arguments.cluster:
         raise CommandFailed("the cluster has one name: leave out --prefixed", Exit.USAGE)
     return Wanted(

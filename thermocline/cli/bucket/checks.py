@@ -89,7 +89,7 @@ def collect(url: str, *, delete: bool, only_copies: bool, as_json: bool) -> int:
     """Print orphans and the action for each. `only_copies`: delete also orphans that may be the only copies of
     records."""
     if only_copies and not delete:
-        raise CommandFailed("--delete-only-copies goes with --delete", Exit.USAGE)
+        raise CommandFailed("--delete-only-copies needs --delete", Exit.USAGE)
 
     async def run(bucket: Bucket) -> int:
         progress = ProgressLine()

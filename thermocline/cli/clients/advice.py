@@ -1,4 +1,4 @@
-"""What to check when a connection to a broker fails. Pure."""
+"""Advice for a failed connection to a broker. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OF_CERTIFICATE: Final = {
 
 
 def running_advice(bootstrap_file: str | None, *, is_ready: bool = False) -> str:
-    """For an address without an answer. `bootstrap_file` has the address if there is no `-b`; `is_ready`: the port may
-    be open, but the broker not ready.
+    """Advice for an address without an answer. `bootstrap_file`: the file that has the address if there is no `-b`;
+    `is_ready`: the port may be open, but the broker not ready.
     """
     ready = " and ready (GET /readyz)" * is_ready
     if bootstrap_file is None:
@@ -29,7 +29,7 @@ def running_advice(bootstrap_file: str | None, *, is_ready: bool = False) -> str
 
 
 def tls_advice(failed: ssl.SSLError) -> str:
-    """For a failed TLS handshake, and for a connection that the broker ended with an alert."""
+    """Advice for a failed TLS handshake, and for a connection that the broker ended with an alert."""
     if isinstance(failed, ssl.SSLCertVerificationError) and failed.verify_code in _OF_CERTIFICATE:
         return _OF_CERTIFICATE[failed.verify_code]
     reason = failed.reason or ""
@@ -44,8 +44,8 @@ def tls_advice(failed: ssl.SSLError) -> str:
 
 
 def closed_advice(running: str, *, uses_tls: bool) -> str:
-    """`running_advice` and more, for a connection without a login that ended without an answer: a port that wants TLS
-    or a login ends it.
+    """Advice for a connection without a login that ended without an answer. A port that requires TLS or a login ends
+    such a connection. `running`: the result of `running_advice`.
     """
     wanted = "a login" if uses_tls else "TLS or a login"
     return f"{running} The port may want {wanted}: {_GIVE}"

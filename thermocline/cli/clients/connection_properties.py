@@ -36,7 +36,7 @@ def use(config_file: str | None, extra: list[tuple[str, str]]) -> ClientProperti
 
 
 def name_bootstrap_file(path: str) -> None:
-    """The address of the brokers is the one of this file, for the words of errors."""
+    """Let errors name this file as the source of the brokers' address."""
     global _current
     _current = replace(_current, bootstrap_file=path)
 

@@ -94,7 +94,7 @@ def ask_json(address: HttpAddress, path: str, kind: type[T], timeout_s: float = 
 
 
 def token_refused(what: str, nodes: Iterable[int]) -> str:
-    """The sentence about what is not known of brokers whose HTTP ports refused the token."""
+    """The sentence that `what` is not known of these brokers, because their HTTP ports refused the token."""
     named = sorted(nodes)
     brokers, ports = ("broker", "its HTTP port") if len(named) == 1 else ("brokers", "their HTTP ports")
     return (

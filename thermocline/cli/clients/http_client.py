@@ -1,8 +1,9 @@
 """Blocking GET and POST requests to a broker's HTTP port, one connection each.
 
 The port's certificate is verified by the command's client configuration. The HTTP token is sent within this machine, or
-over TLS if the user's files name the port's CA or the connection to the brokers uses TLS. A broker names the port: an
-attacker who can change a connection without TLS could name his own port, whose certificate any public CA signs.
+over TLS if the user's files name the port's CA or the connection to the brokers uses TLS. The address of the port comes
+from a broker. An attacker who can change a connection without TLS could replace it by the address of his own port, with
+a certificate of any public CA.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.observe.standing import InCluster, ReadOnly
+from broker.observe.standing import Blocked, InCluster, ReadOnly
 
 Partition = tuple[str, int]  # topic, index
 
@@ -34,20 +34,6 @@ class PartitionTierStatus(msgspec.Struct, frozen=True):
 class ShownCondition(msgspec.Struct, frozen=True):
     name: str
     says: str
-
-
-class Blocked(msgspec.Struct, frozen=True):
-    """Partitions whose copying is blocked by one cause: their number, one of them, and its last error."""
-
-    by: str
-    partitions: int
-    partition: str
-    why: str
-
-    def __str__(self) -> str:
-        several = "partition" if self.partitions == 1 else "partitions, one is"
-        name = f", {self.partition}" if self.partitions == 1 else f" {self.partition}"
-        return f"blocked by {self.by}: {self.partitions} {several}{name}: {self.why or 'no cause known'}"
 
 
 class BrokerStatus(msgspec.Struct, frozen=True):

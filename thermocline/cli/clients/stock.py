@@ -225,7 +225,7 @@ def created_topic(client: Any, bootstrap: str, topic: str) -> TopicMetadata:
 
 
 def refused_topic(topic: str, error: KafkaError) -> str:
-    """Why a producer may not write to this topic. Kafka reports an internal topic as an invalid name."""
+    """The reason why a producer may not write to this topic. Kafka reports an internal topic as an invalid name."""
     if error.code() == KafkaError.TOPIC_EXCEPTION and is_topic_name(topic):
         return "it is internal: the broker alone creates it and writes to it"
     return plainly("", error).removeprefix(": ")

@@ -57,7 +57,7 @@ def notes(seen: ClusterState) -> list[str]:
         nodes = ", ".join(map(str, unasked))
         found.append(
             f"the HTTP port of broker {nodes} cannot be reached from here, so its conditions and lags are not known "
-            "(--http; it listens on loopback unless told otherwise)"
+            "(--http; by default it listens on loopback only)"
         )
     if seen.token_refused:
         found.append(token_refused("conditions", seen.token_refused))
@@ -78,7 +78,8 @@ def _forgotten_throttle(seen: ClusterState) -> list[str]:
     return [
         f"replication is throttled ({longest.throttled}), and nothing has moved for "
         f"{show_duration(longest.throttled_idle_ms // 60_000 * 60_000)}: replicas that fall behind cannot catch up "
-        "faster; remove it with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter --delete-config"
+        "faster; remove the throttle with kafka-reassign-partitions.sh --verify, or kafka-configs.sh --alter "
+        "--delete-config"
     ]
 
 
@@ -115,7 +116,7 @@ def _of_brokers(seen: ClusterState) -> Iterator[Finding]:
         if standing.version < newest and standing.heartbeat_age_ms > SILENCE_WARN_MS:
             yield Finding(
                 "behind_cluster",
-                f"broker {node} has applied version {standing.version}, the newest is {newest}",
+                f"broker {node} has applied version {standing.version}, but the newest is {newest}",
                 "look again; when it lasts, check its connection to the controller (--internal) and to the bucket",
             )
     held: dict[str, list[tuple[int, str]]] = {}

@@ -1,9 +1,9 @@
 """Reads the state of a cluster: asks every broker in parallel and takes the newest image. Also reads sizes for plans of
 moves.
 
-One broker that answers is enough; the reports of the others are then unknown. An HTTP response counts for the broker
-that it names. A cluster without our HTTP port (Apache Kafka) is described by Metadata alone; its hot bytes are the logs
-on its leaders' disks.
+One broker that answers is enough; the reports of the others are then unknown. An HTTP response names its broker, and
+counts as the answer of that broker. A cluster without our HTTP port (Apache Kafka) is described by Metadata alone; its
+hot bytes are the logs on its leaders' disks.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ClusterReader:
         """The cluster now, with sizes. Raises BrokerUnreachable when no broker answers."""
         seen = self.read()
         moving: Mapping[Name, Reassignment] = {}
-        if seen.cluster.version is None:  # by Metadata, which counts joining and leaving replicas as replicas
+        if seen.cluster.version is None:  # read by Metadata, whose replicas include joining and leaving ones
             with self.connect() as client:
                 moving = under_way(client)
         sizes = self.bytes_of(seen, seen.partitions)
@@ -220,8 +220,8 @@ def _how_new(answer: _Answer) -> tuple[int, int]:
 def _as_image_has_it(image: ClusterStatus, answers: list[_Answer], silent: dict[int, str]) -> ClusterState:
     own = {one.node: one.own for one in answers if one.own is not None}
     standings = {node: status.cluster for node, status in own.items() if status.cluster is not None}
-    # A broker has known the controller since it applied its first image; the controller has known itself since its
-    # claim.
+    # Each broker reports the time since it first saw this controller. The controller's own time, since its claim, is
+    # the longest.
     known_for = [one.controller_for_ms for one in standings.values() if one.controller_epoch == image.controller_epoch]
     cluster = Cluster(
         image.cluster_id,

@@ -146,9 +146,10 @@ def picture(
 
 
 def _all_well(seen: ClusterState) -> list[str]:
-    """The line for no findings. It does not speak for brokers that could not be asked: they may have conditions."""
+    """The line for no findings. It does not include brokers that could not be asked, because they may have
+    conditions."""
     if seen.token_refused:
-        return ["whether something is wrong is not known: see the note"]
+        return ["it is not known whether something is wrong: see the note"]
     if seen.hidden:
         return ["nothing is wrong in what this user may see"]
     return ["nothing is wrong in what could be read" if seen.unasked() else "nothing is wrong"]

@@ -38,8 +38,8 @@ def register(nouns: Subparsers[Parser]) -> None:
     delete = verbs.add_parser(
         "delete",
         help="delete groups and their committed positions",
-        description="Delete groups without members, and every position they committed. A group that is used again "
-        "begins where its auto.offset.reset says.",
+        description="Delete groups without members, and every position they committed. If consumers use a group "
+        "again, their auto.offset.reset decides where it begins.",
         example="thermocline group delete billing",
     )
     delete.add_argument("groups", nargs="+", metavar="G")

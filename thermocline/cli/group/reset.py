@@ -138,8 +138,8 @@ def reset_group(arguments: argparse.Namespace) -> int:
     if about is not None and about.members:
         members = f"{len(about.members)} member{'s' * (len(about.members) > 1)}"
         raise CommandFailed(
-            f"group {group} is {state_name(about.state)} with {members}: stop them first, they would commit over the "
-            "new positions"
+            f"group {group} is {state_name(about.state)} with {members}: stop them first: their commits would "
+            "overwrite the new positions"
         )
     if about is None and not arguments.topic:
         raise no_group(group)

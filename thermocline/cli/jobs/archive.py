@@ -65,7 +65,7 @@ def register(nouns: Subparsers[Parser]) -> None:
 
 
 def _add_values(parser: Parser) -> None:
-    values = parser.add_argument_group("values (message when the table is made; later runs may add columns)")
+    values = parser.add_argument_group("values (given when the table is created; later runs may add columns)")
     values.add_argument(
         "--value", metavar="DECODER", help="raw (default), json, or one of the entry point group thermocline.decoders"
     )
@@ -188,7 +188,7 @@ def _values(arguments: argparse.Namespace) -> ValueSpec | None:
 
     others = [f"--{name.replace('_', '-')}" for name in _ARCHIVES if getattr(arguments, name)]
     if arguments.compact and others:
-        message = "--compact merges files as they are: only --dry-run goes with it"
+        message = "--compact merges files as they are: only --dry-run can be combined with it"
         raise CommandFailed(f"{message}, not {', '.join(others)}", Exit.USAGE)
     if arguments.value is None and (arguments.columns or arguments.keep_value):
         raise CommandFailed("--columns and --keep-value belong to a --value decoder", Exit.USAGE)

@@ -22,8 +22,8 @@ def register(nouns: Subparsers[Parser]) -> None:
         "scrub",
         help="read every byte of a bucket and report damage",
         description="Read and check every live object: checksums, footers, manifests and their totals, pages, offsets "
-        "without gap or overlap, orphans. Reads only, beside a live broker too. Exit 5 when something is damaged "
-        "or missing. Needs no broker; pip install 'thermocline[spark]'.",
+        "without gap or overlap, orphans. It only reads, and may run beside a live broker. Exit 5 when something is "
+        "damaged or missing. Needs no broker; pip install 'thermocline[spark]'.",
         example="thermocline scrub s3://my-bucket/log\n"
         "thermocline scrub s3://my-bucket/log --topic orders --master spark://host:7077 --json",
     )

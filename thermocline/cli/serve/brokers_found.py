@@ -34,7 +34,7 @@ def count_of(text: str | None, layout: Layout, first: int, cores: int, data_dir:
     if layout.single:
         if text not in (None, AUTO, "1"):
             raise ConfigError(
-                f"{data_dir} holds the log of one broker, so --brokers {text} cannot have it: leave --brokers out, or "
+                f"{data_dir} holds the log of one broker, so --brokers {text} cannot use it: leave --brokers out, or "
                 "give another --data-dir"
             )
         return None

@@ -65,7 +65,7 @@ def plan(config: BrokerConfig, given: argparse.Namespace, count: int) -> tuple[C
     Raises ConfigError for node ids and ports that do not exist or would be used twice.
     """
     if config.node_id + count - 1 > INT32_MAX:
-        raise ConfigError(f"--node-id {config.node_id} leaves no numbers for {count} brokers")
+        raise ConfigError(f"--node-id {config.node_id} is too high for {count} brokers: choose a lower one")
     children = tuple(_child(config, given, count, index) for index in range(count))
     _check_ports(children)
     return children
@@ -143,7 +143,7 @@ def shares(config: BrokerConfig, count: int) -> dict[str, int]:
 def _port(first: int, index: int, flag: str) -> int:
     port = first + index if first else 0
     if port > _PORT_MAX:
-        raise ConfigError(f"{flag} {first}: broker {index + 1} of them would need port {port}; choose a lower one")
+        raise ConfigError(f"{flag} {first}: broker {index + 1} would need port {port}; choose a lower port")
     return port
 
 

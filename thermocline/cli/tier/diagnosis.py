@@ -11,8 +11,8 @@ MIN_IN_SYNC = "min.insync.replicas"
 
 
 def broker_reason(bootstrap: str, topic: str) -> str:
-    """`; reason` from a Thermocline broker about itself and the topic, or `; why` it could not be asked; "" if there is
-    none.
+    """`; ` and a reason: from the state of a Thermocline broker and the topic, or why the broker could not be asked. ""
+    if there is none.
     """
     from thermocline.cli.clients.wire_client import BrokerUnreachable
     from thermocline.cli.tier.reader import TierReader

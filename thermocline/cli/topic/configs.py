@@ -21,7 +21,7 @@ def topic_configs(admin: AdminClient, topic: str) -> dict[str, Any]:
 
 
 def retention(configs: dict[str, Any]) -> str:
-    """When the data of a topic is deleted from the disk, and when from the bucket."""
+    """A sentence about the times at which a topic's data is deleted from the disk and from the bucket."""
     from thermocline.cli.tier.retention_text import retention_sentence
 
     return retention_sentence({name: entry.value for name, entry in configs.items()})

@@ -81,7 +81,7 @@ _TASK_BYTES_MIN: Final = 16 << 20  # a smaller task costs Spark more than it sav
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive and how. If `values` is None, an existing table keeps its decoder, and a new table gets raw
+    """The settings of an archive. If `values` is None, an existing table keeps its decoder, and a new table gets raw
     values."""
 
     bucket: str
@@ -235,7 +235,7 @@ class _Archiver:
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def _plan_only(self, table: ArchiveTable | None, dead: ArchiveTable | None) -> None:
         summary, limit = self._summary, self._options.commits_max
-        archived = Archived(None, None, {}, None) if table is None else table.archived()
+        archived = Archived(None, None, {}) if table is None else table.archived()
         dead_lettered = {} if dead is None else dead_letter_coverage(dead, archived).offsets
         logs = self._logs(self._parts(), archived)
         summary.lost = lost(logs, archived.offsets, initial_log_starts(table))

@@ -15,7 +15,7 @@ from typing import Final
 from coldstore.manifest.manifest_entries import RemoteSegment
 from thermocline.pipeline.jobs.offset_ranges import OffsetRanges, Range, common, difference, minus
 
-BYTES_MAX: Final = 4 << 30  # log in one commit: a crash costs minutes of work; a year at 1 GB/h takes 2 200 commits
+BYTES_MAX: Final = 4 << 30  # bytes of log in one commit; a crash loses minutes of work; 1 GB/h: 2 200 commits a year
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ def remaining(logs: Sequence[BucketPartition], archived: OffsetRanges) -> dict[i
 def lost(logs: Sequence[BucketPartition], archived: OffsetRanges, initial: Mapping[int, int] | None) -> list[Expired]:
     """Offsets between the end of a partition's archive and a later log start.
 
-    For a partition of which nothing is archived, offsets from its log start in `initial` on are lost. `initial` has the
-    log starts at the creation of the table; a partition added since then counts from 0. `initial` None: there is no
-    table yet, so nothing is lost.
+    `initial` has the log starts at the creation of the table. If nothing of a partition is archived, its lost offsets
+    begin at its log start in `initial`, or at 0 if the partition was added later. `initial` None: there is no table
+    yet, so nothing is lost.
     """
     found = []
     for log in logs:

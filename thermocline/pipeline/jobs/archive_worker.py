@@ -37,7 +37,8 @@ _DELTAS: Final[Mapping[str, str]] = {"offset": "DELTA_BINARY_PACKED", "timestamp
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """Where files of one table go: a folder without a final slash, the columns with field ids, and storage properties.
+    """Place and form of one table's files: a folder without a final slash, the columns with field ids, and storage
+    properties.
 
     `by_day`: no file may have rows of two days of `timestamp` (UTC).
     """
@@ -73,7 +74,6 @@ class TaskDone:
     rows: int = 0
     bad_rows: int = 0
     bad_digest: bytes = b""
-    log_bytes: int = 0
     loss: Loss = field(default_factory=Loss)
 
 
@@ -81,7 +81,7 @@ def run_task(task: ArchiveTask) -> TaskDone:
     """Read, decode, write. Raises MissingExtra, DataLoss, Corrupt, StoreError; no table names the files that were
     written before the error."""
     require("read", "an archive's worker", "numpy", "numba")
-    done = TaskDone(log_bytes=task.split.log_bytes)
+    done = TaskDone()
     store = open_arrow_store(task.bucket)
     decoder = decoder_of(task.values)
     sorter = RowSorter(task.split.topic, task.split.partition, task.table.schema, decoder)

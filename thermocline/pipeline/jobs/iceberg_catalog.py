@@ -143,9 +143,9 @@ def _check_folder(wanted: str) -> None:
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
-        raise InvalidRequest(f"{wanted} cannot be made: {folder} is not a directory")
+        raise InvalidRequest(f"{wanted} cannot be created: {folder} is not a directory")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InvalidRequest(f"{wanted} cannot be made: this process may not write to {folder}")
+        raise InvalidRequest(f"{wanted} cannot be created: this process may not write to {folder}")
 
 
 def shown(catalog: CatalogConfig | Catalog) -> str:

@@ -11,17 +11,17 @@ import signal
 from typing import Final
 
 POINTS: Final[dict[str, str]] = {
-    "archive.planned": "driver: the step is chosen, nothing was written",
-    "archive.file_open": "worker: a data file was begun, it is not whole",
-    "archive.file_written": "worker: a data file is whole, the driver does not know it",
-    "archive.files_written": "driver: every data file of the step is whole, no table names them",
-    "archive.dead_letters_committed": "driver: the dead-letter table has the step, the table has not",
-    "archive.committed": "driver: the table has the step, the driver did not read it back",
-    "archive.cleaned": "driver: leftovers of the step were deleted, the next one has not begun",
-    "compact.file_written": "worker: a merged file is whole, the driver does not know it",
-    "compact.files_written": "driver: every merged file is whole, no table names them",
-    "compact.committed": "driver: the table has the merged files, the driver did not read it back",
-    "scrub.object_read": "worker: an object was read and judged, the driver does not know it",
+    "archive.planned": "driver: the step is chosen, but nothing was written",
+    "archive.file_open": "worker: a data file was begun, but it is not whole",
+    "archive.file_written": "worker: a data file is whole, but the driver does not know it",
+    "archive.files_written": "driver: every data file of the step is whole, but no table names them",
+    "archive.dead_letters_committed": "driver: the dead-letter table has the step, but the table has not",
+    "archive.committed": "driver: the table has the step, but the driver did not read it back",
+    "archive.cleaned": "driver: leftovers of the step were deleted, but the next one has not begun",
+    "compact.file_written": "worker: a merged file is whole, but the driver does not know it",
+    "compact.files_written": "driver: every merged file is whole, but no table names them",
+    "compact.committed": "driver: the table has the merged files, but the driver did not read it back",
+    "scrub.object_read": "worker: an object was read and judged, but the driver does not know it",
 }
 
 CRASH_AT: Final = "THERMOCLINE_CRASH_AT"

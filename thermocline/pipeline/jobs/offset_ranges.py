@@ -87,10 +87,5 @@ def decode(text: str) -> dict[int, Ranges]:
     return found
 
 
-def show(ranges: Iterable[Range]) -> str:
-    """For people: `[0, 1000) [1200, 1300)`, ends exclusive."""
-    return " ".join(f"[{first}, {end})" for first, end in ranges)
-
-
 def _tidy(offsets: dict[int, Ranges]) -> dict[int, Ranges]:
     return {partition: ranges for partition, ranges in offsets.items() if ranges}

@@ -32,7 +32,7 @@ def read_planned_tail(
     planned = part.topic_id
     cluster = None if planned is None else Cluster(connection)
     timeout_s = connection.poll_timeout_ms / 1000
-    line = f"{part}: the topic was deleted and made again since the query was planned"
+    line = f"{part}: the topic was deleted and created again since the query was planned"
     if cluster is not None and not fail_on_data_loss and _id_now(cluster, part.topic, timeout_s) != planned:
         loss.damage.append(line)
         return
@@ -44,7 +44,7 @@ def read_planned_tail(
 
 
 def _id_now(cluster: Cluster, topic: str, timeout_s: float) -> UUID | None:
-    """The topic's id; None if it does not exist. Brokers may be away for as long as a read waits for them."""
+    """The topic's id; None if it does not exist. Retries for at most `timeout_s` while brokers are unavailable."""
     until_s = time.monotonic() + timeout_s
     while True:
         try:

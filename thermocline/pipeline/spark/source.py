@@ -114,8 +114,8 @@ def _options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
     for key in sorted(options):
         if _SECRET.search(key):
             raise InvalidRequest(
-                f"option {key} would stand in the catalog for everyone to read: leave it out here, and give it where "
-                f"the table is read: SELECT … FROM t WITH (`{key}` = '…'), or use CREATE TEMPORARY VIEW"
+                f"option {key} would be stored in the catalog, where everyone can read it: leave it out here, and "
+                f"give it when you read the table: SELECT … FROM t WITH (`{key}` = '…'), or use CREATE TEMPORARY VIEW"
             )
     return options
 

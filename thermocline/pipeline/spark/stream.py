@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {tp: state.extent.end for tp, state in states.items()}
         if self._options.bootstrap_servers is not None:
             lost += [
-                f"{tp}: the stream is at {starts[tp]}, the cluster ends at {end}"
+                f"{tp}: the stream is at offset {starts[tp]}, but the cluster ends at {end}"
                 for tp, end in ends.items()
                 if starts[tp] > end
             ]
@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if tp not in states:
                 lost.append(f"{tp}: the partition is gone; a batch up to its offset {offset} was planned")
             elif goal.topic_ids.get(tp.topic) not in (None, states[tp].topic_id):
-                lost.append(f"{tp}: the topic was deleted and made again; a batch of the old one was planned")
+                lost.append(f"{tp}: the topic was deleted and created again; a batch of the old one was planned")
             else:
                 wanted[tp] = (starts[tp], ranges.inside(tp, offset, states[tp].extent, "end", lost))
         fail_or_log(lost, self._options.fail_on_data_loss)
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Where to resume in each existing partition, and a line for each partition that is gone or lost offsets.
+    """The offset at which each existing partition resumes, and a line for each partition that is gone or lost offsets.
 
     A new partition, and every partition of a topic that was created again, starts at its first offset. If this offset
     is not 0, offsets were lost.
@@ -187,7 +187,7 @@ def resumed(progress: Progress, states: States) -> tuple[dict[TopicPartition, in
         at = progress.offsets.get(tp)
         known, now = progress.topic_ids.get(tp.topic), state.topic_id
         if at is not None and known is not None and now is not None and known != now:
-            lost.append(f"{tp}: the topic was deleted and made again; the stream was at {at} of the old one")
+            lost.append(f"{tp}: the topic was deleted and created again; the stream was at {at} of the old one")
             at = None
         elif at is None and state.extent.start > 0:
             what = "the stream has not read this partition before, and its log starts at"

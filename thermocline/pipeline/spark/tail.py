@@ -203,7 +203,7 @@ def _after_error(
 
 def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss: Loss) -> int:
     """The next offset to expect when the cluster lacks offset `at`; the part's end if nothing of it is left."""
-    line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was made again)"
+    line = f"{part}: the cluster has no offset {at} any more (retention, or the topic was created again)"
     if strict:
         raise DataLoss(f"{line}; failOnDataLoss=false continues at the first offset there is")
     try:
@@ -214,7 +214,7 @@ def _after_reset(consumer: Consumer, part: TailPart, at: int, strict: bool, loss
         raise Retryable(f"{line}, and does not answer within {WATERMARKS_TIMEOUT_S:g} s which offsets it has")
     first, after = marks
     if after <= at or first >= part.rows.end_offset:
-        loss.damage.append(f"{line}; it holds offsets from {first} to before {after}, nothing of this part")
+        loss.damage.append(f"{line}; it holds offsets [{first}, {after}), and none of this part")
         return part.rows.end_offset
     loss.damage.append(f"{line}; reading continues at {max(first, at)}")
     consumer.assign([TopicPartition(part.topic, part.partition, max(first, at))])

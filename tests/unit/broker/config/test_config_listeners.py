@@ -160,7 +160,7 @@ OURS: list[tuple[list[str], str]] = [
     ),
     (
         [MAP, TWO, "inter.broker.listener.name=A", "thermocline.internal=127.0.0.1:9094"],
-        "thermocline.internal=127.0.0.1:9094 and inter.broker.listener.name=A both say where brokers reach this one",
+        "thermocline.internal=127.0.0.1:9094 and inter.broker.listener.name=A both name the address",
     ),
     (
         ["listener.security.protocol.map=BROKERS:PLAINTEXT", "listeners=BROKERS://127.0.0.1:9092"],

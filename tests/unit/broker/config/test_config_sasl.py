@@ -93,7 +93,7 @@ def test_brokers_log_in_by_their_listeners_jaas_config() -> None:
         (IN + "sasl.enabled.mechanisms=", "is empty"),
         (IN + "sasl.enabled.mechanisms=PLAIN", "has no user_NAME"),
         (IN + f'sasl.enabled.mechanisms=SCRAM-SHA-256\nsasl.jaas.config={SCRAM} required a="{SECRET}";', "belongs to"),
-        (IN + "sasl.enabled.mechanisms=OAUTHBEARER", "whose keys sign"),
+        (IN + "sasl.enabled.mechanisms=OAUTHBEARER", "to the URL (https:// or file://) of the keys that sign"),
         (
             IN + "sasl.enabled.mechanisms=OAUTHBEARER\nsasl.oauthbearer.jwks.endpoint.url=http://x/keys",
             "must begin with https://",

@@ -116,7 +116,7 @@ async def test_partitions_are_added_and_keep_their_number() -> None:
         assert refused.value.code is ErrorCode.INVALID_PARTITIONS
     await life.stop()
     life = await place.start()
-    assert [partition.index for partition in life.context.registry.of_topic("log")] == [0, 1, 2]
+    assert sorted(life.context.registry.partitions) == [("log", 0), ("log", 1), ("log", 2)]
     assert await life.read_all("log", 0) == [(0, b"a")]
     assert await life.read_all("log", 2) == [(0, b"b")]
     await life.stop()

@@ -101,9 +101,9 @@ async def test_what_was_decided_about_a_topic_while_it_could_not_open_is_true_wh
     assert not life.context.registry.partitions
     place.disk.heal()
     async with asyncio.timeout(30.0):
-        while len(life.context.registry.of_topic("log")) < 3:
+        while len(life.context.registry.partitions) < 3:
             await asyncio.sleep(0.1)
-    for partition in life.context.registry.of_topic("log"):
+    for partition in life.context.registry.partitions.values():
         assert partition.config.retention_ms == 3000
         assert partition.tier.partition_state.config.retention_ms == 3000
     assert life.context.registry.topics["log"].partitions == 3

@@ -67,4 +67,4 @@ def test_what_is_set_is_said() -> None:
     assert throttling(image) == ""
     records = [ConfigsSet(NAMED, topic_id=id_of(number)) for number in range(5)]
     image = image.with_records([ConfigsSet(RATE), ConfigsSet(RATE, node_id=3), ConfigsSet(RATE, node_id=1), *records])
-    assert throttling(image) == "a rate of all brokers, a rate of brokers 1, 3, replicas of t0, t1, t2 and 2 more"
+    assert throttling(image) == "a rate for all brokers, a rate for brokers 1, 3, replicas of t0, t1, t2 and 2 more"

@@ -282,9 +282,9 @@ async def test_create_partitions() -> None:
         return int((await life.call(ApiKey.CREATE_PARTITIONS, request)).results[0].error_code)
 
     assert await grow("a", 3, validate_only=True) == 0
-    assert len(life.context.registry.of_topic("a")) == 2
+    assert len(life.context.registry.partitions) == 2
     assert await grow("a", 3) == 0
-    assert len(life.context.registry.of_topic("a")) == 3
+    assert len(life.context.registry.partitions) == 3
     assert await grow("a", 3) == await grow("a", 1) == ErrorCode.INVALID_PARTITIONS
     assert await grow("b", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await life.stop()

@@ -25,8 +25,7 @@ async def _two_logs() -> Life:
 
 def _slow_to_close(life: Life, topic: str) -> asyncio.Event:
     """The stop closes the log of `topic` after the event is set: it is the last of a thousand."""
-    replicas, go_on = life.broker.components.replicas, asyncio.Event()
-    assert replicas is not None
+    replicas, go_on = life.replicas, asyncio.Event()
     close = replicas._logs.close
 
     async def slow_close(opened: OpenLog, *, clean: bool) -> bool:

@@ -90,7 +90,7 @@ async def test_every_change_is_told_to_the_next_who_asks() -> None:
     """One in-sync set, a leadership of this broker that moves or ends here before the image says so, a session that
     ends, a new topic, a deleted one: whatever is kept."""
     life = await _long(Place(*TWO_LISTENERS))
-    versions, replicas = (0, 5, 7, 12), life.broker.components.replicas
+    versions, replicas = (0, 5, 7, 12), life.replicas
     assert replicas is not None
     topic = life.context.metadata.topic("long")
 

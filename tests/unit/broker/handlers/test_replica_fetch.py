@@ -43,7 +43,7 @@ class Leading:
         self.obey(session(node_id=2, broker_epoch=SESSION), RowsSet(topic.topic_id, ((0, self.row),)))
 
     def obey(self, *records: MetadataRecord) -> None:
-        context, replicas = self.life.context, self.life.broker.components.replicas
+        context, replicas = self.life.context, self.life.replicas
         assert replicas is not None
         publisher = Publisher(replicas, context.metadata, context.live, 1)
         publisher.publish(context.metadata.image.with_records(records), context.metadata.controller)

@@ -336,8 +336,7 @@ async def test_a_replica_assigned_while_a_rewrite_is_flushed_keeps_the_root_s_st
 
 async def led_again(life: Life) -> None:
     """Resign partition 0, and lead it in the next epoch, as the publisher does."""
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     topic = life.context.registry.topics[OFFSETS_TOPIC]
     replicas.resign(topic, [0])
     (row,) = topic.rows
@@ -371,8 +370,7 @@ async def test_a_rewrite_of_an_ended_epoch_does_not_move_the_start_in_the_next_o
 async def test_groups_are_sent_to_the_leader_that_the_image_names_and_wait_where_it_names_this_broker() -> None:
     """NOT_COORDINATOR, and every client looks for the new one; COORDINATOR_NOT_AVAILABLE, and it comes back."""
     life = await with_commits(Place("offsets.topic.num.partitions=1"))
-    replicas, metadata = life.broker.components.replicas, life.context.metadata
-    assert replicas is not None
+    replicas, metadata = life.replicas, life.context.metadata
     topic = metadata.topic(OFFSETS_TOPIC)
     replicas.resign(topic, [0])
     assert await commit(life, 5) is E.COORDINATOR_NOT_AVAILABLE, "its root names somebody newer, the image does not"

@@ -113,7 +113,7 @@ def test_waiting_for_a_lease_counts_down(caplog: pytest.LogCaptureFixture) -> No
         life = place.make(directory="b")
         coming = asyncio.get_running_loop().create_task(life.start())
         await asyncio.sleep(2)
-        assert re.search(r"takes over in \d+ s if the lease stands still", life.broker.views.not_ready())
+        assert re.search(r"takes over in \d+ s if the lease is not renewed", life.broker.views.not_ready())
         await coming
         await life.stop()
 

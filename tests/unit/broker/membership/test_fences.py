@@ -56,7 +56,7 @@ async def test_controller_epoch_lost_is_the_end_of_deciding_only() -> None:
             await life.context.controller.create_topic("more", 1, {})
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
         await asyncio.sleep(60)
-        session = life.broker.components.session
+        session = life.session
         assert session is not None and not session.is_controller
         assert (await lease_of(place)).incarnation == "other"
         assert life.context.gate.is_open() and not task.done()

@@ -66,7 +66,7 @@ async def test_a_start_that_finds_a_newer_cluster_json_keeps_the_marker() -> Non
     old = place.memory.objects[cluster_key()]
     newer = old.data.replace(b'"format_version":2', b'"format_version":3')
     place.memory.objects[cluster_key()] = StoredObject(newer, "newer", None)
-    with pytest.raises(NewerFormat, match="has format 3, this version knows 2"):
+    with pytest.raises(NewerFormat, match="has format 3, but this version knows 2"):
         await place.start()
     place.memory.objects[cluster_key()] = old
     await serves_unscanned(place)
@@ -79,7 +79,7 @@ async def test_a_start_refused_for_its_configuration_after_it_registered_keeps_t
     await life.create("log", remote_storage_enable="true")
     await life.produce("log", b"x", b"y")
     await life.stop()
-    with pytest.raises(Refused, match="their history lies in the bucket"):
+    with pytest.raises(Refused, match="their history is in the bucket"):
         await place.start("remote.log.storage.system.enable=false")
     await serves_unscanned(place)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.membership.session import Refused, Session
+from broker.membership.session import Refused
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import NO_LEADER
@@ -38,18 +38,12 @@ async def brokers(place: Place, *node_ids: int) -> AsyncIterator[Lives]:
         await life.broker.close()
 
 
-def session_of(life: Life) -> Session:
-    session = life.broker.components.session
-    assert session is not None
-    return session
-
-
 def active(life: Life) -> set[int]:
     return {n for n, node in life.context.metadata.image.nodes.items() if node.active}
 
 
 def controllers(lives: Lives) -> list[int]:
-    return [n for n, life in lives.items() if session_of(life).is_controller]
+    return [n for n, life in lives.items() if life.session.is_controller]
 
 
 async def test_all_obey_one_image_and_one_controller() -> None:
@@ -113,7 +107,7 @@ async def test_cluster_d12_a_claim_that_comes_true_late_makes_its_author_control
         late = cluster_root(place.memory, "late")
         found = await late.load()
         assert found is not None
-        await late.claim(found.cluster_id, Controller(2, session_of(lives[2]).incarnation), lambda _: ())
+        await late.claim(found.cluster_id, Controller(2, lives[2].session.incarnation), lambda _: ())
         await until(lambda: controllers(lives) == [2], 20)
         await lives[2].create("log")
         await until(lambda: lives[1].context.metadata.topic_named("log") is not None, 10)
@@ -163,7 +157,7 @@ async def test_who_stops_hands_over_first(who: int) -> None:
             assert topic is not None
             leaders.append((at.image.nodes[who].active, [row.leader for row in topic.rows]))
 
-        session = session_of(lives[left])
+        session = lives[left].session
         assert session._feed is not None
         await until(lambda: lives[left].context.metadata.topic_named("log") is not None, 10)
         session._feed.watch(note)
@@ -209,7 +203,7 @@ async def test_an_empty_directory_replaces_a_controller_that_died() -> None:
     async with brokers(place, 2) as lives:
         first = await place.start("node.id=1", directory="1")
         await until(lambda: active(lives[2]) == {1, 2}, 5)
-        assert session_of(lives[2]).is_controller
+        assert lives[2].session.is_controller
         await first.crash()
         again = await place.start("node.id=1", directory="new")
         assert active(again) == {1, 2}

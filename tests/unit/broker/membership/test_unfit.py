@@ -127,7 +127,7 @@ async def test_what_is_known_to_be_fresh_is_told_by_when_it_was_asked_for() -> N
     async with house() as it:
         await asyncio.sleep(10)
         clock = it.lives[1].clock
-        sessions = [session for life in it.lives.values() if (session := life.broker.components.session) is not None]
+        sessions = [session for life in it.lives.values() if (session := life.session) is not None]
         assert len(sessions) == 3
         for session in sessions:
             assert clock.boottime_s() - 6 < session.fresh.confirmed_s <= clock.boottime_s()

@@ -98,12 +98,12 @@ def test_cluster_d53_each_kind_of_root_counts_its_formats_by_itself() -> None:
     """Software that knows a lower format refuses the root, and never writes over it; that `cluster.json` has a format 2
     makes no lease of format 2 readable."""
     bumped = golden("broker_cluster_v2.json").data.replace(b'"format_version":2', b'"format_version":3')
-    with pytest.raises(NewerFormat, match="has format 3, this version knows 2"):
+    with pytest.raises(NewerFormat, match="has format 3, but this version knows 2"):
         RootCodec(CLUSTER_FORMAT).decode("cluster.json", Got(bumped, "etag", len(bumped)))
-    with pytest.raises(NewerFormat, match="has format 2, this version knows 1"):
+    with pytest.raises(NewerFormat, match="has format 2, but this version knows 1"):
         RootCodec(format_1.Content1).decode("cluster.json", golden("broker_cluster_v2.json"))
     lease = golden("broker_lease_v1.json").data.replace(b'"format_version":1', b'"format_version":2')
-    with pytest.raises(NewerFormat, match="has format 2, this version knows 1"):
+    with pytest.raises(NewerFormat, match="has format 2, but this version knows 1"):
         RootCodec(Lease).decode("lease.json", Got(lease, "etag", len(lease)))
 
 

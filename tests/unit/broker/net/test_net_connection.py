@@ -660,7 +660,7 @@ async def test_a_peer_knows_its_connection(house: House, /) -> None:
     house.net.arrive().give(frames(b"a"))
     house.net.arrive().give(frames(b"b"))
     one, two = house.dispatcher.peers
-    assert (one.listener, one.client_id, one.principal, one.closed) == ("PLAINTEXT", None, "User:ANONYMOUS", False)
+    assert (one.listener, one.principal, one.closed) == ("PLAINTEXT", "User:ANONYMOUS", False)
     assert one != two and one.connection_id != two.connection_id
 
 

@@ -112,7 +112,7 @@ def test_an_outage_while_serving_is_told_rarely(caplog: pytest.LogCaptureFixture
         assert 3 <= sum("the bucket does not answer" in line for line in said) <= 10
         lags = [line for line in said if line.startswith("tiering lags")]
         assert 17 <= len(lags) <= 20
-        assert "MB are not in the bucket, " in lags[-1] and "partitions: 1, the oldest for " in lags[-1]
+        assert "MB are not in the bucket (" in lags[-1] and "partitions: 1), the oldest for " in lags[-1]
         assert "blocked by store (1): log-0; put_segment topics/" in lags[-1] and lags[-1].endswith("(outage)")
         place.store.down = False
         await asyncio.sleep(120)
@@ -169,7 +169,6 @@ def lag(
 ) -> PartitionLag:
     """A partition and its status."""
     status = TierStatus(
-        enabled=True,
         copy_lag_bytes=size,
         copy_lag_segments=segments,
         copy_lag_ms=age_ms,
@@ -179,11 +178,7 @@ def lag(
         blocked_why=blocked_why,
         cold_bytes=0,
         cold_segments=0,
-        log_start_offset=0,
-        local_log_start_offset=0,
         remote_end_offset=0,
-        log_end_offset=0,
-        reserved_end_offset=0,
     )
     return name, status
 
@@ -225,7 +220,7 @@ def test_what_is_on_its_way_needs_no_words() -> None:
     assert lag_message([lag("a-0", 0, 0, 0, "reservation")]) is not None
     line = lag_message([lag("a-0", 3_000_000, 3, 90_000, "store"), lag("b-0", 1_000_000, 1, 10, None)])
     assert line == (
-        "tiering lags: 4.0 MB are not in the bucket, 4 sealed segments, partitions: 2, the oldest for 90 s; "
+        "tiering lags: 4.0 MB are not in the bucket (sealed segments: 4, partitions: 2), the oldest for 90 s; "
         "blocked by store (1): a-0"
     )
     told = lag_message([lag("a-0", 1, 1, 90_000, "store", "PUT x: 403 AccessDenied")])

@@ -92,7 +92,7 @@ def test_every_condition_says_what_happened_and_what_to_do() -> None:
     assert "3 tries in 10s" in says["store_unreachable"]
     assert "put_segment (PUT y: 403 AccessDenied; 5 tries in 1m)" in says["store_refuses"]
     assert "blocked: c-0 by store" in says["upload_lags"] and "the oldest for 1h" in says["upload_lags"]
-    assert "5 of 10 MB to the chunk cache" in says["cache_reduced"]
+    assert "5 of 10 MB of the chunk cache" in says["cache_reduced"]
     assert all(":" in held.says and len(held.says) < 300 for held in found)
 
 
@@ -274,8 +274,7 @@ def test_under_pressure_the_cache_goes_before_the_log(caplog: pytest.LogCaptureF
             await life.produce("log", b"%d" % at * 60)
         await asyncio.sleep(60)
         local = life.partition("log").log.local_bytes
-        tiers = life.broker.components.tiers
-        assert tiers is not None
+        tiers = life.tiers
         cache, free = tiers.cold._cache, place.disk.space("/").total
         from coldstore.segments.segment_reader import ChunkRef
 

@@ -92,8 +92,7 @@ async def test_a_role_that_did_not_come_to_begin_is_in_doubt_as_one_that_did() -
     pair.change()
     pair.elect(2, (2,))
     pair.publish()
-    replicas = pair.lives[2].broker.components.replicas
-    assert replicas is not None
+    replicas = pair.lives[2].replicas
     assert not await replicas.close(clean=True)
     for life in pair.lives.values():
         await life.crash()

@@ -63,8 +63,8 @@ async def test_a_fenced_partition_resigns_alone() -> None:
     place = Place()
     life = await place.start()
     told = Told()
-    assert life.broker.components.replicas is not None
-    life.broker.components.replicas.watch(told)
+    assert life.replicas is not None
+    life.replicas.watch(told)
     topic_id = await life.create("log", 2)
     await life.produce("log", b"before")
     await _led_by_another(place, life, topic_id)
@@ -99,8 +99,7 @@ async def test_who_waits_for_an_acknowledgement_learns_at_once_that_the_leader_r
     place = Place()
     life = await place.start()
     await life.create("log", 1)
-    replicas, loop = life.broker.components.replicas, asyncio.get_running_loop()
-    assert replicas is not None
+    replicas, loop = life.replicas, asyncio.get_running_loop()
     partition = life.partition("log", 0)
     waiting = partition.visible(5, loop.time() + 1000.0)
     assert waiting is not None
@@ -115,8 +114,7 @@ async def test_a_partition_leads_again_in_a_higher_epoch() -> None:
     """The same log, without a gap where nobody else gave offsets; what was read from it is still there."""
     place = Place()
     life = await place.start()
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     await life.create("log", 1)
     await life.produce("log", b"a")
     topic, before = life.context.registry.topics["log"], life.partition("log", 0)
@@ -139,8 +137,8 @@ async def test_who_waits_for_offsets_learns_at_once_that_the_leader_resigned() -
     place = Place()
     life = await place.start()
     replicas, tiers, loop = (
-        life.broker.components.replicas,
-        life.broker.components.tiers,
+        life.replicas,
+        life.tiers,
         asyncio.get_running_loop(),
     )
     assert replicas is not None and tiers is not None
@@ -164,8 +162,7 @@ async def test_a_seal_ends_when_its_partition_is_led_no_more(*, is_deleted: bool
     """Nobody copies it from then on: it waited for ever, or as long as its caller did."""
     place = Place()
     life = await place.start()
-    replicas, tiers = life.broker.components.replicas, life.broker.components.tiers
-    assert replicas is not None and tiers is not None
+    replicas, tiers = life.replicas, life.tiers
     await life.create("log", 1, remote_storage_enable="true")
     await life.produce("log", b"a")
     place.store.down = True
@@ -187,8 +184,7 @@ async def test_a_seal_ends_when_its_partition_is_led_no_more(*, is_deleted: bool
 async def test_what_was_not_synced_when_its_leader_resigned_is_synced_in_time() -> None:
     """flush.ms is the log's, whoever leads: records stayed unsynced until the next append, however late it came."""
     life = await Place("thermocline.flush=os", "log.flush.interval.ms=1000").start()
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     await life.create("log", 1)
     await life.produce("log", b"a")
     partition = life.partition("log", 0)
@@ -203,8 +199,7 @@ async def test_a_reservation_that_was_under_way_when_its_leader_resigned_is_no_g
     """Nobody else led: offsets that only the root knows of were given to nobody. A million were declared lost."""
     place = Place()
     life = await place.start()
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     await life.create("log", 1)
     await life.produce("log", b"a")
     partition, topic = life.partition("log", 0), life.context.registry.topics["log"]
@@ -233,8 +228,7 @@ async def test_a_reservation_given_back_while_its_leader_resigned_is_not_used() 
     """What the root says when it is claimed again bounds the offsets, whatever was read of the copy on disk."""
     place = Place()
     life = await place.start()
-    replicas, tiers = life.broker.components.replicas, life.broker.components.tiers
-    assert replicas is not None and tiers is not None
+    replicas, tiers = life.replicas, life.tiers
     await life.create("log", 1, remote_storage_enable="true")
     await life.produce("log", b"a")
     partition, topic = life.partition("log", 0), life.context.registry.topics["log"]
@@ -273,8 +267,7 @@ async def test_a_leadership_that_ends_while_its_claim_is_under_way_gives_way_to_
     """One partition over the log, in the newest epoch: whether the first claim gets its answer, or is made again."""
     place = Place()
     life = await place.start()
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     await life.create("log", 1)
     await life.produce("log", b"a")
     topic, before = life.context.registry.topics["log"], life.partition("log", 0)
@@ -304,8 +297,7 @@ async def test_a_leadership_that_ends_while_its_claim_is_under_way_is_not_begun(
     """And nothing is claimed in the epoch of whoever leads then."""
     place = Place()
     life = await place.start()
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     await life.create("log", 1)
     await life.produce("log", b"a")
     topic = life.context.registry.topics["log"]
@@ -324,7 +316,7 @@ async def test_a_leadership_that_ends_while_its_claim_is_under_way_is_not_begun(
         await replicas.opened(topic.topic_id)
     assert (await life.produce("log", b"b")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert await _claimed_epoch(place, life, topic) < OTHER_EPOCH
-    assert not life.broker.components.replicas.damaged
+    assert not life.replicas.damaged
     await life.stop()
 
 
@@ -332,8 +324,7 @@ async def test_offsets_that_another_leader_may_have_given_are_not_given_again() 
     """It leads again where the other's reservation ends, and declares what lies in between a gap."""
     place = Place()
     life = await place.start()
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     topic_id = await life.create("log", 1)
     await life.produce("log", b"a")
     ours = life.partition("log", 0).log.reserved_end
@@ -357,8 +348,7 @@ def test_a_stop_while_a_tail_is_in_doubt_is_not_clean() -> None:
     async def scenario(*, is_made: bool) -> None:
         place = Place()
         life = await place.start()
-        replicas = life.broker.components.replicas
-        assert replicas is not None
+        replicas = life.replicas
         await life.create("log", 1)
         await life.produce("log", b"a")
         topic = life.context.registry.topics["log"]

@@ -67,7 +67,7 @@ async def test_a_leader_that_waits_for_its_neighbours_lets_nothing_go_once_anoth
     await pair.start(2)
     row = Row((1, 2), 1, 0, 0, (1, 2), 0)
     pair.note(TopicCreated(TOPIC_ID, NAME, (row, row), {}))
-    replicas: Any = pair.lives[1].broker.components.replicas
+    replicas: Any = pair.lives[1].replicas
     goes_on, is_open, opening = asyncio.Event(), asyncio.Event(), LeaderRole._opened
 
     async def held_up(self: LeaderRole) -> Any:

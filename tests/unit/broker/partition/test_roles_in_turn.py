@@ -118,8 +118,7 @@ async def test_an_opening_that_is_tried_again_is_over_before_the_next_role(asked
     pair.renew(2)  # another session: it claims before it leads
     pair.elect(2, (2, 1))
     pair.publish()
-    replicas = second.broker.components.replicas
-    assert replicas is not None
+    replicas = second.replicas
     await until(lambda: bool(replicas.damaged), "what the bucket gave is damaged")
     store.calm()
     store.plan = pair.places[1].store.plan = FaultPlan(latency_s=(2.0, 2.0))

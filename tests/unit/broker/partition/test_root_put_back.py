@@ -11,8 +11,19 @@ import pytest
 from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import SegmentKey, parse_key
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place
+from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
 from tests.support.brokers.three_machines import until
+
+
+def segments(place: Place) -> set[str]:
+    return {key for key in place.memory.objects if isinstance(parse_key(key), SegmentKey)}
+
+
+async def fill(life: Life, count: int) -> None:
+    for number in range(count):
+        assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
+    log = life.partition("log").log
+    await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
 
 
 async def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log_begins_above_it() -> None:
@@ -21,20 +32,10 @@ async def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log
     topic_id = await life.create("log", **SMALL_SEGMENTS)
     root = f"topics/{topic_id}/0/manifest.json"
     objects = place.memory.objects
-
-    def segments() -> set[str]:
-        return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
-
-    async def fill(count: int) -> None:
-        for number in range(count):
-            assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
-        log = life.partition("log").log
-        await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
-
-    await fill(20)
+    await fill(life, 20)
     earlier = copy.deepcopy(objects[root])
-    await fill(20)
-    newest, before = copy.deepcopy(objects[root]), segments()
+    await fill(life, 20)
+    newest, before = copy.deepcopy(objects[root]), segments(place)
     whole = await life.read_all("log")
     await life.crash()
     place.kill()
@@ -42,7 +43,7 @@ async def test_objects_that_an_earlier_manifest_does_not_name_stay_while_the_log
     objects[root] = earlier
     life = await place.start()
     await asyncio.sleep(600.0)
-    gone = before - segments()
+    gone = before - segments(place)
     assert not gone, f"{len(gone)} of {len(before)} objects, the only copies, were deleted as garbage"
     await life.crash()
 
@@ -62,20 +63,10 @@ async def test_objects_that_an_earlier_manifest_does_not_name_stay_where_the_dis
     topic_id = await life.create("log", **SMALL_SEGMENTS)
     root = f"topics/{topic_id}/0/manifest.json"
     objects = place.memory.objects
-
-    def segments() -> set[str]:
-        return {key for key in objects if str(topic_id) in key and isinstance(parse_key(key), SegmentKey)}
-
-    async def fill(count: int) -> None:
-        for number in range(count):
-            assert (await life.produce("log", b"%04d" % number * 100)).error_code == 0
-        log = life.partition("log").log
-        await until(lambda: log.local_log_start_offset >= log.active_info().base_offset > 0, "it left the disk")
-
-    await fill(20)
+    await fill(life, 20)
     earlier = copy.deepcopy(objects[root])
-    await fill(20)
-    before = segments()
+    await fill(life, 20)
+    before = segments(place)
     await life.crash()
     place.lose_disk()
     objects[root] = earlier
@@ -86,9 +77,9 @@ async def test_objects_that_an_earlier_manifest_does_not_name_stay_where_the_dis
         assert not before & {info.key for info in by_hand.deletable}, "`bucket gc --delete` would delete them"
         life = await place.start()
         await asyncio.sleep(600.0)
-        gone = before - segments()
+        gone = before - segments(place)
         assert not gone, f"{len(gone)} of {len(before)} objects, the only copies, were deleted as garbage"
-        await fill(20)
+        await fill(life, 20)
         await life.crash()
         place.kill()
     assert "stay" in caplog.text and "they hold records that the log lacks" in caplog.text

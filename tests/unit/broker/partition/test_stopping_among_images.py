@@ -22,8 +22,7 @@ async def test_nothing_is_copied_into_a_log_that_was_closed_for_the_stop() -> No
         assert (await three.lives[2].produce("log", value)).error_code == 0
     await until(lambda: len(three.row(1).in_sync) == len(NODES), "all are in sync")
     stopping = three.lives.pop(3)
-    replicas, followed = stopping.broker.components.replicas, stopping.context.registry.followed
-    assert replicas is not None
+    replicas, followed = stopping.replicas, stopping.context.registry.followed
     logs, reached, go_on = replicas._logs, asyncio.Event(), asyncio.Event()
     close = logs.close
 

@@ -41,7 +41,7 @@ async def test_another_session_or_address_is_another_connection(later: Node) -> 
     made = links(asyncio.get_running_loop())
     old = made.to(node(), "heartbeat")
     assert made.to(later, "heartbeat") is not old
-    with pytest.raises(ConnectionError, match="closed on this side"):
+    with pytest.raises(ConnectionError, match="this broker closed the connection"):
         await old.ask(BrokerHeartbeatRequest(), 2, 1.0)
 
 
@@ -51,7 +51,7 @@ async def test_a_newer_image_closes_what_is_over() -> None:
     gone, earlier, same, later = (made.to(node(at, 5), "heartbeat") for at in (2, 3, 4, 5))
     made.close_ended({3: node(3, 6), 4: node(4, 5), 5: node(5, 4)})
     for closed in gone, earlier:
-        with pytest.raises(ConnectionError, match="closed on this side"):
+        with pytest.raises(ConnectionError, match="this broker closed the connection"):
             await closed.ask(BrokerHeartbeatRequest(), 2, 1.0)
     for kept in same, later:
         with pytest.raises(ConnectionRefusedError):

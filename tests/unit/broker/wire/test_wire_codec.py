@@ -166,12 +166,6 @@ def test_sent_records_are_the_same_objects(version: int) -> None:
     assert sizes == [5, 4, 8, 10_000_004, None, 0, 0]
 
 
-def test_records_of_adds_up_its_parts() -> None:
-    """`Records.of` counts buffers by their length and file ranges by theirs."""
-    records = Records.of([b"ab", memoryview(b"cde"), Span(7)])
-    assert (len(records), records.parts[2]) == (12, Span(7))
-
-
 @pytest.mark.parametrize("schema", [pytest.param(schema, id=schema.name) for schema in MESSAGES.values()])
 def test_every_message_round_trips(schema) -> None:
     """Random messages of every version, also those kio does not know, come back equal."""

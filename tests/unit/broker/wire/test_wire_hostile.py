@@ -238,7 +238,7 @@ def test_a_known_tag_must_be_as_long_as_it_says() -> None:
         (ApiKey.HEARTBEAT, 0, b"\xff\xff" + bytes(8), "group_id must not be null"),
         (ApiKey.HEARTBEAT, 4, b"\x00" + bytes(8), "group_id must not be null"),
         (ApiKey.HEARTBEAT, 0, b"\xff\xfe" + bytes(8), "impossible length -2"),
-        (ApiKey.HEARTBEAT, 0, b"\x00\x09abc", "claims 9 bytes, 3 are left"),
+        (ApiKey.HEARTBEAT, 0, b"\x00\x09abc", "claims 9 bytes, but only 3 are left"),
         (ApiKey.HEARTBEAT, 0, b"\x00\x02\xc3\x28\x00\x00\x00\x00\x00\x00", "UTF-8"),
         (ApiKey.HEARTBEAT, 0, b"\x00\x03\xed\xa0\x80\x00\x00\x00\x00\x00\x00", "UTF-8"),  # a lone surrogate
         (ApiKey.METADATA, 0, b"\xff\xff\xff\xff", "topics must not be null"),

@@ -99,10 +99,10 @@ def test_a_listing_without_words_is_of_everything() -> None:
         (["add", "--allow-principal", "User:a"], "no resource: give"),
         (["add", "--topic", "t"], "no principal: give"),
         (["add", "--topic", "t", "--consumer", "--allow-principal", "User:a"], "needs --topic and --group"),
-        (["add", "--topic", "t", "--producer", "--deny-principal", "User:a"], "are for --allow-principal"),
+        (["add", "--topic", "t", "--producer", "--deny-principal", "User:a"], "go with --allow-principal only"),
         (["add", "--group", "t", "--producer", "--allow-principal", "User:a"], "needs --topic"),
         (["add", "--topic", "t", "--producer", "--operation", "Read", "--allow-principal", "User:a"], "leave out"),
-        (["add", "--topic", "t", "--idempotent", "--allow-principal", "User:a"], "goes with --producer"),
+        (["add", "--topic", "t", "--idempotent", "--allow-principal", "User:a"], "--idempotent needs --producer"),
         (["add", "--group", "g", "--operation", "Write", "--allow-principal", "User:a"], "Write does not apply"),
         (["add", "--cluster", "--prefixed", "--allow-principal", "User:a"], "has one name"),
         (["delete", "--topic", "t"], "add --yes"),
@@ -121,7 +121,7 @@ def test_prefixed_is_told_to_count_for_every_name(capsys: pytest.CaptureFixture[
     for verb in ("add", "delete"):
         with pytest.raises(SystemExit):
             main(["acl", verb, "--help"])
-        assert "every name of the command" in " ".join(capsys.readouterr().out.split())
+        assert "all names in this command are prefixes" in " ".join(capsys.readouterr().out.split())
     given = [line for line in (ROOT / "docs/cli.md").read_text().splitlines() if line.startswith("thermocline acl add")]
     widened = [line for line in given if "--prefixed" in line]
     assert any("console-consumer-" in line for line in widened)

@@ -235,7 +235,7 @@ def test_files_of_a_newer_version_are_refused_and_not_damaged(
     root.write_bytes(data.replace(b'"format_version":%d' % written, b'"format_version":%d' % (known + 1)))
     assert main([*command, bucket.url]) == 3
     said = capsys.readouterr()
-    assert f"{key} has format {known + 1}, this version knows {known}; upgrade" in said.err
+    assert f"{key} has format {known + 1}, but this version knows {known}; upgrade" in said.err
     assert "unreadable" not in said.out
 
 
@@ -250,8 +250,8 @@ def test_a_segment_object_of_a_newer_version_is_refused_and_not_damaged(
     struct.pack_into(">I", data, covered + 28, crc32c(bytes(data[covered : covered + 28])))
     path.write_bytes(data)
     assert main(["bucket", "verify", bucket.url]) == 3
-    assert "segment object has version 2, this program knows 1; upgrade" in capsys.readouterr().err
-    with pytest.raises(NewerFormat, match="has version 2, this program knows 1"):
+    assert "segment object has version 2, but this program knows 1; upgrade" in capsys.readouterr().err
+    with pytest.raises(NewerFormat, match="has version 2, but this program knows 1"):
         scrub(None, bucket.url)
 
 

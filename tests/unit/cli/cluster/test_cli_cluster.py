@@ -154,7 +154,7 @@ def test_a_broker_that_stays_behind_is_told() -> None:
     before a commit is not."""
     seen = ClusterState(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=9, heartbeat_age_ms=44_000)})
     (found,) = findings(seen)
-    assert found.name == "behind_cluster" and found.what == "broker 2 has applied version 9, the newest is 12"
+    assert found.name == "behind_cluster" and found.what == "broker 2 has applied version 9, but the newest is 12"
     assert any("44s ago" in line for line in "\n".join(picture(seen, [], [])).splitlines())
     assert findings(ClusterState(CLUSTER, BROKERS, [], standings={1: WELL, 2: replace(WELL, version=5)})) == []
 
@@ -183,11 +183,11 @@ def test_what_is_not_wrong_and_should_be_known_is_noted() -> None:
     (note,) = notes(ClusterState(CLUSTER, racks, [replace(LOG, leader=2), LOG]))
     assert note.startswith("log-0: not led by the first replica, which could lead; ")
     assert notes(ClusterState(CLUSTER, away(1), [replace(LOG, leader=2)])) == [], "it could not"
-    held = replace(WELL, throttled="a rate of all brokers, replicas of a", throttled_idle_ms=3_599_000)
+    held = replace(WELL, throttled="a rate for all brokers, replicas of a", throttled_idle_ms=3_599_000)
     assert notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: held})) == []
     longest = replace(held, throttled_idle_ms=3_900_000)
     (note,) = notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={1: held, 2: longest}))
-    assert note.startswith("replication is throttled (a rate of all brokers, replicas of a), and nothing has moved")
+    assert note.startswith("replication is throttled (a rate for all brokers, replicas of a), and nothing has moved")
     assert " for 1h5m: " in note
     strays = replace(WELL, strays=["log-0.1-stray", "log-1.2-stray"])
     (note,) = notes(ClusterState(CLUSTER, BROKERS, [LOG], standings={2: strays}))

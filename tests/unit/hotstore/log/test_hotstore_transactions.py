@@ -25,7 +25,9 @@ from logformat.indexes.transaction_index import AbortedIndex, AbortedTransaction
 from logformat.record_batch import INT64_MAX, read_header
 from logformat.records import Record, encode_batch
 from logformat.transaction_marker import TransactionMarker, marker_of
+from logformat.values import NewerFormat
 from seams.files.disk import read_file
+from seams.rng import SeededRng
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import (
     LOG_PATH,
@@ -379,6 +381,77 @@ def test_a_lost_transaction_index_is_made_from_the_log() -> None:
             file.close()
         _, again = open_log(disk, CONFIG)
         assert aborted(again) == {(1, 0, marker)}
+
+
+def test_a_flip_in_a_transaction_index_shows_no_record_of_an_aborted_transaction() -> None:
+    """The file has no checksum, and was believed if it could be right: with another producer id, or a marker above the
+    segment, readers, copies to the bucket and the cleaner took the records for committed ones."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    for producer_id in (1, 2):
+        in_transaction(log, producer_id, 0, count=2)
+        append(log, batch(1))
+        end(log, producer_id, commit=False)
+    while len(log.sealed_segments()) < 2:
+        append(log, batch(3))
+    flush(log)
+    seal(log)
+    log.close(clean=True)
+    directory.checkpoints.sample((log,), {ORDERS: log.log_end_offset}).run()
+    directory.mark_clean()
+    wanted = aborted(log)
+    path = f"{LOG_PATH}/{offset_file(0, TRANSACTION_INDEX)}"
+    for at in range(8 * len(read_file(disk, path))):
+        damaged = disk.kill()
+        damaged.flip_bit(path, at // 8, at % 8)
+        try:
+            _, log = open_log(damaged, CONFIG)
+        except NewerFormat:
+            continue  # refused, not believed
+        assert aborted(log) == wanted, at
+
+
+def test_a_power_cut_in_a_seal_hides_no_aborted_transaction() -> None:
+    """A power cut keeps any of the names that were not synced. It kept that of the producers at a segment's end, which
+    proves the transaction index, and lost that of the index: records of aborted transactions were shown for ever."""
+    wanted, cuts = cut_in_seals()
+    assert len(wanted) > 3 and cuts
+    for number, cut in enumerate(cuts):
+        _, log = open_log(cut, CONFIG)
+        assert aborted(log) == wanted, number
+
+
+def test_a_power_cut_in_a_recovery_hides_no_aborted_transaction() -> None:
+    """As in a seal: a start writes the same files."""
+    wanted, cuts = cut_in_seals()
+    disk, again = cuts[0].kill(), list[CrashDisk]()
+    disk.on_effect = lambda kind, path: again.extend(disk.crash(SeededRng(seed), 0.5) for seed in range(5))
+    open_log(disk, CONFIG)
+    disk.on_effect = None
+    assert again
+    for number, cut in enumerate(again):
+        _, log = open_log(cut, CONFIG)
+        assert aborted(log) == wanted, number
+
+
+def cut_in_seals() -> tuple[set[tuple[int, int, int]], list[CrashDisk]]:
+    """The aborted transactions of a log of several synced segments, and what power cuts in the job leave that writes
+    all their small files."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    while len(log.sealed_segments()) < 4:
+        append(log, batch(3))
+        producer_id = log.log_end_offset
+        in_transaction(log, producer_id, 0)
+        end(log, producer_id, commit=False)
+    flush(log)
+    wanted = aborted(log)
+    directory.checkpoints.sample((log,), {ORDERS: log.log_end_offset}).run()
+    cuts: list[CrashDisk] = []
+    disk.on_effect = lambda kind, path: cuts.extend(disk.crash(SeededRng(seed), 0.5) for seed in range(5))
+    seal(log)
+    disk.on_effect = None
+    return wanted, cuts
 
 
 def test_an_index_skips_what_began_later() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
 from hotstore.errors import DamagedLog
-from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX
-from hotstore.flush.durability import write_transaction_index, write_whole
+from hotstore.file_names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_file
+from hotstore.flush.durability import write_whole
 from hotstore.host.data_dir import DataDir
 from hotstore.log.log_config import LogConfig
 from hotstore.log.log_swap import SegmentRun
@@ -18,8 +19,9 @@ from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.segment_swap import cleaned_file, remove_cleaned
 from logformat.gap import gap_batches
 from logformat.indexes.segment_index import SegmentIndexer
-from logformat.indexes.transaction_index import AbortedTransaction
-from logformat.record_batch import walk
+from logformat.record_batch import read_header, walk
+from logformat.records import Record, encode_batch
+from logformat.transaction_marker import TransactionMarker, marker_of
 from seams.rng import SeededRng
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import (
@@ -57,10 +59,31 @@ def sealed(disk: CrashDisk) -> tuple[DataDir, PartitionLog]:
     return directory, log
 
 
+def sealed_with_aborted(disk: CrashDisk) -> tuple[DataDir, PartitionLog]:
+    """As `sealed`, with an aborted transaction in most segments."""
+    abort = TransactionMarker(9, 0, is_commit=False, coordinator_epoch=0)
+    aborted = encode_batch([Record(0, 1_000, b"k", b"v")], producer_id=9, producer_epoch=0, transactional=True)
+    directory, log = new_log(disk, CONFIG)
+    while len(log.sealed_segments()) < 5:
+        append(log, batch(2, size=60))
+        data = memoryview(bytearray(aborted))
+        log.append_transactional(data, read_header(data), 0, 10_000)
+        log.append_markers([abort], 0, 10_000)
+    flush(log)
+    seal(log)
+    return directory, log
+
+
 def write_cleaned(log: PartitionLog, run: SegmentRun) -> int:
-    """The first batch of the run, and filler for the rest; its size in bytes. As the cleaner leaves it: synced."""
-    first = read_all(log, run.base_offset, limit=run.base_offset + 2)[0]
-    content = first + b"".join(gap_batches(run.base_offset + 2, run.end_offset, 0))
+    """The first batch of the run, its markers, and filler for the rest; its size in bytes. As the cleaner leaves it:
+    synced."""
+    content, *others = read_all(log, run.base_offset, limit=run.end_offset)
+    at = read_header(content).next_offset
+    for data in others:
+        if marker_of(data) is not None:
+            offset = read_header(data).base_offset
+            content, at = content + b"".join(gap_batches(at, offset, 0)) + data, offset + 1
+    content += b"".join(gap_batches(at, run.end_offset, 0))
     indexer = SegmentIndexer(run.base_offset, CONFIG.index_interval_bytes)
     for position, header in walk(content):
         indexer.add_run((header,), header.base_offset, position)
@@ -297,17 +320,16 @@ def test_power_cut_in_what_follows_a_swap(
 def test_power_cut_keeps_the_aborted_transactions_of_all_replaced_segments(keep: float) -> None:
     """Nothing can rebuild the transaction index once the replaced segments are gone."""
 
-    def worked(disk: CrashDisk) -> None:
-        log = sealed_log(disk)
-        for segment in log.sealed_runs()[1:4]:
-            segment.add_aborted(AbortedTransaction(7, segment.base_offset, segment.end_offset - 1, segment.base_offset))
-            write_transaction_index(segment)
-        log.directory.sync()
+    def worked(disk: CrashDisk) -> PartitionLog:
+        log = sealed_with_aborted(disk)[1]
         disk.hits["began"] = sum(count for kind, count in disk.hits.items() if not kind.startswith("fault"))
         swapped(log)
+        return log
 
     disk = CrashDisk()
-    worked(disk)
+    log = worked(disk)
+    wanted = log.aborted_between(0, log.log_end_offset)
+    assert len(wanted) > 5
     began = disk.hits.pop("began")
     for number in range(began + 1, sum(disk.hits.values()) + 2):
         for seed in range(3):
@@ -316,7 +338,41 @@ def test_power_cut_keeps_the_aborted_transactions_of_all_replaced_segments(keep:
             with contextlib.suppress(PowerCut):
                 worked(disk)
             _, log = open_log(disk.crash(SeededRng(f"{number} {seed}"), keep), CONFIG)
-            assert len(log.aborted_between(0, log.log_end_offset)) == 3, (number, seed)
+            assert log.aborted_between(0, log.log_end_offset) == wanted, (number, seed)
+
+
+def test_a_segment_whose_transaction_index_waits_for_room_is_not_replaced() -> None:
+    """The index was written after the swap, in the place of the cleaned segment's, and named fewer transactions."""
+    disk = CrashDisk()
+    directory, log = sealed_with_aborted(disk)
+    wanted = log.aborted_between(0, log.log_end_offset)
+    directory.checkpoints.sample([log]).run()
+    base = log.sealed_segments()[1].base_offset
+    file = log.directory.open(offset_file(base, TRANSACTION_INDEX), write=True)
+    file.truncate(file.size() - 1)
+    file.sync()
+    disk = disk.kill()
+    disk.inject("write", errno.ENOSPC, f"{TRANSACTION_INDEX}.tmp")
+    _, log = open_log(disk, CONFIG)
+    assert log.durability.pending_seals and log.aborted_between(0, log.log_end_offset) == wanted
+    if len(log.sealed_runs()) >= 4:
+        swapped(log)
+    seal(log)
+    _, log = open_log(disk.kill(), CONFIG)
+    assert log.aborted_between(0, log.log_end_offset) == wanted
+
+
+def test_a_full_disk_refuses_the_transaction_index_before_readers_see_the_swap() -> None:
+    """Seed 215056 of three brokers: the index was written after the swap, and the log went offline."""
+    disk = CrashDisk()
+    _, log = sealed_with_aborted(disk)
+    wanted = log.aborted_between(0, log.log_end_offset)
+    run = SegmentRun(tuple(log.sealed_runs()[:2]))
+    size = write_cleaned(log, run)
+    disk.inject("write", errno.ENOSPC, f"{TRANSACTION_INDEX}.cleaned")
+    with pytest.raises(OSError, match=r"txnindex\.cleaned"):
+        log.open_cleaned(run, size)
+    assert log.holds(run) and log.aborted_between(0, log.log_end_offset) == wanted
 
 
 def test_what_a_swap_costs() -> None:

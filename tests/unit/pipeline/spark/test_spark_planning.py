@@ -80,7 +80,7 @@ def test_finding_5_a_new_partition_whose_beginning_expired_is_told() -> None:
 
 def test_a_topic_made_again_starts_anew_and_is_told() -> None:
     starts, lost = resumed(Progress({A0: 7}, {"a": OLD}), {A0: state(0, 10, NEW)})
-    assert starts == {A0: 0} and "made again; the stream was at 7" in lost[0]
+    assert starts == {A0: 0} and "created again; the stream was at 7" in lost[0]
 
 
 def test_a_partition_that_is_gone_is_told() -> None:

@@ -112,7 +112,7 @@ def test_finding_6_a_topic_made_again_between_two_triggers_is_not_read_as_the_ol
     cluster.topic_id, cluster.end = bucket.topic("t", 1), 150
     clock.now = 1.0
     after = reader.latestOffset(at, ReadAllAvailable())
-    with pytest.raises(DataLoss, match="made again"):
+    with pytest.raises(DataLoss, match="created again"):
         reader.partitions(at, after)
     reader.stop()
 

@@ -116,7 +116,7 @@ def test_finding_7_a_part_of_which_nothing_is_left_ends_as_loss(marks: tuple[int
     """The log ends before the part, or begins behind it: nothing to wait for."""
     script = Script([Got(700, KafkaError._AUTO_OFFSET_RESET)], marks=marks)
     offsets, loss = read(script, 700, 703, strict=False)
-    assert offsets == [] and script.assigned == [] and "nothing of this part" in loss.damage[0]
+    assert offsets == [] and script.assigned == [] and "none of this part" in loss.damage[0]
 
 
 def test_a_cluster_that_does_not_say_what_it_holds_is_asked_again() -> None:

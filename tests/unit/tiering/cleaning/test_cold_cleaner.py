@@ -142,7 +142,7 @@ async def test_the_first_replacement_raises_the_manifests_format() -> None:
     await asyncio.sleep(1000)
     manifest = await house.manifest()
     assert manifest.clean_end_offset and not manifest.replaced, "the grace is over"
-    with pytest.raises(NewerFormat, match="format 2, this version knows 1"):
+    with pytest.raises(NewerFormat, match="format 2, but this version knows 1"):
         older.decode(key, await house.memory.get(key))
     await life.stop()
 

@@ -20,12 +20,11 @@ from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore
 from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.cold_log import (
     ColdLog,
-    FixedManifests,
     a_reader,
     content,
     drain,
     fetch,
-    manifest_of,
+    log_of,
     put,
 )
 from tests.support.tier.cold_objects import MadeObject, object_of
@@ -61,13 +60,7 @@ class Shape:
                 base += records
             options = {"chunk_bytes": self.chunk_bytes, "interval": self.interval}
             objects.append(object_of(batches, start, base - start, 1, number + 1, **options))
-        log = ColdLog(objects, FixedManifests(manifest_of(objects)))
-        at, data = 0, log.bytes
-        while at < len(data):
-            header = read_header(data, at)
-            log.batches.append((header.base_offset, at))
-            at += header.size
-        return log
+        return log_of(objects)
 
 
 BATCH = st.tuples(st.integers(1, 6), st.sampled_from([-1, 0, 5, 30, 200, 700, 1500, 6000]), st.integers(-2000, 2000))

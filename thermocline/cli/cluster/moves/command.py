@@ -29,10 +29,10 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebalance = verbs.add_parser(
         "rebalance",
         help="spread replicas and leaders evenly",
-        description="Prints the few moves after which every broker in session holds about as many replicas, hot bytes\n"
-        "and leaders as the others (replicas and leaders within 5 % of the mean, hot bytes within 20 % or 256 MiB),\n"
-        "racks striped. Then it asks, and moves them. It may be interrupted and run again. Runs against Apache Kafka "
-        "too.",
+        description="Plans a few moves. After them every broker with a session holds about as many replicas, hot\n"
+        "bytes and leaders as the others (replicas and leaders within 5 % of the mean, hot bytes within 20 % or\n"
+        "256 MiB), and the replicas of each partition are spread over racks. Prints the plan, asks, and moves.\n"
+        "It may be interrupted and run again. Runs against Apache Kafka too.",
         example="thermocline cluster rebalance --dry-run\nthermocline cluster rebalance --yes",
     )
     _add_flags(rebalance)

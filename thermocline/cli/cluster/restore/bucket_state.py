@@ -18,7 +18,6 @@ from broker.groups.records import OffsetRecord, parse
 from broker.internal_topics.batches import batches_in
 from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
-from broker.metadata.records import Endpoint
 from broker.observe.cluster_status import BrokerRow, PartitionRow, broker_row, partition_row
 from coldstore.keys import CLUSTER_KEY
 from coldstore.manifest.manifest import Manifest
@@ -53,10 +52,6 @@ class ClusterSnapshot:
             for topic in self.image.topics.values()
             for index in range(topic.partitions)
         }
-
-    def listener(self, node: int) -> Endpoint | None:
-        """A broker's advertised address for clients."""
-        return next(iter(self.image.nodes[node].listeners), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ def register(verbs: Subparsers[Parser]) -> None:
         "restore",
         help="resume a cluster from its bucket alone, when the machines are gone",
         description="Start brokers on the bucket, on empty directories, under any node ids; then run this command. It "
-        "prints the outcome for each partition, and asks. It gives up brokers without a session that a "
-        "partition waits for; a broker that is only off may hold more than the bucket, so start it first. "
+        "prints the outcome for each partition, and asks. It gives up each broker without a session that a "
+        "partition waits for. A broker that is only switched off may hold more than the bucket: start it first. "
         "It places lost replicas on the running brokers, and waits until every partition serves. Without "
         "--yes it prints the plan only, which needs no broker. Run it again to resume. Exit code 5 when a "
         "partition stays offline.",

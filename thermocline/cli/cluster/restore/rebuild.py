@@ -30,7 +30,7 @@ def register(verbs: Subparsers[Parser]) -> None:
         "Stop every broker first. It prints the topics that the manifests name and the facts that they "
         "lack, then asks. Afterwards: start every broker that has its directory, then `thermocline "
         "cluster restore`; check that all is there; then --done. Until then nothing is deleted from the "
-        "bucket. Refused where cluster.json can be read, or a broker still bumps its lease.",
+        "bucket. The command is refused if cluster.json can be read, or if a broker still renews its lease.",
         example="thermocline cluster rebuild --bucket s3://my-bucket/log --names names.json\n"
         "thermocline cluster rebuild --bucket s3://my-bucket/log --done",
     )
@@ -38,7 +38,7 @@ def register(verbs: Subparsers[Parser]) -> None:
     rebuild.add_argument(
         "--names",
         metavar="FILE",
-        help="JSON: names of topics by id, null to leave one out; for topics whose name the bucket does not show",
+        help="JSON: names of topics by id, or null to leave a topic out; for topics whose name is not in the bucket",
     )
     rebuild.add_argument(
         "--cluster-id",

@@ -39,7 +39,7 @@ async def wait_until_still(bucket: Bucket) -> None:
         sight = watch.polled(None if lease is None else lease.content, now_s)
         if (lease is None) != (first is None) or (lease is not None and first is not None and lease.etag != first.etag):
             raise CommandFailed(
-                "a broker still bumps lease.json: stop every broker of this bucket first (SIGTERM, so that each notes "
+                "a broker still renews lease.json: stop every broker of this bucket first (SIGTERM, so that each notes "
                 "how far its logs are committed)",
                 Exit.REFUSED,
             )
@@ -59,4 +59,4 @@ async def release(bucket: Bucket, epoch: int, cluster_id: str) -> None:
             lambda _: free, epoch=epoch, claim=True, initial=free
         )
     except ThermoclineError as refused:
-        note(f"lease.json stays as it is, so the first broker waits for a lease: {refused}")
+        note(f"lease.json could not be released, so the first broker waits until the lease ends: {refused}")

@@ -94,8 +94,8 @@ class Authority:
 
 
 def flaw(pem: bytes, authority: x509.Certificate, hosts: Iterable[str], now: datetime) -> str | None:
-    """Why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by `authority`, names
-    all hosts and has not expired."""
+    """The reason why the first certificate of `pem` cannot serve `hosts` now; None if it can: it is signed by
+    `authority`, names all hosts and has not expired."""
     try:
         certificate = x509.load_pem_x509_certificates(pem)[0]
     except ValueError:
@@ -135,7 +135,9 @@ def described(pem: bytes) -> tuple[tuple[str, ...], datetime]:
         certificate = x509.load_pem_x509_certificates(pem)[0]
         named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound) as unreadable:
-        raise AuthorityError("no broker's certificate in PEM: restore it, or make it anew by a start") from unreadable
+        raise AuthorityError(
+            "no broker's certificate in PEM: restore it, or let a start create it again"
+        ) from unreadable
     return tuple(str(name.value) for name in named), certificate.not_valid_after_utc
 
 

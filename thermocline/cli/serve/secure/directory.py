@@ -89,8 +89,8 @@ class SecuredDirectory:
             return False
         if not self.authority_key_file.exists():
             raise CommandFailed(
-                f"{file} {wrong or 'is to be made anew'}, and {self.authority_key_file} is not here to sign a "
-                f"certificate for {', '.join(hosts)}: put the CA's key back for this start, or make the "
+                f"{file} {wrong or 'is to be renewed'}, but {self.authority_key_file} is not here to sign a "
+                f"certificate for {', '.join(hosts)}: put the CA's key back for this start, or sign the "
                 "certificate with it elsewhere; if the key is lost, the cluster needs a new CA (docs/security.md, "
                 "section Renew, rotate, revoke)",
                 Exit.USAGE,
@@ -99,7 +99,7 @@ class SecuredDirectory:
         return True
 
     def _wrong(self, file: Path, hosts: tuple[str, ...], now: datetime) -> str | None:
-        """Why the certificate in `file` cannot serve `hosts` now."""
+        """The reason why the certificate in `file` cannot serve `hosts` now."""
         if not file.exists():
             return "does not exist"
         try:
@@ -109,7 +109,7 @@ class SecuredDirectory:
         return flaw(_read(file), authority, hosts, now)
 
     def ending(self, node_id: int, now: datetime) -> datetime | None:
-        """When the broker's certificate expires, if it should have been renewed by now."""
+        """The expiry of the broker's certificate, if it should have been renewed by now."""
         expires = described(_read(self.broker_file(node_id)))[1]
         return expires if due(expires, now) else None
 

@@ -1,4 +1,4 @@
-"""Whether a `join.properties` file is of the cluster whose bucket was given.
+"""Check that a `join.properties` file belongs to the cluster of the given bucket.
 
 The bucket does not name the CA, so the certificates that running brokers show decide. A file is refused only if a
 broker shows a certificate of another cluster's CA. If no broker answers, nothing is known, and the start continues.
@@ -53,7 +53,8 @@ def refuse_another_clusters_file(join_file: str, authority: x509.Certificate, co
 
 
 def _brokers(config: BrokerConfig) -> list[Place]:
-    """Some other brokers of the bucket's cluster; none if the bucket does not answer, for which a start waits."""
+    """Some other brokers of the bucket's cluster; none if the bucket does not answer (the start itself waits for the
+    bucket)."""
 
     async def read(bucket: Bucket) -> list[Place]:
         world = bucket.world

@@ -1,5 +1,5 @@
-"""Where `serve --secure` keeps its files. It must not load `cryptography`: every start asks whether a directory is
-secured (40 ms)."""
+"""Paths of the files of `serve --secure`. This module must not load `cryptography`: every start asks whether a
+directory is secured (40 ms)."""
 
 from __future__ import annotations
 

@@ -183,8 +183,9 @@ def _follow(secured: SecuredDirectory, config: BrokerConfig) -> None:
 
 
 def _moved(secured: SecuredDirectory, config: BrokerConfig, has: Mapping[str, str]) -> dict[str, str]:
-    """The address for a file with these properties, if it changed. A list of addresses stays: the operator wrote it. Of
-    several brokers with one directory (`--brokers N`) the first one's address counts, so that they do not take turns.
+    """The address for a file with these properties, if it changed. A list of addresses stays: the operator wrote it. If
+    several brokers share the directory (`--brokers N`), the first one's address is used, so that they do not replace
+    one another's address.
     """
     address, written = _bootstrap(config), has.get(_BOOTSTRAP)
     is_first = config.node_id <= min(secured.nodes(), default=config.node_id)

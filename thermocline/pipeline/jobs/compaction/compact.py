@@ -39,7 +39,7 @@ STALE_MAX: Final = 20  # commits lost in a row to other committers
 
 @dataclass(slots=True)
 class CompactSummary:
-    """What a compaction did, or with `dry_run` would do, over the table and its dead letters."""
+    """The result of a compaction, or with `dry_run` the expected result, for the table and its dead letters."""
 
     topic: str
     table: str

@@ -40,7 +40,9 @@ def run_compact(task: CompactTask) -> DataFileWritten:
                 for batch in opened.read_row_group(number).to_batches():
                     out.write(_columns(batch, task.target.schema))
         if out.rows - before != file.rows:
-            raise Corrupt(f"{file.location} has {out.rows - before} rows, the table says {file.rows}; nothing was done")
+            raise Corrupt(
+                f"{file.location} has {out.rows - before} rows, but the table says {file.rows}; nothing was done"
+            )
     (written,) = out.close()
     reach("compact.file_written")
     return written

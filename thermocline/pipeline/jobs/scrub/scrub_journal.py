@@ -2,7 +2,8 @@
 
 JSON lines: the bucket's URL, then a line for each object that was read to its end without a finding. Lines are fsynced
 before the scrub continues. A line cut short by a crash is ignored and its object read again. Damaged objects are read
-again too, because they may have been restored. A file of another bucket, or no journal, is refused and left unchanged.
+again too, because they may have been restored. A file that belongs to another bucket, or is not a journal, is refused
+and left unchanged.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def scrub_blob(store: ArrowStore, blob: Blob) -> list[Finding]:
     except InvalidRequest as empty:
         return [Finding(FindingKind.DAMAGED, blob.key, None, f"the object is empty: {empty}")]
     if len(got.data) != blob.length:
-        text = f"the object has {len(got.data)} bytes, its reference says {blob.length}"
+        text = f"the object has {len(got.data)} bytes, but its reference says {blob.length}"
         return [Finding(FindingKind.WRONG_SIZE, blob.key, None, text)]
     if crc32c(got.data) != blob.crc32c:
         text = f"the object does not have the CRC {blob.crc32c:#010x} that its reference says"

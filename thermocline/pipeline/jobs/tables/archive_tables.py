@@ -65,8 +65,8 @@ def value_spec(table: ArchiveTable | None, topic: TopicHistory, asked: ValueSpec
         return stored
     if not extends(stored, asked):
         raise InvalidRequest(
-            f"table {table.name} keeps values as {stored}, not as {asked}: leave it out, name all of its columns and "
-            "more, or archive into another table"
+            f"table {table.name} keeps values as {stored}, not as {asked}: leave out --value and --columns, name all "
+            "stored columns and new ones, or archive into another table"
         )
     return asked
 

@@ -92,7 +92,6 @@ class Archived:
     snapshot_id: int | None
     topic_id: UUID | None
     offsets: OffsetRanges
-    commit_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +142,6 @@ class ArchiveTable:
         """The current snapshot; the next commit requires it."""
         snapshot = self._table.current_snapshot()
         return None if snapshot is None else snapshot.snapshot_id
-
-    @property
-    def format_version(self) -> int:
-        return int(self._table.format_version)
 
     def refresh(self) -> None:
         self._table = self._catalog.load_table(self._table.name())
@@ -201,7 +196,7 @@ class ArchiveTable:
         stored = self._table.properties
         setter = stored.get(SNAPSHOT_ID)
         if setter is None:
-            return Archived(head, None, {}, None)
+            return Archived(head, None, {})
         if self._table.snapshot_by_id(int(setter)) is not None:
             raise Corrupt(
                 f"table {self.name}: the table was rolled back to a snapshot before snapshot {setter}, which "
@@ -254,8 +249,8 @@ class ArchiveTable:
         return int(producer.snapshot_id)
 
     def _required(self, transaction: Transaction) -> tuple[TableRequirement, ...]:
-        """What the commit requires. pyiceberg's own commit sends these requirements and `_updates`, which have no
-        public name."""
+        """The requirements of the commit. pyiceberg's own commit sends them and `_updates`; neither has a public
+        name."""
         return *transaction._requirements, AssertTableUUID(uuid=self._table.metadata.table_uuid)
 
     def _same_columns(self) -> TableRequirement:
@@ -272,9 +267,7 @@ class ArchiveTable:
         if not more and all(self.properties.get(name) == stored for name, stored in properties.items()):
             return
         if needed := [field.name for field in more if not field.nullable]:
-            raise InvalidRequest(
-                f"table {self.name} has no column {', '.join(needed)}; was it made by another archive?"
-            )
+            raise InvalidRequest(f"table {self.name} has no column {', '.join(needed)}; did another archive create it?")
         transaction = self._table.transaction()
         if more:
             with transaction.update_schema() as update:
@@ -284,7 +277,7 @@ class ArchiveTable:
         try:
             self._catalog.commit_table(self._table, (*self._required(transaction), columns), transaction._updates)
         except CommitFailedException as failed:
-            raise StaleTable(f"columns of {self.name}: somebody else changed the table first; run again") from failed
+            raise StaleTable(f"columns of {self.name}: another commit changed the table first; run again") from failed
         self.refresh()
 
     @property
@@ -425,24 +418,19 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 def _archived_of(stored: Mapping[str, str], head: int | None) -> Archived:
     try:
-        version, topic_id, offsets, commit_id = (
-            stored[FORMAT],
-            UUID(stored[TOPIC_ID]),
-            stored[ARCHIVED],
-            stored[COMMIT_ID],
-        )
+        version, topic_id, offsets, _ = stored[FORMAT], UUID(stored[TOPIC_ID]), stored[ARCHIVED], stored[COMMIT_ID]
     except (KeyError, ValueError) as broken:
         raise Corrupt(f"archive properties of snapshot {head} are not readable: {broken}") from broken
     if version != FORMAT_VERSION:
-        raise InvalidRequest(f"the archive was written in format {version}, this version knows {FORMAT_VERSION}")
-    return Archived(head, topic_id, offset_ranges.decode(offsets), commit_id)
+        raise InvalidRequest(f"the archive was written in format {version}, but this version knows {FORMAT_VERSION}")
+    return Archived(head, topic_id, offset_ranges.decode(offsets))
 
 
 def _with_ids(wanted: pa.Schema, schema: Schema, table: str) -> pa.Schema:
     by_name = {column.name: column for column in schema.columns}
     missing = [name for name in wanted.names if name not in by_name]
     if missing:
-        raise InvalidRequest(f"table {table} has no column {', '.join(missing)}; was it made by another archive?")
+        raise InvalidRequest(f"table {table} has no column {', '.join(missing)}; did another archive create it?")
     return pa.schema([_field_with_id(wanted.field(name), by_name[name]) for name in wanted.names])
 
 

@@ -141,8 +141,7 @@ async def test_a_seal_that_waited_for_its_turn_makes_no_segment_among_the_next_t
     for _ in range(7):
         assert (await life.produce("t", b"old")).error_code == 0
     place.store.plan = FaultPlan(latency_s=(0.8, 0.8))
-    tiers = life.broker.components.tiers
-    assert tiers is not None
+    tiers = life.tiers
     seal = asyncio.ensure_future(tiers.seal_all(None))
     await asyncio.sleep(0.5)
     await again(life, "t", 12)
@@ -152,7 +151,7 @@ async def test_a_seal_that_waited_for_its_turn_makes_no_segment_among_the_next_t
     await life.stop()
     place.kill()
     life = await place.start()
-    assert not life.broker.components.replicas.damaged  # type: ignore[union-attr]
+    assert not life.replicas.damaged  # type: ignore[union-attr]
     assert len(await life.read_all("t")) == 12
     await life.crash()
 
@@ -163,7 +162,7 @@ async def test_a_seal_that_gives_a_reservation_back_writes_none_over_the_next_to
     for _ in range(7):
         assert (await life.produce("t", b"old")).error_code == 0
     await asyncio.sleep(2.0)
-    began, tiers = slow(life, "write_reservation"), life.broker.components.tiers
+    began, tiers = slow(life, "write_reservation"), life.tiers
     assert tiers is not None
     seal = asyncio.ensure_future(tiers.seal_all(["t"]))
     await until(lambda: bool(began), "it gives back")
@@ -183,8 +182,7 @@ async def test_a_seal_is_over_when_its_tier_is_closed() -> None:
     """A tier that closes ends its seals, also one that waits for a bucket which does not answer."""
     place, life = await alone(("t", 1))
     assert (await life.produce("t", b"old")).error_code == 0
-    tiers = life.broker.components.tiers
-    assert tiers is not None
+    tiers = life.tiers
     place.store.down = True
     seal = asyncio.ensure_future(tiers.seal_all(["t"]))
     await asyncio.sleep(5.0)

@@ -41,7 +41,7 @@ async def _written_and_lost(place: Place) -> None:
 
 
 async def _offline(life: Life) -> None:
-    while not life.broker.components.replicas.damaged:  # type: ignore[union-attr]
+    while not life.replicas.damaged:  # type: ignore[union-attr]
         await asyncio.sleep(0.1)
 
 
@@ -55,7 +55,7 @@ def test_a_footer_flipped_on_its_way_keeps_a_partition_offline_only_until_it_is_
         life = await place.start()
         await _offline(life)
         assert [value[:1] for _, value in await life.read_all("log", 1) if value][:3] == [b"0", b"1", b"2"]
-        host = life.broker.components.replicas
+        host = life.replicas
         assert host is not None and list(host.damaged) == [TopicPartition("log", 0)]
         _flip_footers(place)
         while host.damaged:
@@ -79,7 +79,7 @@ def test_a_topic_deleted_while_one_of_its_partitions_is_offline_is_not_opened_ag
         await life.context.controller.delete_topic("log")
         _flip_footers(place)
         await asyncio.sleep(300.0)
-        host = life.broker.components.replicas
+        host = life.replicas
         assert host is not None and not host.damaged and not life.context.registry.partitions
         await life.stop()
         assert place.disk.stat("/data/a/.kafka_cleanshutdown") is not None
@@ -108,7 +108,7 @@ def test_a_partition_is_opened_once_however_many_attempts_its_topic_takes(monkey
 
         monkeypatch.setattr(LeaderRole, "_opened", refused_once)
         life = await place.start()
-        host = life.broker.components.replicas
+        host = life.replicas
         assert host is not None and next(refusals, None) is None
         while ("log", 0) not in life.context.registry.partitions:
             await asyncio.sleep(0.1)
@@ -139,8 +139,7 @@ def test_a_topic_deleted_while_it_opens_leaves_no_partition_open(monkeypatch: py
         monkeypatch.setattr(LeaderRole, "_opened", refused)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(life.create("log", 2), 5.0)
-        replicas = life.broker.components.replicas
-        assert replicas is not None
+        replicas = life.replicas
         logs = replicas._logs
         assert len(logs.open_logs) == 1
         await life.context.controller.delete_topic("log")
@@ -167,7 +166,7 @@ def test_the_groups_of_an_offsets_partition_that_comes_back_come_back_with_it() 
         place.lose_disk()
         _flip_root(place, offsets_id)
         life = await place.start()
-        groups, host = life.context.groups, life.broker.components.replicas
+        groups, host = life.context.groups, life.replicas
         assert host is not None and list(host.damaged) == [TopicPartition("__consumer_offsets", 0)]
         await groups.log.wait_loaded()
         assert groups.log.state_of(0) is ShardState.ABSENT

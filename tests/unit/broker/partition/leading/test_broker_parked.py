@@ -18,8 +18,7 @@ async def test_a_produce_to_several_sealed_partitions_waits_for_offsets_of_each(
     await life.create("log", 3, remote_storage_enable="true")
     for index in range(3):
         await life.produce("log", b"before", index=index)
-    tiers = life.broker.components.tiers
-    assert tiers is not None
+    tiers = life.tiers
     await tiers.seal_all(None)
     assert [life.partition("log", index).log.reserved_end for index in range(3)] == [1, 1, 1]
     rows = [ProduceRequestPartition(index=index, records=memoryview(batch_of(b"after"))) for index in range(3)]

@@ -335,8 +335,7 @@ async def test_design_c27_a_log_over_its_dirty_budget_makes_its_own_producers_wa
     life = await Place("thermocline.flush=os").start()
     await life.create("full")
     await life.create("other")
-    tiers = life.broker.components.tiers
-    assert tiers is not None
+    tiers = life.tiers
     throttle = ProduceBackpressure(life.broker._tasks, tiers.watch, dirty_bytes_max=3000)
     life.dispatcher.serve(replace(life.context, throttle=throttle))
     life.workers.slow = True
@@ -370,8 +369,7 @@ async def test_design_c27_a_log_that_fails_while_producers_wait_refuses_them() -
     place = Place("thermocline.flush=os")
     life = await place.start()
     await life.create("full")
-    tiers = life.broker.components.tiers
-    assert tiers is not None
+    tiers = life.tiers
     throttle = ProduceBackpressure(life.broker._tasks, tiers.watch, dirty_bytes_max=1000)
     life.dispatcher.serve(replace(life.context, throttle=throttle))
     place.disk.inject("sync", errno.EIO, suffix=".log")
@@ -476,7 +474,7 @@ async def test_a_stop_is_not_clean_when_the_disk_fails_after_the_flush(file: str
 
     life.workers.run = seals_late  # type: ignore[method-assign,assignment]
     assert (await life.produce("log", b"a")).error_code == ErrorCode.NONE
-    host = life.broker.components.replicas
+    host = life.replicas
     assert host is not None
     reported: list[str] = []
     host._report = lambda name, failure: reported.append(name)

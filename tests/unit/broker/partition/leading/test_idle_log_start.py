@@ -72,8 +72,7 @@ async def test_a_checkpoint_beside_a_start_that_becomes_durable_does_not_take_it
     await life.create("log", remote_storage_enable="false")
     for value in (b"a", b"b", b"c"):
         await life.produce("log", value)
-    replicas, partition = life.broker.components.replicas, life.partition("log")
-    assert replicas is not None
+    replicas, partition = life.replicas, life.partition("log")
     raising = asyncio.get_running_loop().create_task(partition.tier.delete_records(2))
     while partition.log.pending_start_offset != 2:
         await asyncio.sleep(0)

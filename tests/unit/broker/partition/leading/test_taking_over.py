@@ -240,8 +240,7 @@ async def test_what_a_leader_said_may_be_given_is_void_once_a_partition_is_let_g
     pair = await both(remote_storage_enable="true")
     assert (await pair.lives[1].produce(NAME, b"one")).error_code == 0
     await until(lambda: pair.followed(2) is not None and pair.followed(2).follower.end == 1, "it is copied")  # type: ignore[union-attr]
-    replicas = pair.lives[2].broker.components.replicas
-    assert replicas is not None
+    replicas = pair.lives[2].replicas
     attached, key = replicas._tiers._attached, (UUID(TOPIC_ID), 0)
     assert key in attached._reported
     go_on = asyncio.Event()

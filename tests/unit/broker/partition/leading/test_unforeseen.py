@@ -11,7 +11,7 @@ async def test_an_attempt_that_fails_in_an_unforeseen_way_is_tried_again() -> No
     """Its lease was not ended: every later attempt was refused the log, for as long as the epoch lasted."""
     pair = Pair()
     await pair.start(1)
-    tiers: Any = pair.lives[1].broker.components.tiers
+    tiers: Any = pair.lives[1].tiers
     attach, calls = tiers.attach, []
 
     async def failing(*args: Any) -> Any:

@@ -15,7 +15,7 @@ async def test_a_deleted_topic_with_unsynced_bytes_is_not_ticked_for_ever() -> N
     life = await place.start()
     await life.create("log")
     registry = life.context.registry
-    (partition,) = registry.of_topic("log")
+    (partition,) = registry.partitions.values()
     registry.touched.add(partition)
     topic: Topic = registry.topics["log"]
     registry.withdraw(topic)

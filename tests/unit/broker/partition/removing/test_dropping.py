@@ -65,8 +65,7 @@ async def test_a_log_given_back_before_its_turn_came_stays() -> None:
     """The directories of its topic were somebody's meanwhile: the newest image is what counts then."""
     place = Place()
     life = await _held(place)
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     async with replicas._logs.place(TopicPartition("log", 0))._turn:
         await _commit(life, _others(life))
         await asyncio.sleep(1.0)
@@ -84,8 +83,7 @@ async def test_what_was_not_seen_goes_aside() -> None:
     """Closed, whole, named as a stray."""
     place = Place()
     life = await _held(place)
-    replicas = life.broker.components.replicas
-    assert replicas is not None
+    replicas = life.replicas
     drop = replicas.drop
     replicas.drop = lambda topic, indexes, *, is_seen: drop(topic, indexes, is_seen=False)  # type: ignore[method-assign]
     await _commit(life, _others(life))

@@ -145,7 +145,7 @@ async def test_a_copy_of_a_topic_made_again_waits_until_the_log_before_is_closed
     pair.publish()
     await asyncio.sleep(30)
     goes_on.set()
-    replicas: Any = pair.lives[2].broker.components.replicas
+    replicas: Any = pair.lives[2].replicas
     await until(lambda: not replicas._logs.is_open(old), "the old log is closed")
     await until(lambda: (now := pair.followed(2)) is not None and now is not copy, "2 follows the new one")
     names = pair.places[2].disk.list_dir("/data/a/log-0")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.observe.metrics.cost import DAY_S, GIB, daily_cost, estimated_dollars_per_day
 from coldstore.stores.metered import CallOutcome, Meter
 from coldstore.stores.operations import Operation
-from tiering.copying.cost import DAY_S, GIB, daily_cost, estimated_dollars_per_day
 
 
 def test_storage_costs_what_the_table_says() -> None:
