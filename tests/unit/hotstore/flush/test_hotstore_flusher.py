@@ -314,6 +314,7 @@ async def test_a_sync_nobody_waits_for_is_put_off_and_whoever_begins_to_wait_sta
     assert stage.flushed == [2, 3]
 
 
+@patch("hotstore.flush.flusher.LAZY_S", 5.0)
 @by(play)
 async def test_what_came_during_a_sync_goes_into_the_next_at_once_only_for_a_waiter() -> None:
     """After a round nobody waits for, the rest is put off as well."""
@@ -337,6 +338,7 @@ async def test_what_came_during_a_sync_goes_into_the_next_at_once_only_for_a_wai
     await stage.flusher.close()
 
 
+@patch("hotstore.flush.flusher.LAZY_S", 5.0)
 @by(play)
 async def test_a_closed_flusher_leaves_no_timer() -> None:
     """A sync that was put off is the log's own `flush` to make up for; nothing fires after `close`."""
