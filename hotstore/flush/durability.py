@@ -207,10 +207,12 @@ def write_index_files(segment: Segment) -> None:
     directory, offsets, times = segment.directory, segment.name_of(OFFSET_INDEX), segment.name_of(TIME_INDEX)
     # Recovery reads the segment from the last entry of the offset index on, and takes earlier timestamps from the time
     # index. An old offset index with a new time index only makes recovery read more. A new offset index with an old
-    # time index would hide the greatest timestamp.
-    if write_whole(directory, times, indexer.time_index.to_bytes()) and directory.stat(offsets) is not None:
+    # time index would hide the greatest timestamp. An earlier seal may have failed after it wrote the time index.
+    write_whole(directory, times, indexer.time_index.to_bytes())
+    data = indexer.offset_index.to_bytes()
+    if directory.stat(offsets) is not None and not _has(directory, offsets, data):
         directory.sync()
-    write_whole(directory, offsets, indexer.offset_index.to_bytes())
+    write_whole(directory, offsets, data)
     write_transaction_index(segment)
 
 
@@ -244,15 +246,14 @@ def write_producer_files(directory: Directory, producers: ProducersAt) -> None:
     write_whole(directory, offset_file(producers.end_offset, SNAPSHOT), encode_kafka_snapshot(state.producers))
 
 
-def write_whole(directory: Directory, name: str, data: bytes) -> bool:
+def write_whole(directory: Directory, name: str, data: bytes) -> None:
     """Replace a file like `seams.files.disk.replace_in`, but without the directory sync, which several files share.
-    Blocking. Returns whether it wrote.
+    Blocking.
 
     A file that has these bytes already is skipped, because it was synced before it got its name. A clean stop of an
     idle log thus costs no syncs."""
-    found = directory.stat(name)
-    if found is not None and found.size == len(data) and read_in(directory, name) == data:
-        return False
+    if _has(directory, name, data):
+        return
     temporary = name + TEMPORARY
     file = directory.open(temporary, write=True, create=True)
     try:
@@ -263,4 +264,8 @@ def write_whole(directory: Directory, name: str, data: bytes) -> bool:
     finally:
         file.close()
     directory.rename(temporary, name)
-    return True
+
+
+def _has(directory: Directory, name: str, data: bytes) -> bool:
+    found = directory.stat(name)
+    return found is not None and found.size == len(data) and read_in(directory, name) == data

@@ -68,7 +68,7 @@ class LogHost:
         self._sync_rounds = SyncRounds(world.syncs, world.workers, report, world.afterwards)
         self._open: dict[TopicPartition, OpenLog] = {}
         self._places: WeakValueDictionary[TopicPartition, Place] = WeakValueDictionary()
-        self._has_unsynced_name = False  # a failed creation may have left a directory whose name is not durable
+        self._unsynced_names: set[object] = set()  # failed creations that may have left a name that is not durable
         self._left_unclean = False  # this process closed a log uncleanly, so the marker does not cover that log
         self._checkpointing = asyncio.Lock()
         self.path = data_dir.path
@@ -174,9 +174,9 @@ class LogHost:
     def _recover(self, place: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int) -> _Found:
         if not self._holds(place):
             return _Found(None)
-        if self._has_unsynced_name:  # make the name durable before a record of the log is acknowledged
+        if unsynced := self._unsynced_names.copy():  # make the name durable before a record of the log is acknowledged
             self._world.disk.sync_dir(self._data_dir.path)
-            self._has_unsynced_name = False
+            self._unsynced_names -= unsynced  # without those that failed in another worker during the sync
         # Recovery reads from the recovery point on. After a clean close that is little.
         all_is_read = self._left_unclean
         return _Found(recover_log(self._data_dir, place, config, now_ms, topic_id.bytes, all_is_read=all_is_read))
@@ -233,7 +233,7 @@ class LogHost:
         try:
             return make_log(self._data_dir, place, topic_id.bytes, config, begin)
         except OSError:
-            self._has_unsynced_name = True
+            self._unsynced_names.add(object())
             raise
 
     def _add(self, at: Place, local: PartitionLog, *, is_bare: bool = False) -> OpenLog:

@@ -208,8 +208,8 @@ class OffsetCheckpoints:
         """Remove the entries of a deleted log in memory. `save` writes this."""
         for name in CHECKPOINTS:
             if self._offsets[name].pop(key, None) is not None:
+                self._unsaved.add(name)  # first: a job that runs between the two must not take the entry for removed
                 self._dropped.add(key)
-                self._unsaved.add(name)
 
     def forget(self, key: TopicPartition) -> None:
         """Remove the entries of this name durably. Raises OSError.

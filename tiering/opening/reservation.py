@@ -107,10 +107,18 @@ def write_reservation(directory: Directory, value: LocalReservation) -> None:
 
 
 def remove_reservation(directory: Directory) -> None:
-    """Remove the copy durably. Until a new copy is written, the next opening reads the root first. Blocking."""
+    """Remove the copy durably. Until a new copy is written, the next opening reads the root first. Blocking.
+
+    The file is emptied, and its name is not synced: an empty file counts as a missing copy. A failed sync of the name
+    would not be repeated by the next attempt, which finds no file."""
     if directory.stat(RESERVATION_FILE) is not None:
+        file = directory.open(RESERVATION_FILE, write=True)
+        try:
+            file.truncate(0)
+            file.sync()
+        finally:
+            file.close()
         directory.unlink(RESERVATION_FILE)
-        directory.sync()
 
 
 class AppendRate:

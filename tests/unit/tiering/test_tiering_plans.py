@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from uuid import UUID
 
@@ -310,3 +311,20 @@ def test_backoff_has_jitter() -> None:
     waits = {backoff.wait_s(1, SeededRng(n)) for n in range(20)}
     assert len(waits) == 20 and all(0.8 <= wait <= 1.2 for wait in waits)
     assert backoff.wait_s(10**9, SeededRng(1)) == pytest.approx(8.0, rel=0.2)
+
+
+def test_a_reservation_whose_removal_was_refused_once_stays_removed() -> None:
+    """The name was unlinked, its sync failed, and the next attempt found nothing to remove: after a power cut the copy
+    was there again, and allowed offsets that later leaders had assigned."""
+    disk = CrashDisk()
+    disk.make_dirs("/log")
+    disk.sync_dir("/")
+    directory = disk.open_dir("/log")
+    write_reservation(directory, LocalReservation(TOPIC_ID, 0, 70, flush_sync=True, boot_id="b"))
+    disk.inject("sync_dir", errno.EIO)
+    disk.inject("sync", errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        remove_reservation(directory)
+    remove_reservation(directory)
+    after = disk.crash(SeededRng(1), 0.0)
+    assert read_reservation(after.open_dir("/log"), TOPIC_ID, 0) is None

@@ -16,12 +16,14 @@ from urllib.parse import urlsplit
 from coldstore.url import DirectoryUrl, parse_bucket_url
 from logformat.errors import InvalidRequest, Retryable
 from thermocline.extras import require
+from thermocline.pipeline.jobs.tables.data_file_storage import make_folder
 
 require("spark", "an Iceberg catalog", "pyiceberg")
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from pyiceberg.exceptions import RESTError
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.utils.config import Config
 from requests.exceptions import RequestException
 from sqlalchemy import inspect
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 CATALOG_NAME: Final = "thermocline"
 _SQL: Final = ("sqlite:", "postgresql")
+_SYNCED_FILES: Final = "thermocline.pipeline.jobs.tables.iceberg_files.SyncedFileIO"
 _WAYS: Final = "sqlite:////abs/catalog.db, https://…, glue, memory"
 
 
@@ -102,7 +105,7 @@ def open_catalog(config: CatalogConfig) -> Catalog:
     """Raises InvalidRequest when pyiceberg has no such catalog, or lacks an extra for it."""
     path = _sqlite_path(config.properties)
     if path is not None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folder(os.path.dirname(path))
     return _loaded(config, config.properties)
 
 
@@ -173,6 +176,8 @@ def _sqlite_path(properties: Mapping[str, str]) -> str | None:
 
 
 def _loaded(config: CatalogConfig, properties: Mapping[str, str]) -> Catalog:
+    if _merged(config).get("warehouse", "").startswith(("file:", "/")):
+        properties = {PY_IO_IMPL: _SYNCED_FILES, **properties}
     try:
         return load_catalog(config.name, **properties)
     except (ValueError, ImportError) as refused:

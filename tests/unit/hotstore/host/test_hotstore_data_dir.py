@@ -9,9 +9,10 @@ import pytest
 
 from hotstore.errors import DamagedLog, DataDirLocked
 from hotstore.host.data_dir import DataDir
+from hotstore.host.offset_checkpoints import CHECKPOINTS
 from hotstore.log.log_config import LogConfig
 from hotstore.recovery.log_loading import make_log, recover_log
-from logformat.checkpoints import decode_offsets
+from logformat.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE, decode_offsets
 from logformat.errors import Corrupt
 from logformat.values import NewerFormat, TopicPartition
 from seams.files.disk import read_file
@@ -244,6 +245,33 @@ def test_a_topic_created_again_after_its_deletion_opens_after_a_power_cut() -> N
     flush(fresh)
     again = recover_log(DataDir.open(disk.crash(SeededRng(1), 0.0), DATA), ORDERS, CONFIG, 0)
     assert again.log_end_offset == 2
+
+
+@pytest.mark.parametrize("file", [RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE])
+def test_a_job_beside_a_deletion_does_not_take_entries_in_the_files_for_removed(file: str) -> None:
+    """The deletion runs in a worker. A checkpoint job of another worker, between two of its steps, took the entries for
+    removed, and the new log of that name began beside them: after a power cut the old log's high watermark counted."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    seal(log)
+    log.advance_log_start(3)
+    checkpoints = directory.checkpoints
+    checkpoints.sample([log], {ORDERS: 9}).run()
+
+    class Dropped(set[TopicPartition]):
+        def add(self, key: TopicPartition) -> None:
+            super().add(key)
+            checkpoints.save()
+
+    for name in CHECKPOINTS:
+        if name != file:
+            checkpoints._offsets[name].pop(ORDERS, None)
+    checkpoints._dropped = Dropped()
+    directory.mark_deleted("orders", 0, "ab" * 16)
+    checkpoints.forget(ORDERS)
+    assert decode_offsets(read_file(disk, f"{DATA}/{file}"), "") == {}
 
 
 def test_a_recovery_point_that_could_not_be_lowered_is_lowered_by_the_next_attempt() -> None:

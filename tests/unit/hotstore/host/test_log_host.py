@@ -380,6 +380,33 @@ async def test_a_directory_whose_name_was_not_made_durable_is_made_again() -> No
     assert found is not None and found.log.log_end_offset == 5
 
 
+async def test_a_name_that_fails_while_another_is_synced_is_synced_later() -> None:
+    """Logs are made by several workers. The sync for one name was over, the making of another failed then, and the mark
+    of the second was removed with that of the first: a power cut took the second log, with acknowledged records."""
+    disk = CrashDisk()
+    logs, payments = host(disk), TopicPartition("payments", 0)
+    real = disk.sync_dir
+    disk.inject("sync_dir", errno.EIO, DATA)
+    with pytest.raises(OSError):
+        await logs.create(ORDERS, ID, CONFIG)
+
+    def synced(path: str) -> None:
+        real(path)
+        disk.sync_dir = real  # type: ignore[method-assign]
+        disk.inject("sync_dir", errno.EIO, DATA)
+        with pytest.raises(OSError):
+            logs._make(payments, OTHER, CONFIG)
+
+    disk.sync_dir = synced  # type: ignore[method-assign]
+    assert await logs.open(ORDERS, ID, CONFIG) is not None
+    opened = await logs.open_or_create(payments, OTHER, CONFIG)
+    append(opened.log, batch(5))
+    await opened.flusher.flush()
+    again = host(disk.crash(SeededRng(1), 0.0))
+    found = await again.open(payments, OTHER, CONFIG)
+    assert found is not None and found.log.log_end_offset == 5
+
+
 async def test_what_is_removed_of_a_deleted_topic_is_not_the_next_one_s_open_log() -> None:
     """The name is another topic's by then, and its log is open there."""
     disk = CrashDisk()

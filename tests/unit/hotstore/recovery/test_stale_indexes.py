@@ -64,3 +64,19 @@ def test_a_power_cut_that_keeps_some_names_of_a_seal(seed: int) -> None:
     seal(log)
     disk.on_effect = None
     assert cuts and all(is_found(found) for found in cuts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_in_a_seal_after_one_whose_names_were_not_synced(seed: int) -> None:
+    """The times were written by the seal that failed, so the next one wrote only the offsets, and without a sync the
+    name of the times could be lost beside them."""
+    disk = CrashDisk()
+    log = went_on(disk)
+    disk.inject("sync_dir", errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        seal(log)
+    cuts: list[CrashDisk] = []
+    disk.on_effect = lambda kind, path: cuts.append(disk.crash(SeededRng(seed), 0.5))
+    seal(log)
+    disk.on_effect = None
+    assert cuts and all(is_found(found) for found in cuts)

@@ -32,7 +32,7 @@ class DataFileOutput:
         self._path = _local_path(location)
         self.sink: pa.NativeFile
         if self._path is not None:
-            _make_folder(os.path.dirname(self._path))
+            make_folder(os.path.dirname(self._path))
             self.sink = fs.LocalFileSystem().open_output_stream(self._path)
         else:
             from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -47,7 +47,7 @@ class DataFileOutput:
         self.sink.close()
         if self._path is not None:
             for name in (self._path, os.path.dirname(self._path)):
-                _sync(name)
+                sync(name)
         return size
 
 
@@ -69,17 +69,17 @@ def _local_path(location: str) -> str | None:
     return "/" + location.removeprefix("file:").lstrip("/") if location.startswith("file:") else None
 
 
-def _make_folder(path: str) -> None:
+def make_folder(path: str) -> None:
     """Create the directory and its missing parents, and fsync them, so that the name of a synced file survives."""
     above = os.path.dirname(path)
     if os.path.isdir(path) or above == path:
         return
-    _make_folder(above)
+    make_folder(above)
     os.makedirs(path, exist_ok=True)  # another task may have created it
-    _sync(above)
+    sync(above)
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
     """pyarrow does not fsync."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
