@@ -240,10 +240,10 @@ def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes, is_kept:
     that was evicted meanwhile, perhaps before its file was made, loses its name here: its task may be cancelled."""
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
-        file.write_at(0, [data])
-    finally:
-        file.close()
-    try:
+        try:
+            file.write_at(0, [data])
+        finally:
+            file.close()
         return _open_checked(disk, path, chunk)
     finally:
         if not is_kept():

@@ -113,16 +113,17 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
     if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
     # The time index has no checksum, and retention would delete a segment whose greatest timestamp is too low.
-    if timestamp > greatest and _timestamp_at(segment, offset) != timestamp:
+    if timestamp > greatest and _is_contradicted(segment, timestamp, offset):
         return None
     segment.end_offset = last.next_offset
     segment.release_indexes(TimestampOffset(timestamp, offset))
     return last
 
 
-def _timestamp_at(segment: Segment, offset: int) -> int:
-    """The greatest timestamp of the batch that holds `offset`; −1 if the offset index does not show this batch. Reads
-    few entries of the index, because a start does this for many segments."""
+def _is_contradicted(segment: Segment, timestamp: int, offset: int) -> bool:
+    """Whether the batch that holds `offset` has another greatest timestamp. Damage of the log or the offset index is no
+    contradiction: a log is not refused because of one damaged batch. Reads few entries of the index, because a start
+    does this for many segments."""
     try:
         index = segment.directory.open(segment.name_of(OFFSET_INDEX))
         try:
@@ -137,11 +138,14 @@ def _timestamp_at(segment: Segment, offset: int) -> int:
         finally:
             index.close()
         found = find_batch(segment.file, max(position, 0), segment.size, offset)
+        if found is None or found.base_offset > offset:
+            return False
+        if read_header(segment.file.read_at(found.position, HEADER_SIZE)).max_timestamp == timestamp:
+            return False
+        check_stored(segment.file.read_at(found.position, found.size), 0, found.size)
     except (FileNotFoundError, Corrupt):
-        return NO_TIMESTAMP
-    if found is None:
-        return NO_TIMESTAMP
-    return read_header(segment.file.read_at(found.position, HEADER_SIZE)).max_timestamp
+        return False
+    return True
 
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:

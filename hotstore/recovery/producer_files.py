@@ -172,10 +172,13 @@ def _is_contradicted(segment: Segment, entry: AbortedTransaction, cache: IndexCa
             return False
         place = segment.locate(entry.first_offset, cache)
         first = read_header(segment.file.read_at(place.position, HEADER_SIZE))
+        begins = (first.base_offset, first.producer_id) == (entry.first_offset, entry.producer_id)
+        if (begins and not first.is_control) or looks_like_filler(first):
+            return False
+        check_stored(segment.file.read_at(place.position, place.size), 0, place.size)
     except Corrupt:
         return False
-    begins = not first.is_control and (first.base_offset, first.producer_id) == (entry.first_offset, entry.producer_id)
-    return not begins and not looks_like_filler(first)
+    return True
 
 
 def find_aborted(

@@ -295,6 +295,20 @@ async def test_a_write_that_outlives_its_load_and_its_chunk_leaves_no_file() -> 
     assert not files(disk) and cache.nbytes == 0
 
 
+async def test_a_write_that_a_full_disk_refuses_after_the_eviction_leaves_no_file() -> None:
+    """Regression: a full disk refused the bytes of a chunk that its watch had evicted meanwhile. The file that was made
+    for them stayed until the next start."""
+    workers = LateWorkers()
+    cache, disk = await opened(1, workers=workers)
+    putting = asyncio.ensure_future(cache.put(ref(1), content(1)))
+    await asyncio.sleep(1)
+    await cache.resize(0)
+    disk.capacity_bytes = SIZE // 2
+    workers.goes_on.set()
+    assert isinstance(await putting, MemoryFile)
+    assert not files(disk) and cache.nbytes == 0
+
+
 async def test_a_deleted_segments_chunks_are_forgotten() -> None:
     cache, disk = await opened(8)
     source = Source()

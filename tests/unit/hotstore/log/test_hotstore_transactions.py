@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from hotstore.errors import (
     CoordinatorFenced,
+    DamagedLog,
     InvalidProducerEpoch,
     InvalidTransactionState,
     LogFull,
     ReservationExhausted,
 )
-from hotstore.file_names import PRODUCERS, TRANSACTION_INDEX, offset_file
+from hotstore.file_names import LOG, PRODUCERS, TRANSACTION_INDEX, offset_file
 from hotstore.log import producer_state
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import Appended, PartitionLog
@@ -409,6 +410,35 @@ def test_a_flip_in_a_transaction_index_shows_no_record_of_an_aborted_transaction
         except NewerFormat:
             continue  # refused, not believed
         assert aborted(log) == wanted, at
+
+
+def test_a_flip_in_the_log_changes_no_transaction_index() -> None:
+    """Regression: a damaged first batch of an aborted transaction counted as a contradiction. The index was made again
+    from the damaged log, and lost the transaction, or the log was not opened at all."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    for sequence in range(2):
+        in_transaction(log, 1, sequence)
+    end(log, 1, commit=False)
+    while len(log.sealed_segments()) < 2:
+        append(log, batch(3))
+    flush(log)
+    seal(log)
+    log.close(clean=True)
+    directory.checkpoints.sample((log,), {ORDERS: log.log_end_offset}).run()
+    directory.mark_clean()
+    wanted, path = aborted(log), f"{LOG_PATH}/{offset_file(0, LOG)}"
+    opened = 0
+    for at in range(8 * read_header(read_file(disk, path)).size):
+        damaged = disk.kill()
+        damaged.flip_bit(path, at // 8, at % 8)
+        try:
+            _, log = open_log(damaged, CONFIG)
+        except DamagedLog:
+            continue  # its place in the segment is unknown
+        opened += 1
+        assert aborted(log) == wanted, at
+    assert opened > 500
 
 
 def test_a_power_cut_in_a_seal_hides_no_aborted_transaction() -> None:

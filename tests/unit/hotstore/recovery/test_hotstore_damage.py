@@ -11,7 +11,7 @@ from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_loading import recover_log
 from logformat.errors import Corrupt
-from logformat.record_batch import LEADER_EPOCH_AT
+from logformat.record_batch import LEADER_EPOCH_AT, read_header
 from logformat.values import NewerFormat
 from seams.files.disk import read_file
 from seams.rng import SeededRng
@@ -123,6 +123,30 @@ def test_a_flip_in_the_greatest_time_of_an_early_record_is_noticed(suffix: str) 
             assert log.sealed_segments()[0].max_timestamp_ms == greatest_ms, (position, bit)
             found = log.offset_for_timestamp(3000)
             assert found is not None and found.offset == 0, (position, bit)
+
+
+def test_a_flip_in_the_record_with_the_greatest_time_refuses_no_log() -> None:
+    """Regression: a damaged batch with the greatest time contradicted the time index. The start then read the segment,
+    found the damage and refused the log, although only this batch cannot be read."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    for number in range(5):
+        append(log, batch(2, size=100, timestamp=9_000 if number == 1 else 50))
+    log.roll()
+    append(log, batch(1, timestamp=50))
+    flush(log)
+    seal(log)
+    log.close(clean=True)
+    directory.checkpoints.sample([log]).run()
+    directory.mark_clean()
+    path = f"{LOG_PATH}/{0:020d}.log"
+    size = read_header(read_file(disk, path)).size
+    greatest_ms = log.sealed_segments()[0].max_timestamp_ms
+    for at in range(8 * size, 16 * size):
+        damaged = disk.kill()
+        damaged.flip_bit(path, at // 8, at % 8)
+        _, log = open_log(damaged, CONFIG)
+        assert log.sealed_segments()[0].max_timestamp_ms == greatest_ms, at
 
 
 def check(log: PartitionLog, batches: list[bytes]) -> None:
