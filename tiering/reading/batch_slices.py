@@ -37,8 +37,6 @@ class ColdSlice(msgspec.Struct, frozen=True):
     ranges: tuple[FileRange, ...]
     aborted: tuple[tuple[int, int], ...] = ()
     """(producer id, first offset) of the aborted transactions that overlap it, each once."""
-    end_offset: int = -1
-    """Offset after its last record; −1 if it is empty."""
 
 
 NOTHING: Final = ColdSlice(0, ())

@@ -134,7 +134,7 @@ def answer(
             break
         opened, end = following, BatchBorder(0, end.offset)
     named = tuple((producer_id, first) for (producer_id, _), first in aborted.items())
-    return Answer(ColdSlice(total, tuple(ranges), named, end.offset) if total else NOTHING, opened, end)
+    return Answer(ColdSlice(total, tuple(ranges), named) if total else NOTHING, opened, end)
 
 
 def _unite(found: dict[tuple[int, int], int], aborted: AbortedIndex, first: int, end: int) -> None:

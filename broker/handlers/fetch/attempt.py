@@ -139,16 +139,14 @@ class FetchAttempt:
             self._take(answer, found.length, (FileRange(found.file, found.position, found.length),))
 
     def _read_cold(self, partition: Readable, offset: int, bytes_max: int, answer: FetchResponsePartition) -> None:
-        """Add bytes of the bucket, or start loading them."""
+        """Add bytes of the bucket, or start loading them. They are committed and decided (TX5). A follower may not know
+        this from its own log yet, so its answer may have records above the offsets that it names."""
         wanted_bytes = min(bytes_max, self._context.config.cold_fetch_bytes_max)
         cold = partition.tier.read(offset, wanted_bytes, min_one=self.size == 0)
         if isinstance(cold, asyncio.Future):
             self.loading.append(cold)
         else:
             self.is_behind |= cold.length > 0
-            # The bucket may be ahead of a follower's own log. Its records are committed and decided (TX5).
-            answer.high_watermark = max(answer.high_watermark, cold.end_offset)
-            answer.last_stable_offset = max(answer.last_stable_offset, cold.end_offset)
             if answer.aborted_transactions is not None:
                 answer.aborted_transactions = [_named(*key) for key in cold.aborted]
             self._take(answer, cold.length, cold.ranges)

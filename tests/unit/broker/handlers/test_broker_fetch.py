@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from broker.error_codes import ErrorCode
-from broker.handlers.fetch.attempt import FetchAttempt
 from broker.net.dispatch import Answer, Later, Peer
-from broker.partition.readable import Readable
 from broker.wire.apis import ApiKey
-from broker.wire.messages import FetchResponse, FetchResponsePartition
-from broker.wire.scatter import Records
-from logformat.record_batch import walk
+from broker.wire.messages import FetchResponse
 from logformat.records import iter_records
 from tests.support.brokers.broker_kit import (
     SMALL_SEGMENTS,
@@ -290,29 +284,6 @@ async def test_one_log_over_both_tiers() -> None:
     await sunk(life, "log")
     found = await life.read_all("log")
     assert found == [(at, b"%d " % at + VALUE) for at in range(40)]
-    await life.stop()
-
-
-async def test_a_cold_answer_is_below_its_last_stable_offset() -> None:
-    """Seed 880005 of three brokers: a follower's own log did not have the marker yet, but the bucket had it."""
-    life = await Place().start()
-    await sunk(life, "log")
-    leader = life.partition("log")
-    request = fetch_request(("log", 0, 0), max_wait_ms=0)
-    request.isolation_level = 1
-    follower = SimpleNamespace(
-        high_watermark=2, last_stable_offset=1, log_start_offset=0, log=leader.log, tier=leader.tier, local=leader.local
-    )
-    for _ in range(2):
-        attempt = FetchAttempt(life.context, request, 1 << 20)
-        answer = FetchResponsePartition()
-        attempt.read(cast(Readable, follower), request.topics[0].partitions[0], answer)
-        await asyncio.gather(*attempt.loading)
-    assert isinstance(answer.records, Records)
-    sent = b"".join(part.file.read_at(part.position, part.length) for part in answer.records.parts)
-    end = [header.base_offset for _, header in walk(sent)][-1] + 1
-    assert end > 2
-    assert answer.last_stable_offset == answer.high_watermark == end
     await life.stop()
 
 
