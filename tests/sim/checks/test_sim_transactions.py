@@ -85,6 +85,10 @@ ALLOWED: dict[str, list[Any]] = {
         *all_of(A, (0, "a1"), (2, "a2")),
     ],
     "its coordinator's log is lost": [ONE, Loss(("__transaction_state", 0), 0, 1.7, "disk"), *NOT_SEEN],
+    "its offset, and its coordinator lost what it decided": [
+        *(ended(1, FAIL, A1, group=1), Loss(("__transaction_state", 0), 0, 3.0, "disk")),
+        *(*NOT_SEEN[:2], GroupLook("x", 1, 9.0, 9.1, True)),
+    ],
     "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],
     "deleted, half of it": [
         *(CUT, ended(1, OK, Part(A, ("a1", "a2"), 1), B1)),
