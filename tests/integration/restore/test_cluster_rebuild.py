@@ -42,7 +42,7 @@ def deletable(site: Site) -> set[str]:
 
 
 def test_a_cluster_whose_root_is_gone_is_rebuilt_from_manifests_and_directories(tmp_path: Path) -> None:
-    """Refused while it can be read or a broker bumps the lease; every record of brokers that stopped cleanly is there
+    """Refused while it can be read or a broker renews the lease; every record of brokers that stopped cleanly is there
     again, also what the bucket does not hold; epochs lie far above; nothing is deleted before the operator's word."""
     site = Site(tmp_path, DirectoryBucket(tmp_path / "bucket"), dict(SETTINGS))
     with three(site) as cluster:
@@ -60,7 +60,7 @@ def test_a_cluster_whose_root_is_gone_is_rebuilt_from_manifests_and_directories(
         assert (code, "can be read" in said) == (Exit.REFUSED, True), said
         (tmp_path / "bucket" / "cluster.json").rename(tmp_path / "aside.json")
         code, _, said = rebuild(site, "--yes")
-        assert (code, "still bumps" in said) == (Exit.REFUSED, True), said
+        assert (code, "still renews" in said) == (Exit.REFUSED, True), said
         (tmp_path / "aside.json").rename(tmp_path / "bucket" / "cluster.json")
         for node_id in NODES:
             assert cluster.stop(node_id) == 0

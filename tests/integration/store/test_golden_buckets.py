@@ -142,7 +142,7 @@ def test_the_program_of_format_1_refuses_format_2(
     with served_by_format_1(program_of_format_1, place, data_dir) as old:
         ready, said = old.communicate(timeout=60)
         assert (ready, old.returncode) == ("", 3), said
-    assert "root cluster.json has format 2, but this version knows 1; upgrade" in said
+    assert "root cluster.json has format 2, this version knows 1; upgrade" in said
     assert {path: path.read_bytes() for path in before} == before
     with running_broker(place / "data", f"file://{place}/bucket") as broker:
         assert end_offsets(broker.kafka, "events", 3) == {0: 35, 1: 35, 2: 35}
