@@ -4,8 +4,9 @@ All markers of a request for one partition are one append. A partition is answer
 watermark, so that no leader change can remove an answered marker (TX22). If a topic was deleted and created again under
 its name, a request with topic ids does not write the old topic's markers to the new topic (TX39). While a producer's
 transaction is undecided behind a gap, its markers are refused and must be sent again, because readers may have seen an
-outcome in the bucket that differs from the restored coordinator's outcome (TX10). Admin clients may send this request,
-as Kafka's `kafka-transactions.sh abort` does (TX42). `broker.security.rules` has the permissions.
+outcome in the bucket that differs from the restored coordinator's outcome (TX10). Restored group offsets are undecided
+too, if they began after the marker's decision. Admin clients may send this request, as Kafka's `kafka-transactions.sh
+abort` does (TX42). `broker.security.rules` has the permissions.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.errors import code_of
 from broker.partition.leading.leader_replica import LeaderReplica
+from broker.transactions.transaction import TV_2
 from broker.wire import messages as wire
 from broker.wire.primitives import ZERO_UUID
 from logformat.errors import ThermoclineError
@@ -82,6 +84,17 @@ async def handle_write_txn_markers(
     return response
 
 
+def _must_wait(context: Context, partition: LeaderReplica, marker: TransactionMarker) -> bool:
+    """Whether the leader must first ask how the producer's transaction ended. In version 2 every end has a new epoch.
+    Restored group offsets with the marker's epoch thus belong to the next transaction, which the log does not know."""
+    if marker.producer_id in partition.undecided:
+        return True
+    if marker.transaction_version < TV_2 or marker.producer_id in partition.log.producers.transactions.first_offsets:
+        return False
+    restored = context.groups.undecided(partition.topic, partition.index)
+    return restored is None or restored.get(marker.producer_id) == marker.producer_epoch
+
+
 def _append(
     context: Context, partition: LeaderReplica, markers: list[tuple[TransactionMarker, Row]], until_s: float
 ) -> asyncio.Future[None]:
@@ -89,7 +102,7 @@ def _append(
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     due = []
     for marker, row in markers:
-        if marker.producer_id in partition.undecided:
+        if _must_wait(context, partition, marker):
             row.error_code = ErrorCode.NOT_ENOUGH_REPLICAS  # the coordinator sends the marker again
         else:
             due.append((marker, row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -86,7 +87,7 @@ ALLOWED: dict[str, list[Any]] = {
     ],
     "its coordinator's log is lost": [ONE, Loss(("__transaction_state", 0), 0, 1.7, "disk"), *NOT_SEEN],
     "its offset, and its coordinator lost what it decided": [
-        *(ended(1, FAIL, A1, group=1), Loss(("__transaction_state", 0), 0, 3.0, "disk")),
+        *(replace(ended(1, FAIL, A1, group=1), version=1), Loss(("__transaction_state", 0), 0, 3.0, "disk")),
         *(*NOT_SEEN[:2], GroupLook("x", 1, 9.0, 9.1, True)),
     ],
     "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],

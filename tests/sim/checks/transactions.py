@@ -178,10 +178,13 @@ class _Facts:
         )
 
     def may_be_decided_again(self, look: GroupLook) -> bool:
-        """Whether the transaction with the group's offset began before its coordinator lost decisions. The one before
-        may be committed again then, by a marker that also ends the later one (seed 102 of three brokers)."""
+        """Whether the transaction with the group's offset began before its coordinator lost decisions, in version 1.
+        The one before may be committed again then, by a marker with the same epoch."""
         return any(
-            ended.line == look.line and ended.group_offset == look.offset and self.lost_of(STATE_TOPIC, ended.invoked_s)
+            ended.line == look.line
+            and ended.version == 1
+            and ended.group_offset == look.offset
+            and self.lost_of(STATE_TOPIC, ended.invoked_s)
             for ended in self.ended
         )
 

@@ -15,6 +15,8 @@ from broker.groups.offsets import UNSTABLE, Wanted
 from broker.internal_topics.batches import Producer
 from broker.transactions.interfaces import Decision
 from broker.transactions.open_ended import OpenEnded
+from broker.wire import messages as wire
+from broker.wire.apis import ApiKey
 from tests.support.brokers.broker_kit import Life, Place
 from tests.unit.broker.transactions.test_open_ended import TIMEOUT_MS, FakeOutcomes, _Idle
 
@@ -118,3 +120,46 @@ async def test_an_answer_after_the_role_leaves_the_next_role_waiting(monkeypatch
 
     await keeper(life, Slow()).round()
     assert partition.awaits_coordinators
+
+
+def marked(index: int, producer_epoch: int, version: int) -> wire.WriteTxnMarkersRequest:
+    """A commit of producer 7 in a partition of `__consumer_offsets`, by a coordinator."""
+    return wire.WriteTxnMarkersRequest(
+        markers=[
+            wire.WriteTxnMarkersRequestMarker(
+                producer_id=7,
+                producer_epoch=producer_epoch,
+                transaction_result=True,
+                topics=[wire.WriteTxnMarkersRequestTopic(name=_TOPIC, partition_indexes=[index])],
+                coordinator_epoch=5,
+                transaction_version=version,
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("epoch", "version", "offset"),
+    [(3, 2, ErrorCode.UNSTABLE_OFFSET_COMMIT), (4, 2, 5), (3, 0, 5)],
+    ids=["the transaction before", "this transaction", "this one in version 0"],
+)
+async def test_a_repeated_commit_leaves_the_next_transactions_restored_offsets(
+    monkeypatch: pytest.MonkeyPatch, epoch: int, version: int, offset: int | ErrorCode
+) -> None:
+    """Regression, seed 102 of three simulated brokers: `__transaction_state` lost all its disks. A commit of its older
+    state was repeated. In version 2 its marker has the epoch of the next transaction, whose restored offsets it
+    committed."""
+    life = await restored(monkeypatch)
+    request = marked(life.context.groups.partition_of("g"), epoch, version)
+    answer = await life.call(ApiKey.WRITE_TXN_MARKERS, request)
+    is_refused = offset is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    code = ErrorCode.NOT_ENOUGH_REPLICAS if is_refused else ErrorCode.NONE
+    assert answer.markers[0].topics[0].partitions[0].error_code == code
+    await asyncio.sleep(30)
+    assert await stable(life) == offset
+    if is_refused:  # the coordinators know only the transaction before
+        await keeper(life, FakeOutcomes({7: Decision.UNKNOWN})).round()
+        answer = await life.call(ApiKey.WRITE_TXN_MARKERS, request)
+        assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+        await asyncio.sleep(30)
+        assert await stable(life) == -1
