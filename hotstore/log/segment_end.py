@@ -113,14 +113,14 @@ def _by_index(segment: Segment, *, is_last: bool) -> BatchHeader | None:
     if timestamp < greatest or not segment.base_offset <= offset <= last.last_offset:
         return None
     # The time index has no checksum, and retention would delete a segment whose greatest timestamp is too low.
-    if timestamp > greatest and _is_contradicted(segment, timestamp, offset):
+    if timestamp > greatest and _is_time_contradicted(segment, timestamp, offset):
         return None
     segment.end_offset = last.next_offset
     segment.release_indexes(TimestampOffset(timestamp, offset))
     return last
 
 
-def _is_contradicted(segment: Segment, timestamp: int, offset: int) -> bool:
+def _is_time_contradicted(segment: Segment, timestamp: int, offset: int) -> bool:
     """Whether the batch that holds `offset` has another greatest timestamp. Damage of the log or the offset index is no
     contradiction: a log is not refused because of one damaged batch. Reads few entries of the index, because a start
     does this for many segments."""

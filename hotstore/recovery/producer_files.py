@@ -151,12 +151,12 @@ def load_aborted(segment: Segment, cache: IndexCache) -> AbortedIndex | None:
         return None
     found = AbortedIndex(decode_aborted(segment.base_offset, data))
     for entry in found:
-        if entry.last_offset >= segment.end_offset or _is_contradicted(segment, entry, cache):
+        if entry.last_offset >= segment.end_offset or _contradicts_batches(segment, entry, cache):
             raise Corrupt(f"{segment.name_of(TRANSACTION_INDEX)}: the log has no transaction {entry}")
     return found if len(found) else None
 
 
-def _is_contradicted(segment: Segment, entry: AbortedTransaction, cache: IndexCache) -> bool:
+def _contradicts_batches(segment: Segment, entry: AbortedTransaction, cache: IndexCache) -> bool:
     """Whether the log has another batch than the transaction's marker or first batch at their offsets. Damage of the
     log is no contradiction. A cleaned segment may have a filler for the first batch."""
     try:

@@ -44,7 +44,7 @@ class SingleFlight(Generic[K]):
         self._clock = clock
         self._rng = rng
         self._limits = limits
-        self._slots = Slots(limits.concurrency, limits.bytes_in_flight_max)
+        self._slots = ReadSlots(limits.concurrency, limits.bytes_in_flight_max)
         self._retry_budget = RetryBudget()  # shared by all readers, so that they do not flood an unavailable store
         self._running: dict[K, asyncio.Future[None]] = {}
         self._failures: OrderedDict[K, _Failure] = OrderedDict()
@@ -170,7 +170,7 @@ class SingleFlight(Generic[K]):
                 waiting.set_result(None)
 
 
-class Slots:
+class ReadSlots:
     """At most `slots_max` pieces of I/O at once, holding at most `bytes_max` bytes (or one piece, if it is larger)."""
 
     def __init__(self, slots_max: int, bytes_max: int) -> None:

@@ -1,7 +1,7 @@
 """Fetch and ListOffsets, for consumers and followers.
 
 1. `fetch.py` takes the partitions of a full fetch, or the partitions of a fetch session that changed (KIP-227).
-2. `attempt.py` asks `tiering/fetch_router.py` for each partition: hot, cold, out of range, or not known yet.
+2. `attempt.py` asks `tiering/reading/fetch_router.py` for each partition: hot, cold, out of range, or not known yet.
 3. Hot: a file range, sent by sendfile. `hotstore/host/residency.py` first makes sure that the loop does not wait for
    the disk. Cold: `tiering/reading`.
 4. Too few bytes: `long_poll.py` waits for an append, then tries again.

@@ -28,7 +28,7 @@ from broker.wire.messages import (
 from broker.wire.scatter import Records
 from hotstore.errors import DamagedLog
 from seams.files.disk import FileRange
-from tiering.fetch_router import Route, route
+from tiering.reading.fetch_router import Route, route
 
 _READ_COMMITTED: Final = 1
 

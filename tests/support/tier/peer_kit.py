@@ -10,8 +10,8 @@ from coldstore.object_store import ObjectStore
 from logformat.record_batch import walk
 from tests.support.tier.cold_log import content
 from tests.support.tier.tier_kit import Opened, records_in
-from tiering.fetch_router import Route, route
 from tiering.reading.batch_slices import ColdSlice
+from tiering.reading.fetch_router import Route, route
 
 
 def route_of(opened: Opened, offset: int) -> Route:

@@ -28,7 +28,7 @@ from tests.support.tier.peer_kit import WatchedStore, read_through, route_of
 from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Opened, read_everything, settle
 from tests.support.workers import LoopWorkers
 from tiering.expiry.collector import Collector
-from tiering.fetch_router import Route
+from tiering.reading.fetch_router import Route
 
 COLD_FAST = replace(TIER, local_retention_ms=2_000)
 GRACE_S = LIMITS.gc_grace_ms / 1000

@@ -11,7 +11,7 @@ from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock, run_fast
 from tiering.reading.limits import ReadLimits
-from tiering.reading.single_flight import KEEP_FAILURE_S, SingleFlight, Slots
+from tiering.reading.single_flight import KEEP_FAILURE_S, ReadSlots, SingleFlight
 
 
 def flights(tasks: Tasks) -> SingleFlight[int]:
@@ -125,7 +125,7 @@ async def test_closing_ends_every_wait_and_starts_nothing() -> None:
 
 async def test_slots_bound_how_many_and_how_many_bytes() -> None:
     """Never more than either, in the order asked; one that is larger than all runs alone."""
-    slots = Slots(slots_max=3, bytes_max=100)
+    slots = ReadSlots(slots_max=3, bytes_max=100)
     running: list[int] = []
     order: list[int] = []
     most = [0, 0]
@@ -153,7 +153,7 @@ def test_cancelling_in_the_queue_loses_no_slot() -> None:
     """Whatever moment a waiter gives up at, the slots are all free in the end and the others get their turn."""
 
     async def scenario(cancel_at: int) -> None:
-        slots = Slots(slots_max=1, bytes_max=100)
+        slots = ReadSlots(slots_max=1, bytes_max=100)
         done: list[int] = []
 
         async def work(number: int) -> None:
@@ -182,7 +182,7 @@ def test_cancelling_in_the_queue_loses_no_slot() -> None:
 
 async def test_work_ahead_leaves_the_last_slot_to_a_demand() -> None:
     """What nobody waits for never fills the queue: it is not begun while somebody waits."""
-    slots = Slots(slots_max=3, bytes_max=100)
+    slots = ReadSlots(slots_max=3, bytes_max=100)
     assert slots.free_ahead() == 2
     await slots.take(1)
     await slots.take(1)
