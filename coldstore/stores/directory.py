@@ -22,6 +22,7 @@ from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreAway, St
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from coldstore.stores.limits import check_key, check_range
 from logformat.errors import InvalidRequest, ThermoclineError
+from seams.clock import Clock
 from seams.files.disk import Disk, File
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
@@ -51,12 +52,18 @@ class DirectoryStore:
     """An `ObjectStore` over the directory `root`. The path is absolute; the first write creates the directory."""
 
     def __init__(
-        self, disk: Disk, workers: Workers, root: str, rng: Rng, deadlines: DirectoryDeadlines | None = None
+        self,
+        disk: Disk,
+        workers: Workers,
+        root: str,
+        rng: Rng,
+        deadlines: DirectoryDeadlines | None = None,
+        clock: Clock | None = None,
     ) -> None:
         assert root.startswith("/") and root.strip("/"), root
         self._workers = workers
         self._deadlines = deadlines or DirectoryDeadlines()
-        self._files = DirectoryFiles(disk, "/" + root.strip("/"), rng, self._deadlines.lock_s)
+        self._files = DirectoryFiles(disk, "/" + root.strip("/"), rng, self._deadlines.lock_s, clock)
         self._preparing = asyncio.Lock()
         self._prepared = False
 

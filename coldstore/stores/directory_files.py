@@ -28,6 +28,7 @@ from coldstore.object_store import (
 )
 from coldstore.stores.limits import SYSTEM_DIRECTORY, resolve_range
 from logformat.errors import InvalidRequest
+from seams.clock import Clock, SystemClock
 from seams.files.disk import Disk, File, Lock
 from seams.files.part_writer import PartWriter
 from seams.rng import Rng
@@ -41,12 +42,13 @@ class DirectoryFiles:
     """Objects as files below `root` (absolute). Methods may run in several threads. `prepare` is called once, before
     the first write."""
 
-    def __init__(self, disk: Disk, root: str, rng: Rng, lock_wait_s: float) -> None:
+    def __init__(self, disk: Disk, root: str, rng: Rng, lock_wait_s: float, clock: Clock | None = None) -> None:
         self.root = root
         self._disk = disk
         self._system = f"{root}/{SYSTEM_DIRECTORY}"
         self._rng = rng
         self._lock_wait_s = lock_wait_s
+        self._now_s = (clock or SystemClock()).monotonic_s
         self._writer = ""
         self._writer_lock: Lock | None = None
         # Directories whose names are known to be durable, up to the bucket's own directory. When an object is created,
@@ -153,7 +155,7 @@ class DirectoryFiles:
         try:
             file = self._create(temporary)
             try:
-                _fill(file, key, body)
+                _fill(PartWriter(file, self._now_s), key, body)
                 etag = _etag_of(file, body.size)
                 file.sync()
             finally:
@@ -194,7 +196,7 @@ class DirectoryFiles:
         try:
             file = self._create(temporary)
             try:
-                _fill(file, key, body)
+                _fill(PartWriter(file, self._now_s), key, body)
                 file.sync()
             finally:
                 file.close()
@@ -384,11 +386,10 @@ def _etag_of(file: File, size: int) -> str:
     return size_etag(size) if size > SMALL_BYTES_MAX else content_etag(file.read_at(0, size))
 
 
-def _fill(file: File, key: str, body: Upload) -> None:
+def _fill(parts: PartWriter, key: str, body: Upload) -> None:
     """Write the body, and sync it in parts. Raises ChecksumRefused if it differs from its announced size or
     checksum."""
     checksum = 0
-    parts = PartWriter(file)
     for piece in body.open():
         checksum = crc32c(piece, checksum)
         parts.write([piece])

@@ -62,7 +62,7 @@ def _open_plain(url: BucketUrl, world: World) -> ReplacingStore:
     if isinstance(url, DirectoryUrl):
         from coldstore.stores.directory import DirectoryStore
 
-        return DirectoryStore(world.disk, world.workers, url.path, world.rng)
+        return DirectoryStore(world.disk, world.workers, url.path, world.rng, clock=world.clock)
     from coldstore.stores.s3 import S3Store  # loads boto3 and aiobotocore in 1.2 s
 
     return S3Store(url, world.workers, world.clock)

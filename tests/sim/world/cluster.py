@@ -206,7 +206,7 @@ class Cluster:
 
         def open_bucket(_: Any, world: World) -> ObjectStore:
             if self.directory_bucket:
-                directory = DirectoryStore(world.disk, world.workers, BUCKET_DIR, world.rng)
+                directory = DirectoryStore(world.disk, world.workers, BUCKET_DIR, world.rng, clock=world.clock)
                 faulty = FaultyStore(directory, SeededRng(f"{self.seed}/{node.name}/store"), self.store.plan)
                 faulty.hits = self.store.hits
                 node.store = faulty
