@@ -129,10 +129,12 @@ class PartitionTier:
         self._jobs.copy()
 
     async def delete_records(self, offset: int) -> None:
-        """Make offsets below `offset` unreadable; durable when this returns. Raises Retryable, Fenced; EditRefused for
-        an internal topic with replicas whose snapshot does not reach `offset`."""
+        """Make offsets below `offset` unreadable; durable when this returns. Raises Retryable, Fenced, OSError;
+        EditRefused for an internal topic with replicas whose snapshot does not reach `offset`."""
         partition = self.partition_state
-        if self.enabled or partition.remote_end_offset or not partition.is_alone:
+        in_root = self.enabled or partition.remote_end_offset or not partition.is_alone
+        # A start that the root has already may be missing in the local checkpoint: an earlier call failed in between.
+        if in_root and offset > partition.log_start_offset:
             await partition.claim()
             await self.expirer.cold.move_start(offset)
         partition.lease.check()

@@ -11,6 +11,8 @@ import logging
 from contextlib import closing
 from functools import partial
 
+from msgspec.structs import replace
+
 from broker.config.broker_config import BrokerConfig
 from broker.membership.identity import DirectoryIdentity, Verdict
 from broker.membership.session import Session, StartedSession
@@ -40,6 +42,9 @@ async def claim_directory(
     this = Process(session.incarnation, config.flush_sync and not identity.is_unsynced)
     if data_dir.processes is not None:  # recorded before any broker can see this process
         await _note(data_dir, (*data_dir.processes, this), workers)
+    if identity.incarnations is not None:
+        # A registration whose answer was lost may have begun this process's session: the next attempt then reads it.
+        identity = replace(identity, incarnations=(*identity.incarnations, this.incarnation))
     doubt = partial(workers.run, _doubt, data_dir)
     joined = await session.join(
         identity,

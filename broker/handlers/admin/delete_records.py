@@ -60,11 +60,8 @@ async def handle_delete_records(context: Context, request: DeleteRecordsRequest,
             except ThermoclineError as refused:
                 answer.error_code = code_of(refused)
             else:
-                if offset > partition.log_start_offset or not partition.leader.all_know_start(offset):
-                    answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless the deletion ends in time
-                    deletions.append((partition, offset, answer))
-                else:
-                    answer.low_watermark = partition.log_start_offset
+                answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless the deletion ends in time
+                deletions.append((partition, offset, answer))
             if turns.over():
                 await next_turn()
         response.topics.append(DeleteRecordsResponseTopic(name=name, partitions=answers))
@@ -115,8 +112,7 @@ async def _work_off(left: Iterator[_Deletion], to_know: dict[asyncio.Future[None
     for deletion in left:
         partition, offset, answer = deletion
         try:
-            if offset > partition.log_start_offset:
-                await partition.tier.delete_records(offset)
+            await partition.tier.delete_records(offset)
             known = partition.start_known(offset)
         except (ThermoclineError, OSError) as refused:
             answer.error_code = code_of(refused)

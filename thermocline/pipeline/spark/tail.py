@@ -27,6 +27,7 @@ from confluent_kafka import (
 
 from logformat.errors import InvalidRequest, Retryable
 from logformat.jaas import parse_jaas
+from logformat.record_batch import INT64_MAX, NO_TIMESTAMP
 from thermocline.pipeline.rows import schema_of
 from thermocline.pipeline.split import DataLoss, Loss, RowFilter
 
@@ -68,6 +69,7 @@ _JAVA_NAMES: Final[Mapping[str, str | None]] = {
     "ssl.keystore.key": "ssl.key.pem",
 }
 _JAAS: Final = "sasl.jaas.config"
+_MILLIS_MAX: Final = INT64_MAX // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,17 +233,24 @@ def rows_of(messages: Sequence[Message], rows: RowFilter, columns: Sequence[str]
 
 
 def _in_time(message: Message, rows: RowFilter) -> bool:
-    kind, timestamp_ms = message.timestamp()
-    if kind == TIMESTAMP_NOT_AVAILABLE:
+    timestamp_ms = _timestamp_ms(message)
+    if timestamp_ms is None:
         return False
     return (rows.min_timestamp_ms is None or timestamp_ms >= rows.min_timestamp_ms) and (
         rows.max_timestamp_ms is None or timestamp_ms < rows.max_timestamp_ms
     )
 
 
-def _timestamp_us(message: Message) -> int | None:
+def _timestamp_ms(message: Message) -> int | None:
+    """None for a record without timestamp. librdkafka gives −1 of type CreateTime for it."""
     kind, timestamp_ms = message.timestamp()
-    return None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms * 1000
+    return None if kind == TIMESTAMP_NOT_AVAILABLE or timestamp_ms == NO_TIMESTAMP else timestamp_ms
+
+
+def _timestamp_us(message: Message) -> int | None:
+    """Null where the rows of the bucket have null: without timestamp, and beyond the microseconds of an int64."""
+    timestamp_ms = _timestamp_ms(message)
+    return None if timestamp_ms is None or abs(timestamp_ms) > _MILLIS_MAX else timestamp_ms * 1000
 
 
 def _offset(message: Message) -> int:

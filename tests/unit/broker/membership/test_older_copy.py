@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from typing import Any
 
 import pytest
 
+from coldstore.keys import CLUSTER_KEY
+from coldstore.object_store import StoreUnavailable
 from hotstore.file_names import INCARNATIONS_FILE
 from hotstore.host.data_dir import DataDir, Process
 from seams.rng import SeededRng
@@ -96,6 +100,37 @@ async def test_a_hundred_starts_that_came_to_nothing_make_no_older_copy_of_a_dir
         assert len(directory.processes) < 160
         directory.close()
     life = await place.start()
+    assert (await life.produce("log", b"c")).error_code == 0
+    assert await life.read_all("log") == [(0, b"a"), (1, b"b"), (2, b"c")]
+    await life.crash()
+
+
+async def test_a_claim_whose_answer_was_lost_makes_no_older_copy_of_its_own_directory() -> None:
+    """The claim of a start landed, and the bucket went away before its answer. The next attempt read this same process
+    in `cluster.json`; it was not among the processes noted before the start, so the directory was taken for an older
+    copy: every reservation was removed, and a loss was told that never was."""
+    place = Place()
+    life = await place.start()
+    await life.create("log", remote_storage_enable="false")
+    await life.produce("log", b"a", b"b")
+    await life.crash()
+    place.kill()
+    store: Any = place.store
+    put_root = store.put_root
+
+    async def goes_away(key: str, *more: Any) -> Any:
+        etag = await put_root(key, *more)
+        if key != CLUSTER_KEY:
+            return etag
+        store.down = True
+        raise StoreUnavailable("the answer is lost")
+
+    async def back() -> None:
+        await asyncio.sleep(60)
+        store.put_root, store.down = put_root, False
+
+    store.put_root = goes_away
+    life, _ = await asyncio.gather(place.start(), back())
     assert (await life.produce("log", b"c")).error_code == 0
     assert await life.read_all("log") == [(0, b"a"), (1, b"b"), (2, b"c")]
     await life.crash()

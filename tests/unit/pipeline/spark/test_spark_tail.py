@@ -158,6 +158,17 @@ def test_rows_outside_the_times_are_left_out() -> None:
     assert found.column(0).to_pylist() == [1, 2]
 
 
+def test_a_record_without_timestamp_gets_none_in_the_hot_tail_either() -> None:
+    """librdkafka gives −1 of type CreateTime. The tail showed it as 1969-12-31 and let a time range decide on it, and
+    failed for a time beyond the microseconds of an int64; the bucket's rows have null for both."""
+    times = [(TIMESTAMP_CREATE_TIME, at) for at in (-1, -2, 2**63 // 1000, 2**63 // 1000 + 1)]
+    messages = [Got(n, time=time) for n, time in enumerate(times)]
+    rows = rows_of(messages, RowFilter(0, 9), ("timestamp",))  # type: ignore[arg-type]
+    assert rows.column(0).cast("int64").to_pylist() == [None, -2000, 2**63 // 1000 * 1000, None]
+    before = rows_of(messages, RowFilter(0, 9, None, 5), ("offset",))  # type: ignore[arg-type]
+    assert before.column(0).to_pylist() == [1]
+
+
 def test_names_of_the_java_client_reach_librdkafka_as_its_own() -> None:
     given = {"max.poll.records": "5", "receive.buffer.bytes": "100000", "session.timeout.ms": "9000"}
     settings = dict(ConsumerSettings.of("h:1", given, "g", 1).settings)

@@ -8,11 +8,13 @@ import errno
 from broker.error_codes import ErrorCode
 from broker.wire.apis import ApiKey
 from broker.wire.messages import DeleteRecordsRequest, DeleteRecordsRequestPartition, DeleteRecordsRequestTopic
+from coldstore.stores.operations import Operation
 from logformat.checkpoints import decode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import read_file
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Place
 from tests.support.fast_loop import run_fast
+from tests.support.store.faulty_store import Fault
 
 
 def test_a_start_that_retention_moved_in_the_bucket_is_in_the_next_checkpoint() -> None:
@@ -81,6 +83,29 @@ async def test_a_checkpoint_beside_a_start_that_becomes_durable_does_not_take_it
     assert partition.log_start_offset == 2
     await life.crash()
     place.power_cut()
+    life = await place.start()
+    assert (await life.fetch("log", 2)).log_start_offset == 2
+    await life.crash()
+
+
+async def test_a_start_that_only_the_root_holds_is_made_durable_here_before_it_is_answered() -> None:
+    """The first DeleteRecords moved the root's start and failed after that. The second found nothing to move and was
+    answered at once; a broker killed then showed the deleted records again, until it had read the root (G9)."""
+    place = Place()
+    life = await place.start()
+    await life.create("log", remote_storage_enable="true")
+    for value in (b"a", b"b", b"c"):
+        await life.produce("log", value)
+    wanted = DeleteRecordsRequestTopic("log", [DeleteRecordsRequestPartition(0, 2)])
+    place.disk.inject("write", errno.ENOSPC, "log-start-offset-checkpoint.tmp")
+    codes = []
+    for _ in range(2):
+        answer = await life.call(ApiKey.DELETE_RECORDS, DeleteRecordsRequest(topics=[wanted], timeout_ms=1000))
+        codes.append(answer.topics[0].partitions[0].error_code)
+    assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+    await life.crash()
+    place.power_cut()
+    place.store.script(Operation.GET, Fault.BEFORE, match="/0/manifest.json", times=100)
     life = await place.start()
     assert (await life.fetch("log", 2)).log_start_offset == 2
     await life.crash()
