@@ -84,7 +84,7 @@ class ReplicaOwner:
         self._before: LeaderReplica | None = None  # the last leadership, if its log is still open
         self._pause_s = PAUSE_S  # after the next leadership that the disk refuses
         self._follows_at_s = 0.0
-        self._was_dropped = False  # the tier still has to drop the end that a leader reported
+        self._was_dropped = False  # others alone held the partition, or may have: forget notes of before
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -137,7 +137,12 @@ class ReplicaOwner:
         self._set_aim(Aim(Goal.DELETE, is_sure=is_remembered))
 
     def update(self, topic: Topic) -> None:
-        """The topic changed within the same leader epoch."""
+        """The image has a newer version of the topic."""
+        before, row = self.topic.rows[self.index], topic.rows[self.index]
+        # A broker that leaves raises the leader epoch, and joins again by another row, outside the in-sync set. One
+        # image may show both.
+        if row.leader_epoch > before.leader_epoch and row.partition_epoch > before.partition_epoch + 1:
+            self._was_dropped |= self._roles.node_id not in row.in_sync
         self.topic = topic
         if self.role is not None:
             self.role.topic = topic
@@ -183,6 +188,7 @@ class ReplicaOwner:
             if self._was_dropped:  # also if the replica was assigned again meanwhile
                 self._was_dropped = False
                 self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
+                self._roles.logs.forget_joining(self.place, UUID(self.topic.topic_id))
             aim = self._aim
             if aim.goal is Goal.LEAD and self.role is None:
                 assert aim.publication is not None

@@ -108,6 +108,12 @@ class LogHost:
         opened.lease = Lease(self, opened, role)
         return opened.lease
 
+    def forget_joining(self, place: TopicPartition, topic_id: UUID) -> None:
+        """The broker may have left the partition since its log was opened. See `OpenLog.joins_in`."""
+        opened = self._open.get(place)
+        if opened is not None and opened.topic_id == topic_id:
+            opened.joins_in = -1
+
     # --- opened and created -------------------------------------------------------------------------------------
 
     def _holds(self, place: TopicPartition) -> bool:
