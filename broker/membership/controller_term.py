@@ -129,7 +129,9 @@ class ControllerTerm:
             self._is_claiming = True
             try:
                 await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
-                await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+                known = self._cluster.known
+                if known is not None and known.epoch == seen.epoch:  # otherwise another broker claimed meanwhile
+                    await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
             finally:
                 self._is_claiming = False
 
