@@ -81,7 +81,7 @@ class ControllerTerm:
                     "controller epoch %d is over, epoch %d began: still serving", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
-                self._pause_s = self._first_pause_s  # another broker took over: reset the doubling
+                self._pause_s, self._is_sure = self._first_pause_s, False  # another broker took over
             self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
             listener.end()
         elif self._rules != controller.epoch:

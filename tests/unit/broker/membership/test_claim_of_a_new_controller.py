@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 from broker.config.times import ClusterTimes
 from broker.controller.broker_rpc import SessionRequest
-from broker.membership.controller_term import ControllerTerm
+from broker.membership.controller_term import PAUSE_S, ControllerTerm
 from broker.membership.lease_watch import LeaseSight
 from broker.metadata.cluster_root import ImageAt
 from seams.rng import SeededRng
@@ -43,3 +44,41 @@ async def test_a_claim_is_not_made_over_a_controller_that_the_poll_before_did_no
     now = await first.load()
     assert now is not None and now.controller is not None
     assert (now.controller.incarnation, now.epoch) == ("other", 2) and not taken
+
+
+async def test_a_claim_after_another_controller_is_not_that_of_a_resignation() -> None:
+    """Regression: a broker that resigned lost the race for the next claim. Its next claim, at any later time, ended
+    sessions without the rule of more than half (R27)."""
+    store = MemoryStore()
+    ours, other = cluster_root(store, 1), cluster_root(store, 2)
+    at = await claim(ours, "ours")
+    seen = await ours.poll()
+    begun: list[bool] = []
+    listener: Any = SimpleNamespace(
+        begin=lambda *_, is_sure, **__: begun.append(is_sure), end=lambda: None, apply_image=lambda _: None
+    )
+    clock = FastClock()
+    world: Any = SimpleNamespace(clock=clock, rng=SeededRng(1))
+    asked = SessionRequest(1, CLUSTER, "ours", "d", "boot", ())
+    term = ControllerTerm(
+        ours,
+        SimpleNamespace(),
+        world,
+        asked,
+        ClusterTimes(),
+        lambda _: None,
+        is_controller=True,
+        claimed_s=0.0,  # type: ignore[arg-type]
+    )
+    term.listener = listener
+    term.image_applied(at)
+    term.step_back()
+    await other.load()
+    of_other = await claim(other, "other")
+    await asyncio.sleep(PAUSE_S)
+    heartbeats: Any = SimpleNamespace(is_heard=False, is_refused=False)
+    await term.claim_controller(seen, heartbeats)
+    term.image_applied(of_other)
+    await ours.poll()
+    term.image_applied(await claim(ours, "ours"))
+    assert begun == [False, False]
