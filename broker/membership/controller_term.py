@@ -146,7 +146,8 @@ class ControllerTerm:
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked
-        self._claimed_s = self._world.clock.boottime_s()
+        if self._cluster.is_settled:  # otherwise an earlier claim may be stored before this one is sent
+            self._claimed_s = self._world.clock.boottime_s()
         try:
             at = await self._cluster.claim(
                 asked.cluster_id,
