@@ -146,8 +146,9 @@ class ControllerTerm:
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked
+        sent_s = self._world.clock.boottime_s()
         if self._cluster.is_settled:  # otherwise an earlier claim may be stored before this one is sent
-            self._claimed_s = self._world.clock.boottime_s()
+            self._claimed_s = sent_s
         try:
             at = await self._cluster.claim(
                 asked.cluster_id,
@@ -157,6 +158,7 @@ class ControllerTerm:
         except Fenced as fenced:
             log.info("another broker claimed first: %s", fenced)
             return
+        self._claimed_s = sent_s  # no earlier claim was stored
         log.warning("this broker is the controller: controller epoch %d", self._cluster.epoch)
         self._take(at)
 
