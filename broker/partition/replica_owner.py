@@ -103,8 +103,10 @@ class ReplicaOwner:
         return self._aim.goal in (Goal.LEAD, Goal.FOLLOW) and self.topic.rows[self.index].partition_epoch > 0
 
     # ── aims ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    def rest(self) -> None:
-        """End the current role. The log stays open."""
+    def rest(self, *, may_have_left: bool = False) -> None:
+        """End the current role. The log stays open. `may_have_left`: other brokers alone may have held the partition
+        since the last image."""
+        self._was_dropped |= may_have_left
         epoch = self.role.leader_epoch if isinstance(self.role, LeaderRole) else ""
         self._end_role(Fenced(f"{self.place}: leader epoch {epoch} is over; refresh metadata"))
         self._set_aim(_REST)
@@ -137,12 +139,7 @@ class ReplicaOwner:
         self._set_aim(Aim(Goal.DELETE, is_sure=is_remembered))
 
     def update(self, topic: Topic) -> None:
-        """The image has a newer version of the topic."""
-        before, row = self.topic.rows[self.index], topic.rows[self.index]
-        # A broker that leaves raises the leader epoch, and joins again by another row, outside the in-sync set. One
-        # image may show both.
-        if row.leader_epoch > before.leader_epoch and row.partition_epoch > before.partition_epoch + 1:
-            self._was_dropped |= self._roles.node_id not in row.in_sync
+        """The topic changed within the same leader epoch."""
         self.topic = topic
         if self.role is not None:
             self.role.topic = topic
