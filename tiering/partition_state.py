@@ -251,10 +251,15 @@ class TieredPartition:
     def _may_send(self, due_by: TierConfig | None) -> Callable[[], None]:
         def may_send() -> None:
             self.check_fresh()
-            if due_by is not None and due_by != self.config:
-                raise Retryable(f"{self.name}: the topic's configs were changed; due work is decided again")
+            if due_by is not None:
+                self.check_due(due_by)
 
         return may_send
+
+    def check_due(self, due_by: TierConfig) -> None:
+        """Raise Retryable if the configs that make work due were changed."""
+        if due_by != self.config:
+            raise Retryable(f"{self.name}: the topic's configs were changed; due work is decided again")
 
     async def _fencing(self, committing: Coroutine[Any, Any, Manifest]) -> Manifest:
         try:

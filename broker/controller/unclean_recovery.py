@@ -33,10 +33,11 @@ class Candidate(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """`node_id`, in its session `broker_epoch`, is to lead a partition whose row has `leader_epoch`."""
+    """`node_id`, in its session `broker_epoch`, is to lead a partition whose row has these epochs."""
 
     place: LogPlace
     leader_epoch: int
+    partition_epoch: int
     node_id: int
     broker_epoch: int
 
@@ -177,7 +178,8 @@ class UncleanRecovery:
 
     def _chosen(self, waiting: _Waiting) -> Chosen:
         node_id = best(waiting.row, waiting.candidates)
-        return Chosen(waiting.question.place, waiting.row.leader_epoch, node_id, self._sessions[node_id])
+        row = waiting.row
+        return Chosen(waiting.question.place, row.leader_epoch, row.partition_epoch, node_id, self._sessions[node_id])
 
     def _count(self) -> _Count:
         if self._counted is None:
@@ -243,6 +245,7 @@ def begin(image: ClusterImage, chosen: list[Chosen]) -> Decision[int]:
             continue
         row = topic.rows[of.place[1]]
         may_begin = not row.in_sync or is_unclean_election_allowed(topic, image)
-        if row.leader == NO_LEADER and row.leader_epoch == of.leader_epoch and may_begin:
+        is_same = (row.leader_epoch, row.partition_epoch) == (of.leader_epoch, of.partition_epoch)
+        if row.leader == NO_LEADER and is_same and may_begin:
             rows[of.place] = begun_uncleanly(image, topic, of.place[1], of.node_id)
     return Decision(rows_set(rows), len(rows))

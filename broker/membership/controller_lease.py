@@ -66,19 +66,18 @@ class ControllerLease:
     async def beat(self, epoch: int) -> int:
         """Bump the lease of controller epoch `epoch`. Returns the written counter. Raises Fenced when a later
         controller bumped it."""
-
-        def bump(lease: Lease) -> Lease:
-            if lease.incarnation != self._incarnation:
-                return self._next(epoch, lease.counter + 1)
-            return replace(lease, counter=lease.counter + 1, released=False)
-
-        root = await self._lease.commit(bump, epoch=epoch, claim=True, initial=self._first(epoch))
+        root = await self._lease.commit(
+            lambda lease: self._next(epoch, lease.counter + 1), epoch=epoch, claim=True, initial=self._first(epoch)
+        )
         return root.content.counter
 
     async def release(self, epoch: int) -> None:
         """The controller of `epoch` stops: release the lease, so that no broker has to wait. Errors as `beat`."""
         await self._lease.commit(
-            lambda lease: replace(lease, released=True), epoch=epoch, claim=True, initial=self._first(epoch)
+            lambda lease: replace(self._next(epoch, lease.counter), released=True),
+            epoch=epoch,
+            claim=True,
+            initial=self._first(epoch),
         )
 
     @property

@@ -81,7 +81,7 @@ class ControllerTerm:
                     "controller epoch %d is over, epoch %d began: still serving", self._cluster.epoch, controller.epoch
                 )
             if controller is not None:
-                self._pause_s = self._first_pause_s  # another broker took over: reset the doubling
+                self._pause_s, self._is_sure = self._first_pause_s, False  # another broker took over
             self.is_controller, self._rules, self._stepped_back_until_s = False, None, 0.0
             listener.end()
         elif self._rules != controller.epoch:
@@ -129,7 +129,9 @@ class ControllerTerm:
             self._is_claiming = True
             try:
                 await asyncio.sleep(self._world.rng.uniform(0, min(_FIRST_S, self._times.interval_s)))
-                await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
+                known = self._cluster.known
+                if known is not None and known.epoch == seen.epoch:  # otherwise another broker claimed meanwhile
+                    await self._claim(None if lease is LeaseSight.RELEASED else seen.controller.node_id)
             finally:
                 self._is_claiming = False
 
@@ -144,7 +146,9 @@ class ControllerTerm:
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked
-        self._claimed_s = self._world.clock.boottime_s()
+        sent_s = self._world.clock.boottime_s()
+        if self._cluster.is_settled:  # otherwise an earlier claim may be stored before this one is sent
+            self._claimed_s = sent_s
         try:
             at = await self._cluster.claim(
                 asked.cluster_id,
@@ -154,6 +158,7 @@ class ControllerTerm:
         except Fenced as fenced:
             log.info("another broker claimed first: %s", fenced)
             return
+        self._claimed_s = sent_s  # no earlier claim was stored
         log.warning("this broker is the controller: controller epoch %d", self._cluster.epoch)
         self._take(at)
 

@@ -200,12 +200,15 @@ class SessionStart:
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
         self._gate.begin()  # before the claim, because other brokers measure this lease from the claim on
-        self._claimed_s = self._world.clock.boottime_s()
+        sent_s = self._world.clock.boottime_s()
+        if self._cluster.is_settled:  # otherwise an earlier claim may be stored before this one is sent
+            self._claimed_s = sent_s
         controller = Controller(asked.node_id, asked.incarnation)
         first = await self._first_records() if found is None else ()
         at = await self._cluster.claim(
             asked.cluster_id, controller, lambda image: (*claim_records(image, asked, replaced), *first)
         )
+        self._claimed_s = sent_s  # no earlier claim was stored
         log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
         return self._joined(asked, directory, admission, at)
 

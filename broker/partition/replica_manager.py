@@ -13,6 +13,7 @@ from functools import partial
 from broker.config.live import LiveConfig
 from broker.following.metadata_cache import MetadataCache
 from broker.metadata.image import Topic
+from broker.metadata.records import Row
 from broker.partition.checkpointing import Checkpointing
 from broker.partition.following.fetcher_manager import FetcherManager
 from broker.partition.following.follower_retention import expire_all
@@ -158,9 +159,16 @@ class ReplicaManager:
     def resign(self, topic: Topic, indexes: Collection[int]) -> None:
         """Stop leading or following these partitions. Pending acknowledgements fail at once with
         NOT_LEADER_OR_FOLLOWER, their bucket jobs end, and the logs stay open."""
+        before = self._roles.metadata.image.topics.get(topic.topic_id, topic)
         self._update_topic(topic)
         for index in indexes:
-            self._owner(topic, index).rest()
+            self._owner(topic, index).rest(may_have_left=self._may_have_left(before.rows[index], topic.rows[index]))
+
+    def _may_have_left(self, before: Row, row: Row) -> bool:
+        """Whether rows between these two may have assigned the partition to others alone. A broker that leaves raises
+        the leader epoch, and joins again by another row, outside the in-sync set."""
+        has_missed_rows = row.partition_epoch > before.partition_epoch + 1 and row.leader_epoch > before.leader_epoch
+        return has_missed_rows and self._roles.node_id not in row.in_sync
 
     @property
     def opened_count(self) -> int:

@@ -84,7 +84,7 @@ class ReplicaOwner:
         self._before: LeaderReplica | None = None  # the last leadership, if its log is still open
         self._pause_s = PAUSE_S  # after the next leadership that the disk refuses
         self._follows_at_s = 0.0
-        self._was_dropped = False  # the tier still has to drop the end that a leader reported
+        self._was_dropped = False  # others alone held the partition, or may have: forget notes of before
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -103,8 +103,10 @@ class ReplicaOwner:
         return self._aim.goal in (Goal.LEAD, Goal.FOLLOW) and self.topic.rows[self.index].partition_epoch > 0
 
     # ── aims ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    def rest(self) -> None:
-        """End the current role. The log stays open."""
+    def rest(self, *, may_have_left: bool = False) -> None:
+        """End the current role. The log stays open. `may_have_left`: other brokers alone may have held the partition
+        since the last image."""
+        self._was_dropped |= may_have_left
         epoch = self.role.leader_epoch if isinstance(self.role, LeaderRole) else ""
         self._end_role(Fenced(f"{self.place}: leader epoch {epoch} is over; refresh metadata"))
         self._set_aim(_REST)
@@ -183,6 +185,7 @@ class ReplicaOwner:
             if self._was_dropped:  # also if the replica was assigned again meanwhile
                 self._was_dropped = False
                 self._roles.tiers.drop_reported_end(UUID(self.topic.topic_id), self.index)
+                self._roles.logs.forget_joining(self.place, UUID(self.topic.topic_id))
             aim = self._aim
             if aim.goal is Goal.LEAD and self.role is None:
                 assert aim.publication is not None

@@ -266,12 +266,16 @@ class EncryptedStore:
         return ObjectInfo(key, sealed.size, info.etag, None if info.crc32c is None else sealed.crc32c)
 
     async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
-        wrapping = self._wrapping(key)
-        self._known.pop(key, None)
-        if wrapping is not None:
-            body = Upload(len(data), crc32c(data), lambda: iter((data,)))
-            data = b"".join(map(bytes, SealedBody(key, body, *self._fresh(wrapping)).upload().open()))
-        return await self._inner.put_root(key, data, if_match)
+        body = Upload(len(data), crc32c(data), lambda: iter((data,)))
+        while True:
+            wrapping, stored = self._wrapping(key), data
+            self._known.pop(key, None)
+            if wrapping is not None:
+                stored = b"".join(map(bytes, SealedBody(key, body, *self._fresh(wrapping)).upload().open()))
+            etag = await self._inner.put_root(key, stored, if_match)
+            if not etag or self._reads(key, wrapping):
+                return etag
+            if_match = etag  # the ring was replaced meanwhile, and the new one does not read the root: write it again
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -288,10 +292,13 @@ class EncryptedStore:
     def _check_readable(self, key: str, wrapping: WrappingKey | None) -> None:
         """Raise StoreUnavailable if the ring was replaced during the upload, and the new one does not read the object.
         Its writer then uploads it again."""
+        if not self._reads(key, wrapping):
+            raise StoreUnavailable(f"PUT {key}: {self._ring.source} changed meanwhile, and no longer reads the object")
+
+    def _reads(self, key: str, wrapping: WrappingKey | None) -> bool:
+        """Whether the ring reads an object that `wrapping` wraps (None: that is not encrypted)."""
         ring = self._ring
-        is_readable = ring.accepts_plain or _is_probe(key) if wrapping is None else wrapping.key_id in ring.ids
-        if not is_readable:
-            raise StoreUnavailable(f"PUT {key}: {ring.source} changed meanwhile, and no longer reads the object")
+        return ring.accepts_plain or _is_probe(key) if wrapping is None else wrapping.key_id in ring.ids
 
     def _fresh(self, wrapping: WrappingKey) -> tuple[bytes, WrappingKey, bytes]:
         return self._rng.random_bytes(KEY_BYTES), wrapping, self._rng.random_bytes(NONCE_BYTES)

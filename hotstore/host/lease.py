@@ -239,12 +239,12 @@ class Lease:
         self.check()
         still()
 
-    async def raise_log_start(self, offset: int) -> None:
+    async def raise_log_start(self, offset: int, still: Callable[[], None] = lambda: None) -> None:
         """Make the log start `offset` durable, then hide the records below it. So records that were reported as deleted
-        never reappear (G9). If the log start is higher already, this makes it durable. Raises OffsetOutOfRange,
-        OSError; the log start then did not move."""
+        never reappear (G9). If the log start is higher already, this makes it durable. `still` raises Retryable if the
+        records are to stay by now. Raises OffsetOutOfRange, OSError; the log start then did not move."""
         self._must_last("a log start")
-        await self._to_its_end(self.host.raise_start(self.opened, offset, self.check))
+        await self._to_its_end(self.host.raise_start(self.opened, offset, partial(self._check_all, still)))
 
     async def checkpoint_start(self) -> None:
         """Make the log start durable. After this local bytes below it may be deleted. Concurrent calls share one write.

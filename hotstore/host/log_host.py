@@ -28,6 +28,7 @@ from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log, recover_sound
 from logformat.checkpoints import PARTITION_METADATA_FILE, REPLICATION_FILE
+from logformat.errors import Retryable
 from logformat.values import TopicPartition
 from seams.loop.tasks import FailureReport, log_failure
 from seams.loop.workers import Lane
@@ -107,6 +108,12 @@ class LogHost:
         )
         opened.lease = Lease(self, opened, role)
         return opened.lease
+
+    def forget_joining(self, place: TopicPartition, topic_id: UUID) -> None:
+        """The broker may have left the partition since its log was opened. See `OpenLog.joins_in`."""
+        opened = self._open.get(place)
+        if opened is not None and opened.topic_id == topic_id:
+            opened.joins_in = -1
 
     # --- opened and created -------------------------------------------------------------------------------------
 
@@ -539,7 +546,11 @@ class LogHost:
                 await self._note_start(opened)
             finally:
                 local.pending_start_offset = 0
-            check()
+            try:
+                check()
+            except Retryable:
+                await self._note_start(opened)
+                raise
             local.advance_log_start(offset)
 
         await opened.at.alone(raise_it)

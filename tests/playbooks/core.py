@@ -262,7 +262,10 @@ class Core:
         row = self.row
         node = best(row, {node: self.candidate(node) for node in row.assigned})
         self.commit(
-            begin(self.image, [Chosen(PLACE, row.leader_epoch, node, self.image.nodes[node].broker_epoch)]).records
+            begin(
+                self.image,
+                [Chosen(PLACE, row.leader_epoch, row.partition_epoch, node, self.image.nodes[node].broker_epoch)],
+            ).records
         )
 
     def report_done(self, node: int) -> None:

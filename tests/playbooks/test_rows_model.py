@@ -304,7 +304,12 @@ class RowsOverDisks(RuleBasedStateMachine):
             return
         self.commit(
             begin(
-                self.image, [Chosen((TOPIC, index), row.leader_epoch, node, self.image.nodes[node].broker_epoch)]
+                self.image,
+                [
+                    Chosen(
+                        (TOPIC, index), row.leader_epoch, row.partition_epoch, node, self.image.nodes[node].broker_epoch
+                    )
+                ],
             ).records
         )
         assert self.rows[index].leader == node and not self.rows[index].clean

@@ -238,7 +238,7 @@ class Expirer:
         if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
             await partition.move_start(lambda m: m.set_log_start(offset), due_by)
         else:
-            await partition.lease.raise_log_start(offset)
+            await partition.lease.raise_log_start(offset, lambda: partition.check_due(due_by))
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -229,9 +228,6 @@ class AttachedTiers:
         else:
             await tail.begin_uncleanly(lead.unclean_after)
         partition.chooses_start |= lead.is_alone and tail.is_own
-        if partition.claimed and partition.is_to_be_switched_off:
-            with suppress(Retryable):  # otherwise the next retention check does it
-                await partition.switch_off()
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
         is_gap_unanswered = False

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from broker.controller.broker_rpc import SessionRequest
 from broker.controller.decisions.reassignments import Move
 from broker.controller.decisions.registrations import forget, register
-from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery
+from broker.controller.unclean_recovery import Candidate, Question, UncleanRecovery, begin
 from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.identity import BucketIdentity, DirectoryIdentity, Verdict, admit
@@ -88,6 +88,24 @@ def test_nobody_begins_before_the_unknown_replicas_are_given_up() -> None:
     with pytest.raises(ApiError) as refused:
         register(image, mark, CLUSTER, is_live=False, is_silent=True)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_choice_does_not_count_if_another_broker_reported_the_log_before_its_commit() -> None:
+    """Regression: the choice compared the leader epoch alone, which a reported log does not raise. The partition began
+    without the records that the last broker to register held."""
+    image = came(rebuilt(), 1)
+    image = image.with_records(forget(image, UNKNOWN_REPLICA).records)
+    machine = UncleanRecovery(9.0)
+    machine.follow(image, 0.0)
+    asked = Question((id_of(1), 0), "log", image.topics[id_of(1)].rows[0].leader_epoch)
+    machine.answered(1, image.nodes[1].broker_epoch, asked, Candidate(3, 50, 50))
+    chosen = machine.choose(0.0)
+    assert [one.node_id for one in chosen] == [1]
+    later = came(image, 2)
+    assert 2 in later.topics[id_of(1)].rows[0].replicas
+    assert begin(later, chosen).records == ()
+    machine.follow(later, 1.0)
+    assert machine.choose(1.0) == [] and set(machine.questions()) == {2}
 
 
 def test_logs_that_the_image_does_not_name_stay_where_they_are() -> None:

@@ -551,6 +551,39 @@ async def test_a_retention_that_is_raised_while_the_store_is_slow_keeps_what_was
     await life.stop()
 
 
+@pytest.mark.parametrize("waits_for", ["the turn", "the disk"])
+async def test_a_retention_that_is_raised_while_the_disk_is_slow_keeps_what_was_due(waits_for: str) -> None:
+    """Regression: the log start of a log on one broker was decided by the configs of before, and waited for its turn,
+    or for its checkpoint. It took records that the new configs keep."""
+    kept, before = UNTIERED, replace(UNTIERED, retention_bytes=5000)
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=kept)
+    await life.fill(60)
+    goes_on, note = asyncio.Event(), life.logs._note_start
+
+    async def slowly(of: OpenLog) -> None:
+        await goes_on.wait()
+        await note(of)
+
+    at = opened.tier.partition_state.lease.opened.at
+    turn = asyncio.ensure_future(at.alone(goes_on.wait)) if waits_for == "the turn" else None
+    life.logs._note_start = slowly  # type: ignore[method-assign]
+    opened.tier.reconfigure(before)
+    await asyncio.sleep(3)
+    opened.tier.reconfigure(kept)
+    goes_on.set()
+    await asyncio.sleep(30)
+    assert turn is None or turn.done()
+    assert opened.log.log_start_offset == opened.log.local_log_start_offset == 0
+    await life.kill()
+    life = await house.start()
+    opened = await life.open(tier=kept)
+    assert opened.log.log_start_offset == 0
+    assert len(await read_everything(house, opened)) == 60
+    await life.stop()
+
+
 async def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
     """By size and by time, the active segment rolled when it alone is too old; nothing reaches the bucket."""
     house = House()

@@ -70,7 +70,7 @@ async def test_the_log_begins_at_its_local_start_before_any_object_goes() -> Non
 
 async def test_a_log_that_was_switched_off_without_a_trace_comes_back_with_its_tail() -> None:
     """What a kill right after the config change leaves, and what earlier versions left for good: local files that begin
-    above the log start, and a root that knows nothing. The root's log start moves before the log is opened."""
+    above the log start, and a root that knows nothing. The root's log start moves at the first check."""
     house = House()
     life, opened = await half_local(house)
     local_start = opened.log.local_log_start_offset
@@ -79,13 +79,29 @@ async def test_a_log_that_was_switched_off_without_a_trace_comes_back_with_its_t
 
     life = await house.start()
     opened = await life.open(tier=OFF)
-    assert opened.log.log_start_offset == local_start and opened.log.log_end_offset == 60
-    assert (await house.manifest()).log_start_offset == local_start
+    await settle(lambda: opened.log.log_start_offset == local_start)
+    assert (await house.manifest()).log_start_offset == local_start and opened.log.log_end_offset == 60
     assert sorted(await read_everything(house, opened)) == list(range(local_start, 60))
     life.append()
     await opened.flusher.flush()
     await settle(lambda: house.objects() == [])
     await nothing_cold(house)
+    await life.kill()
+
+
+async def test_a_switch_that_was_taken_back_while_the_log_opened_moves_nothing() -> None:
+    """Regression: the log start moved by the configs with which the opening began, although the tier got the newest
+    ones before it started. The records that only the bucket held were gone."""
+    house = House()
+    life, _ = await half_local(house)
+    await life.kill()
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    opened.log.reconfigure(LOG)
+    opened.tier.reconfigure(HALF_LOCAL)  # as `LeaderRole` does at once
+    await asyncio.sleep(30)
+    assert opened.log.log_start_offset == (await house.manifest()).log_start_offset == 0
+    assert sorted(await read_everything(house, opened)) == list(range(60))
     await life.kill()
 
 

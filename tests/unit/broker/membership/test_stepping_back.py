@@ -11,6 +11,7 @@ from broker.controller.sessions import UNTIMED_S
 from broker.membership.controller_term import PAUSE_MAX_S, PAUSE_S
 from coldstore.keys import cluster_key
 from coldstore.stores.operations import Operation
+from tests.sim.world.links import both_ways
 from tests.support.brokers.house import QUICK_LEASE, house
 from tests.support.store.faulty_store import Fault
 from tests.support.waiting import until
@@ -47,6 +48,24 @@ async def test_cluster_d82_the_survivor_of_three_decides_after_one_pause() -> No
             assert it.session(1).is_controller
             it.go_on(2, 3)
             await until(lambda: set(it.sessions) == {1, 2, 3} and it.controllers == [1], 60)
+
+
+async def test_nobody_claims_over_a_controller_that_claimed_again_and_renews_its_lease() -> None:
+    """Regression: it renewed the lease under its earlier controller epoch, so others saw no lease of its present one. A
+    broker that was cut off from it alone claimed after a lease, and ended its session at once (R25)."""
+    async with house(3, *QUICK_LEASE) as it:
+        it.watched = 1
+        await asyncio.sleep(10)
+        it.stop(2, 3)
+        await until(lambda: set(it.sessions) == {1}, 120)
+        it.go_on(2, 3)
+        await until(lambda: set(it.sessions) == {1, 2, 3} and it.controllers == [1], 60)
+        it.place.net.links.cut(both_ways([("1", "2")]))
+        await asyncio.sleep(60)
+        assert it.controllers == [1] and set(it.sessions) == {1, 3}
+        it.heal()
+        await until(lambda: set(it.sessions) == {1, 2, 3}, 30)
+        assert it.controllers == [1]
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.4, 0.8, 1.2])

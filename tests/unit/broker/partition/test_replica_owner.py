@@ -78,6 +78,7 @@ class Scene:
         monkeypatch.setattr(owner_module, "FollowerRole", self._maker(Follower))
         logs = SimpleNamespace(
             close_of=self._close,
+            forget_joining=lambda *_: None,
             set_aside=self._moved("removed"),
             move_stray=self._moved("kept aside"),
             directories=SimpleNamespace(delete_set_aside=self._note("deleted")),
@@ -328,3 +329,19 @@ async def test_the_end_of_a_role_cuts_off_its_opening_and_waits_for_it(
     async with asyncio.timeout(60.0):
         await over
     assert told == ["its last work is done"]
+
+
+@pytest.mark.parametrize("may_have_left", [True, False])
+async def test_what_a_leader_reported_is_forgotten_after_an_absence_that_no_image_showed(
+    monkeypatch: pytest.MonkeyPatch, *, may_have_left: bool
+) -> None:
+    """Regression: one image showed that the broker left and joined again. It kept the reserved end from before,
+    although a leader alone may have given those offsets back (R21)."""
+    scene, forgotten = Scene(monkeypatch), list[str]()
+    roles: Any = scene.owner._roles
+    roles.tiers.drop_reported_end = lambda *_: forgotten.append("reported end")
+    roles.logs.forget_joining = lambda *_: forgotten.append("joining")
+    scene.owner.rest(may_have_left=may_have_left)
+    scene.owner.follow(TOPIC)
+    await scene.owner.aim_reached()
+    assert forgotten == (["reported end", "joining"] if may_have_left else [])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.brokers.shared_bucket import Pair, both, until
 from tests.unit.broker.partition.test_compacted_and_tiered_again import filled, put
 from tests.unit.broker.partition.test_tombstones_of_replicas import NOT_TIERED, OFTEN, values_of
@@ -56,6 +58,9 @@ async def test_a_joining_replica_goes_on_with_its_log_in_the_next_leader_epoch()
     before = pair.followed(2)
     assert before is not None
     await until(lambda: before.log.log_end_offset == 40, "2 copied the log")
+    for _ in range(2):  # as if the in-sync set of other replicas changed
+        pair.change()
+        pair.publish()
     pair.elect(1, (1,))
     pair.publish()
     await until(lambda: pair.followed(2) not in (None, before), "2 follows in the next epoch")
@@ -85,6 +90,40 @@ async def test_a_joiner_that_missed_its_cancelled_move_brings_no_deleted_record_
     pair.change(target=(1, 2))
     pair.renew(2)
     pair.publish()
+    for _ in range(4):
+        await filled(pair, "d")
+        await asyncio.sleep(3)
+    followed, led = pair.followed(2), pair.lives[1].context.registry.partitions["log", 0]
+    assert followed is not None and followed.log.log_end_offset == led.log.log_end_offset
+    assert values_of(pair, 2) == []
+    await pair.stop()
+
+
+@pytest.mark.parametrize("is_seen", [False, True], ids=["unseen", "seen by a role that ends slowly"])
+async def test_a_joiner_whose_move_began_again_in_one_session_brings_no_deleted_record_back(*, is_seen: bool) -> None:
+    """Regression: the move was cancelled and begun again. The joiner saw one image of both, or a slow call of its disk
+    ended after both. Its log stayed open, still noted as the log of the move, and had the record."""
+    pair = await both(OFTEN, replicas=(1,), **NOT_TIERED)
+    await put(pair, b"deleted", b"value")
+    await filled(pair, "a")
+    pair.change(target=(1, 2))
+    pair.publish()
+    await until(lambda: pair.followed(2) is not None and values_of(pair, 2) == [b"value"], "2 copied the record")
+    before, slow = pair.followed(2), asyncio.Event()
+    assert before is not None
+    if is_seen:
+        before.lease._count(asyncio.ensure_future(slow.wait()))
+    pair.change(target=(), leader_epoch=pair.row.leader_epoch + 1)
+    pair.publish(*((1, 2) if is_seen else (1,)))
+    await until(lambda: pair.leads(1), "1 leads")
+    await put(pair, b"deleted", None)
+    for _ in range(6):
+        await filled(pair, "c")
+        await asyncio.sleep(3)
+    assert values_of(pair, 1) == []
+    pair.change(target=(1, 2))
+    pair.publish()
+    slow.set()
     for _ in range(4):
         await filled(pair, "d")
         await asyncio.sleep(3)

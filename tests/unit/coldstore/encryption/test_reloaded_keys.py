@@ -85,6 +85,27 @@ async def test_an_upload_that_the_new_keys_do_not_read_counts_as_failed(tmp_path
     assert (await place.store.get("again")).data == b"abc"
 
 
+@pytest.mark.parametrize("active", ["old", None], ids=["under the old key", "plain"])
+async def test_a_root_that_the_new_keys_do_not_read_is_written_again(tmp_path: Path, active: str | None) -> None:
+    """Regression: no other broker read it before its writer wrote it the next time."""
+    place = Place(tmp_path)
+    place.write(active, accept_plain=active is None, old=b"o" * 32)
+    place.keys.reload()
+    put = place.below.put_root
+
+    async def reloaded_meanwhile(key: str, data: bytes, if_match: str | None) -> str:
+        etag = await put(key, data, if_match)
+        if if_match is None:
+            place.write("new", new=b"n" * 32)
+            assert place.keys.reload()
+        return etag
+
+    place.below.put_root = reloaded_meanwhile  # type: ignore[method-assign]
+    etag = await place.store.put_root("root", b"abc", None)
+    got = await place.store.get("root")
+    assert (got.data, got.etag) == (b"abc", etag)
+
+
 def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
     """A broken file, and one with another key under the same id: of another bucket, or made anew by mistake."""
     place = Place(tmp_path)
