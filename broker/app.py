@@ -288,7 +288,7 @@ class Broker:
     async def close(self) -> None:
         """Stop the broker: cleanly after `stop`, at once after a failure or if another process serves as this node."""
         self.health.starting("stopping")
-        closing = Shutdown(self.components, self._config, self._world.workers, self._tasks, self._waits, self._report)
+        closing = Shutdown(self.components, self._config, self._world, self._tasks, self._waits, self._report)
         # A superseded broker sends no responses, so a drain would last until its time-out.
         await closing.close(clean=self._clean_stop, drain=not self._superseded.is_set())
 

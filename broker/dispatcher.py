@@ -430,6 +430,8 @@ class BrokerDispatcher:
             return self._produce_flow.answer(header, call, allowed)
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
+        if call.peer.closed:  # its client may have sent it again through another broker, as in `RequestSlots.take`
+            raise CloseConnection("the client is gone")
         return await self._handle(header, call, request)
 
     async def _refused(self, header: RequestHeader, request: Message, refusal: ErrorCode) -> list[Part] | None:

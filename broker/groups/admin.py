@@ -236,6 +236,8 @@ class GroupAdmin:
         allowed = [at for at, code in zip(positions, codes, strict=True) if code is ErrorCode.NONE]
         held = [at for at in dict.fromkeys(allowed) if group.offsets.holds(at)]
         for at in range(0, len(held), _TOMBSTONES_PER_TURN):
+            if shard.groups.get(group_id) is not group:
+                break  # the group is gone with its positions; tombstones would delete those of a later group
             error = await self._forget(shard, group, held[at : at + _TOMBSTONES_PER_TURN], until_s)
             if error is not ErrorCode.NONE:
                 return error, []

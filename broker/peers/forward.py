@@ -118,8 +118,8 @@ class Forward:
                 code = ErrorCode(answer.error_code).name
                 log.warning("the controller, broker %d, refuses forwarded requests: %s", at.node_id, code)
                 return None
-            if not await self._another_than(at):
-                return None
+            if not await self._another_than(at) or peer.closed:
+                return None  # a client that is gone may have sent the request again through another broker
         return None
 
     async def _ask(self, at: ControllerAt, request: EnvelopeRequest, timeout_s: float) -> EnvelopeResponse | None:

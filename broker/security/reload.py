@@ -60,6 +60,7 @@ class Reload:
         self._watched: list[Watched] = []
         self._why: dict[str, str] = {}  # reasons of refusals, by `where`, until the file can be used
         self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[Reloaded] | None = None  # the last file that was begun
 
     def add(self, *watched: Watched) -> None:
         self._watched.extend(watched)
@@ -68,7 +69,15 @@ class Reload:
         """Read the files in `only` again; all files if it is None."""
         async with self._lock:
             found = self._watched if only is None else only
-            return [await workers.run(self._reloaded, one) for one in tuple(found)]
+            return [await self._alone(workers, one) for one in tuple(found)]
+
+    async def _alone(self, workers: Workers, watched: Watched) -> Reloaded:
+        """Reload one file, after a file whose reload was cancelled: its thread goes on, and would put what it read
+        earlier in the place of newer content."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        self._reading = asyncio.get_running_loop().create_task(workers.run(self._reloaded, watched))
+        return await asyncio.shield(self._reading)
 
     async def asked(self, workers: Workers, by: str) -> list[Reloaded]:
         """Read all files again on an operator's request, and log the outcome. `by`: source of the request."""

@@ -28,7 +28,7 @@ from hotstore.host.residency import Residency
 from logformat.errors import ThermoclineError
 from seams.crash_points import reach
 from seams.loop.tasks import FailureReport, Tasks
-from seams.loop.workers import Workers
+from seams.world import World
 from tiering.reading.cold_reader import ColdReader
 from tiering.service import TierService
 
@@ -59,7 +59,7 @@ class Shutdown(msgspec.Struct, frozen=True):
 
     components: Components
     config: BrokerConfig
-    workers: Workers
+    world: World
     tasks: Tasks
     waits: Waits
     report: FailureReport
@@ -100,7 +100,7 @@ class Shutdown(msgspec.Struct, frozen=True):
         if components.store is not None:
             await components.store.close()
         if components.data_dir is not None:
-            components.data_dir.close()
+            self.world.after_workers(components.data_dir.close)
 
     async def _stop_serving(self, server: Server, *, drain: bool) -> None:
         drain_s = self.config.shutdown_timeout_ms / 1000
@@ -136,7 +136,7 @@ class Shutdown(msgspec.Struct, frozen=True):
         is released, its marker would count for the next process.
         """
         try:
-            await self.workers.run(data_dir.mark_clean)
+            await self.world.workers.run(data_dir.mark_clean)
         except OSError as failure:  # the next start recovers
             self.report("clean marker", failure)
 

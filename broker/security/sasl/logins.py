@@ -124,7 +124,7 @@ class Logins:
         return found
 
     def _plain(self, listener: str) -> Mechanism:
-        return PlainServer(self._plain_users[listener])
+        return PlainServer(lambda user: self._plain_users[listener].get(user))
 
     def _scram(self, mechanism: str) -> Mechanism:
         return ScramServer(mechanism, self._credential, self._nonce(), self._secret())

@@ -5,7 +5,7 @@ The login of an unknown user takes the same time and gets the same response as o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
@@ -17,10 +17,11 @@ _WRONG: Final = "Authentication failed: Invalid username or password"
 
 
 class PlainServer:
-    """One login by PLAIN. `users`: SHA-256 of passwords by user (`password_digests`)."""
+    """One login by PLAIN. `find`: the SHA-256 of a user's present password (`password_digests`); None: there is no such
+    user."""
 
-    def __init__(self, users: Mapping[str, bytes]) -> None:
-        self._users = users
+    def __init__(self, find: Callable[[str], bytes | None]) -> None:
+        self._find = find
 
     def evaluate(self, token: bytes) -> Authenticated:
         """Judge the only token: [authorization id] NUL user NUL password."""
@@ -35,7 +36,7 @@ class PlainServer:
             raise LoginRefused("Authentication failed: username not specified")
         if not password:
             raise LoginRefused("Authentication failed: password not specified", user)
-        known = self._users.get(user)
+        known = self._find(user)
         is_right = compare_digest(sha256(password.encode()).digest(), known or _NOT_A_PASSWORD)
         if known is None or not is_right:
             raise LoginRefused(_WRONG, user)

@@ -30,7 +30,6 @@ class ScramServer:
         self._first: scram.ClientFirst | None = None
         self._credential: ScramCredential
         self._server_first = ""
-        self._is_known = False
 
     def evaluate(self, token: bytes) -> Challenge | Authenticated:
         """Judge the client's first message, and at the second call its final message."""
@@ -49,7 +48,6 @@ class ScramServer:
             )
         found = self._find(first.user, self._mechanism)
         decoy = self._decoy(first.user)
-        self._is_known = found is not None
         self._credential = decoy if found is None else found
         nonce = first.nonce + self._nonce
         self._server_first = scram.server_first(nonce, self._credential.salt, self._credential.iterations)
@@ -67,7 +65,9 @@ class ScramServer:
         credential = self._credential
         is_right = scram.is_proof(self._mechanism, credential.stored_key, message, final.proof)
         signature = scram.server_signature(self._mechanism, credential.server_key, message)
-        if not (is_right and self._is_known):
+        # Minutes may have passed since the first message: the user may be deleted, or have another password.
+        is_current = self._find(first.user, self._mechanism) == credential
+        if not (is_right and is_current):
             raise LoginRefused(
                 None, first.user, why="the user does not exist for this mechanism, or the password is wrong"
             )

@@ -67,7 +67,7 @@ def _login() -> ServerLogin:
         return _ALICE if (user, mechanism) == ("alice", SCRAM_SHA_256) else None
 
     mechanisms = {
-        "PLAIN": lambda: PlainServer(_USERS),
+        "PLAIN": lambda: PlainServer(_USERS.get),
         SCRAM_SHA_256: lambda: ScramServer(SCRAM_SHA_256, find, "server", b"secret"),
         "OAUTHBEARER": OAuthBearerServer,
     }

@@ -16,6 +16,8 @@ from broker.wire.codec import decode_response
 from broker.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsRequestTopic,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     MetadataRequest,
@@ -425,6 +427,29 @@ async def test_a_slept_process_answers_nothing_until_a_poll_succeeded() -> None:
     for answer in waiting:
         assert await parts_of(answer)
     assert life.partition("log").log.log_end_offset == 2
+    await life.stop()
+
+
+async def test_a_change_of_a_client_that_went_while_the_process_slept_is_not_made() -> None:
+    """Regression: it was made once the gate opened. Its client may have sent it again through another broker, and have
+    made the topic again since."""
+    place = Place()
+    life = await place.start()
+    await life.create("log")
+    place.store.down = True
+    life.clock.slept_s += 3600
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="log")], timeout_ms=30_000)
+    gone, stays = Peer(2, "", "PLAINTEXT"), Peer(3, "", "PLAINTEXT")
+    deletion = life.dispatch(ApiKey.DELETE_TOPICS, request, peer=gone)
+    metadata = life.dispatch(ApiKey.METADATA, MetadataRequest(topics=None), peer=stays)
+    await asyncio.sleep(60)
+    gone.closed = True
+    place.store.down = False
+    assert await parts_of(metadata)
+    with pytest.raises(CloseConnection):
+        await parts_of(deletion)
+    await asyncio.sleep(60)
+    assert life.context.metadata.topic_named("log") is not None
     await life.stop()
 
 

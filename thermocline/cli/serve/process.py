@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 import thermocline
@@ -250,7 +251,18 @@ def run_broker(
     syncs = KernelSyncs(workers)
     rng = SystemRng()
     beats = Beats(rng.uniform(0.0, BEAT_S))
-    world = World(PosixDisk(), workers, syncs, SystemClock(), rng, TcpNet(), gc.freeze, beats=beats)
+    locks = ExitStack()
+    world = World(
+        PosixDisk(),
+        workers,
+        syncs,
+        SystemClock(),
+        rng,
+        TcpNet(),
+        keep_objects=gc.freeze,
+        after_workers=locks.callback,
+        beats=beats,
+    )
 
     async def serve() -> int:
         stop = asyncio.Event()
@@ -269,6 +281,7 @@ def run_broker(
     finally:
         syncs.close()
         workers.close()
+        locks.close()
 
 
 class HangUp:

@@ -9,7 +9,8 @@ import pytest
 from broker.error_codes import ErrorCode as E
 from broker.groups import admin
 from broker.groups.machine.classic import ClassicGroup
-from broker.groups.machine.events import GroupState, Protocol
+from broker.groups.machine.events import AdmitCommit, GroupState, Protocol
+from broker.groups.offset_requests import CommitRow
 from broker.handlers.groups.admin import handle_delete_groups, handle_describe_groups, handle_list_groups
 from broker.handlers.groups.members import ClientInfo
 from broker.internal_topics.shard_life import ShardState
@@ -159,6 +160,30 @@ async def test_a_position_on_its_way_is_forgotten_too(w):
     w.log.release()
     assert (await commit, await forgetting) == (E.NONE, (E.NONE, [E.NONE]))
     assert await w.fetch("g") == -1
+
+
+@in_world
+async def test_a_deletion_of_positions_ends_with_its_group(w):
+    """Regression: the group went when its last position did, and the deletion went on in its name. The tombstone of the
+    next rows followed a commit to the group that was made since: it was there until the next load, and then gone."""
+    first = [("t", index) for index in range(admin._TOMBSTONES_PER_TURN)]
+    rows = [CommitRow(topic, index, 7, -1, "") for topic, index in first]
+    assert set(await w.groups.offsets.commit("g", AdmitCommit(None, "", -1), rows)) == {E.NONE}
+    w.log.hold()
+    w.log.fail = [Retryable("away")]
+    refused = w.ask(w.commit("g", 7, partition=len(first)))
+    await asyncio.sleep(0.1)
+    deletion = w.ask(w.groups.admin.forget("g", [*first, ("t", len(first))]))
+    await asyncio.sleep(0.1)
+    w.log.release()
+    while w.groups.group_count:
+        await asyncio.sleep(0)
+    assert await w.commit("g", 9, partition=len(first)) is E.NONE
+    assert await refused is E.COORDINATOR_NOT_AVAILABLE
+    assert await deletion == (E.NONE, [E.NONE] * (len(first) + 1))
+    assert await w.fetch("g", partition=len(first)) == 9
+    await w.restart()
+    assert await w.fetch("g", partition=len(first)) == 9
 
 
 @in_world

@@ -125,6 +125,18 @@ async def test_who_is_not_the_controller_any_more_is_asked_once_and_the_next_one
 
 
 @by(in_cluster)
+async def test_for_a_client_that_went_meanwhile_the_next_controller_is_not_asked(cluster: Cluster, /) -> None:
+    """Regression: the request was sent again, and deleted the topic that its client had made again through another
+    broker."""
+    cluster.brokers[2].rule = is_none
+    client = Peer(7, "10.1.2.3:4567", "OUTER", principal="User:alice")
+    cluster.loop.call_later(1.0, setattr, client, "closed", True)
+    cluster.loop.call_later(2.0, cluster.obeys, 10, 3, 2)
+    assert await cluster.forward.to_controller(client, FRAME, 30.0) is None
+    assert cluster.heard == (1, 0)
+
+
+@by(in_cluster)
 async def test_when_the_image_names_nobody_else_it_is_not_asked_again(cluster: Cluster, /) -> None:
     cluster.brokers[2].rule = is_none
     assert await cluster.ask() is None

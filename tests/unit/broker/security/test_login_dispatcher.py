@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from broker.config.network.sasl import SaslListener
+from broker.error_codes import ErrorCode
 from broker.net.buffers import ALLOWANCE
 from broker.net.dispatch import Answer, CloseConnection, Later, Peer
 from broker.net.limits import NetLimits
@@ -24,6 +27,7 @@ from broker.security.sasl.limits import (
 )
 from broker.security.sasl.login import Reply
 from broker.security.sasl.login_dispatcher import LOGIN_S, ListenerLogins, LoginDispatcher
+from broker.security.sasl.logins import Logins
 from broker.security.sasl.mechanism import NotValid, TokenVerdict, Verified
 from broker.security.sasl.oauthbearer import OAuthBearerServer
 from broker.security.sasl.plain import PlainServer, password_digests
@@ -77,7 +81,7 @@ class Room:
         self.verdict = verdict
         users = password_digests({"alice": "secret"})
         config = SaslListener(("PLAIN", "OAUTHBEARER"), 4000, 100, {"PLAIN": reauth_ms}, {}, None)
-        made: dict[str, Callable[[], Any]] = {"PLAIN": lambda: PlainServer(users), "OAUTHBEARER": OAuthBearerServer}
+        made: dict[str, Callable[[], Any]] = {"PLAIN": lambda: PlainServer(users.get), "OAUTHBEARER": OAuthBearerServer}
         self.logins = ListenerLogins(
             "IN", config, self.broker, made, self._verify, self.limits, self.clock, self.tasks, self.audit
         )
@@ -263,6 +267,24 @@ async def test_nothing_runs_while_a_client_logs_in_again() -> None:
     answered = len(room.broker.principals)
     await room.send(versions())
     assert len(room.broker.principals) == answered and room.connection.ended != []
+
+
+async def test_a_user_of_plain_that_a_reload_removed_renews_no_session() -> None:
+    """Regression: whoever had begun to log in again before the reload was logged in by the old users after it."""
+    config = SaslListener(("PLAIN",), 4000, 100, {"PLAIN": 60_000}, {"alice": "secret"}, None)
+    room = Room()
+    world = cast(Any, SimpleNamespace(clock=room.clock))
+    logins = Logins({"IN": config}, room.broker, world, room.tasks, room.audit, "BROKERS")
+    listener = logins.of_listener("IN")
+    assert listener is not None
+    room.logins = listener
+    room.peer, room.connection, room.gate = room.another()
+    await room.log_in()
+    await asyncio.sleep(10)
+    await room.send(handshake())
+    logins.use_plain_users({"IN": replace(config, plain_users={})})
+    assert authenticated(Reply(await room.send(token(RIGHT)))).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert room.connection.ended
 
 
 async def test_a_token_is_verified_beside_the_loop() -> None:

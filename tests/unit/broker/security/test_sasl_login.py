@@ -48,7 +48,7 @@ class Endless:
 
 def login(renews: Session | None = None, lifetime_ms: int | None = None) -> ServerLogin:
     users = password_digests({"alice": "secret", "bob": "builder"})
-    mechanisms = {"PLAIN": lambda: PlainServer(users), "OAUTHBEARER": OAuthBearerServer, "ENDLESS": Endless}
+    mechanisms = {"PLAIN": lambda: PlainServer(users.get), "OAUTHBEARER": OAuthBearerServer, "ENDLESS": Endless}
     return ServerLogin(mechanisms, 1000, lambda _, __: lifetime_ms, renews)  # type: ignore[arg-type]
 
 

@@ -19,13 +19,13 @@ USERS = password_digests({"tim": "tanstaaftanstaaf", "bob": "b"})
 
 def refused_by_plain(token: bytes) -> LoginRefused:
     with pytest.raises(LoginRefused) as refused:
-        PlainServer(USERS).evaluate(token)
+        PlainServer(USERS.get).evaluate(token)
     return refused.value
 
 
 def test_the_conversation_of_rfc_4616() -> None:
-    assert PlainServer(USERS).evaluate(b"\0tim\0tanstaaftanstaaf") == Authenticated("tim")
-    assert PlainServer(USERS).evaluate(b"tim\0tim\0tanstaaftanstaaf") == Authenticated("tim")
+    assert PlainServer(USERS.get).evaluate(b"\0tim\0tanstaaftanstaaf") == Authenticated("tim")
+    assert PlainServer(USERS.get).evaluate(b"tim\0tim\0tanstaaftanstaaf") == Authenticated("tim")
 
 
 def test_plain_says_the_same_of_a_wrong_user_and_of_a_wrong_password() -> None:

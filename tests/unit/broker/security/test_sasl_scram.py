@@ -170,6 +170,22 @@ def test_another_authorization_id_is_refused() -> None:
     assert isinstance(server(user()).evaluate(b"n,a=alice,n=alice,r=abc"), Challenge)
 
 
+@pytest.mark.parametrize("left", [(), (user(password="another"),)], ids=["deleted", "another password"])
+def test_the_credential_of_the_first_message_does_not_outlive_the_user(left: tuple[ScramCredential, ...]) -> None:
+    """Regression: a client that sent its first message in time was logged in by the old password, up to the idle time
+    of its connection later, and renewed its session with it."""
+    known = [user()]
+    machine = ScramServer(
+        SCRAM_SHA_256, lambda name, _: next((one for one in known if one.user == name), None), "serverside", SECRET
+    )
+    client = ClientLogin(PasswordLogin(SCRAM_SHA_256, "alice", "pencil"), "n0nce")
+    final = client.next_token(machine.evaluate(client.first_token()).token)
+    assert final is not None
+    known[:] = left
+    with pytest.raises(LoginRefused):
+        machine.evaluate(final)
+
+
 def test_a_final_message_belongs_to_its_first() -> None:
     """Another nonce, and another channel binding than it began with, are refused, though the proof is right."""
     salted = scram.salted_password(SCRAM_SHA_256, "pencil", b"a salt of 16 bytes", 4096)
