@@ -384,14 +384,15 @@ async def test_a_role_that_ends_while_another_log_is_rolled_is_not_rolled() -> N
     assert [lease.log.active_info().bytes for lease in leases] != [0, 0]
 
 
-async def test_a_log_that_begins_elsewhere_is_not_clean_after_a_power_cut_either() -> None:
+@pytest.mark.parametrize("offset", [20, 500], ids=["below its end", "above its end"])
+async def test_a_log_that_begins_elsewhere_is_not_clean_after_a_power_cut_either(offset: int) -> None:
     """What was clean of the records before says nothing of those that are copied now: a tombstone among them would go,
     and leave what it deletes."""
     scene = Scene()
     lease = await scene.lent(config=replace(CONFIG, tiered=True))
     await scene.put(lease, [(b"k%d" % (n % 3), b"v%d" % n) for n in range(90)])
     assert await scene.clean() and (scene.logs.cleaned_offset(lease.opened) or 0) > 20
-    await lease.begin_at(20, LeaderEpochs(), (), forget_start=False)
+    await lease.begin_at(offset, LeaderEpochs(), (), forget_start=False)
     disk = scene.disk.crash(SeededRng(1), 0.0)
     directory = DataDir.open(disk, DATA)
     assert directory.checkpoints.cleaned_offset(TABLE) is None
