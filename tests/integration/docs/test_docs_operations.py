@@ -302,7 +302,7 @@ def test_a_lost_cluster_is_restored_and_a_lost_root_rebuilt(directory_site: Site
         return done.stdout
 
     plan, restore_it, look = typed("Everything is gone: restore")
-    assert "restored" in (shown := type_it(plan)) and "groups come back" in shown and "not there" in shown
+    assert "restored" in (shown := type_it(plan)) and "groups come back" in shown and "not running" in shown
     with started(site, 11, 12) as brokers:
         type_it(restore_it)
         assert "nothing is wrong" in type_it(look, brokers[11].kafka)
