@@ -136,11 +136,9 @@ class Broker:
         self._sources: Sources | ReadOnlySources | None = None  # for the HTTP port; None until clients are served
         self._waits = Waits(self.health, self._tasks)
         self.exit_code: int = ServeExit.CLEAN
-        self._start: BrokerStart | ReadOnlyStart = (
-            self._reads_only(self._watched(open_bucket))
-            if config.read_only
-            else self._serves(self._watched(open_bucket))
-        )
+        begin: Callable[[StoreOpener], BrokerStart | ReadOnlyStart]
+        begin = self._reads_only if config.read_only else self._serves
+        self._start = begin(self._watched(open_bucket))
         self._listening = self._start.listening
         if reread is not None and self._listening.logins.takes_plain:
             self._reload.add(ConfiguredUsers(reread, self._listening.logins))

@@ -90,9 +90,7 @@ def _group_handler(handle: Callable[[GroupCoordinator, Any, int, groups.ClientIn
 
 def _find_coordinator(context: Context, request: Any, call: Call) -> Awaitable[Message]:
     broker_of = partial(cluster_view.broker_at, context, call.peer.listener)
-    return groups.handle_find_coordinator(
-        context.groups, request, call.version, _client(call), broker_of, context.transactions
-    )
+    return groups.handle_find_coordinator(context.groups, request, call.version, broker_of, context.transactions)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

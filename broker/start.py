@@ -31,7 +31,7 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
-from broker.metadata.records import Endpoint, Node
+from broker.metadata.records import Endpoint
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
@@ -175,7 +175,7 @@ class BrokerStart(msgspec.Struct, frozen=True):
             self._spawn_service(name, service)
         ahead.forget()
         self.tasks.spawn("cluster defaults", self._commit_defaults(following))
-        context = self._context(following, joined, session, tiers)
+        context = self._context(following, joined, session, links, tiers)
         self.dispatcher.serve(context)
         self.listening.logins.serve(following.metadata)
         for name, service in self.listening.services.items():
@@ -259,10 +259,9 @@ class BrokerStart(msgspec.Struct, frozen=True):
         self._spawn_service("strays", replicas.stray_logs.keep_removing)
 
     def _groups(self, following: MetadataWiring, session: Session) -> GroupCoordinator:
-        config, world = self.live.now, self.world
-        registry, metadata, replicas = following.registry, following.metadata, following.replicas
+        config, world, metadata = self.live.now, self.world, following.metadata
         self.components.groups = groups = GroupCoordinator(
-            ClusterOffsetsTopic(following.controller, registry, metadata, config),
+            ClusterOffsetsTopic(following.controller, following.registry, metadata, config),
             world.clock,
             world.rng,
             config.groups,
@@ -274,29 +273,14 @@ class BrokerStart(msgspec.Struct, frozen=True):
             in_session=lambda: session.fresh.is_in_session,
             is_complete=lambda: not is_rebuilt(metadata.image),
         )
-        self.components.snapshots = snapshots = Snapshots(groups.log, world.clock)
-        offsets = InternalTopicWatcher(groups.log, world.clock, world.workers)
-        replicas.watch(offsets)
-        replicas.watch(groups)
-        # This runs after an image is applied, because offsets of a topic that is not in the image count as offsets of a
-        # deleted topic.
-        for partition in registry.partitions.values():
-            offsets.led(partition)
-        groups.start()
-        self._spawn_service("group snapshots", snapshots.keep)
-        self._spawn_service("group rewrites", Rewrites(groups.log).keep)
+        self.components.snapshots = self._begin_coordinator("group", groups, following)
+        following.replicas.watch(groups)
         return groups
 
     def _transactions(
-        self, following: MetadataWiring, session: Session, producer_ids: ProducerIds
+        self, following: MetadataWiring, session: Session, links: Links, producer_ids: ProducerIds
     ) -> TransactionCoordinator:
-        config, world, links = self.live.now, self.world, self.components.links
-        registry, metadata, replicas = following.registry, following.metadata, following.replicas
-        assert links is not None
-
-        def node_of(node_id: int) -> Node | None:
-            node = metadata.image.nodes.get(node_id)
-            return node if node is not None and node.active else None
+        config, world, metadata = self.live.now, self.world, following.metadata
 
         def leader_of(partition: TransactionalPartition) -> int:
             topic = metadata.image.topics.get(str(partition.topic_id))
@@ -308,46 +292,45 @@ class BrokerStart(msgspec.Struct, frozen=True):
             return ZERO_UUID if facts is None else facts.topic_id
 
         self.components.transactions = transactions = TransactionCoordinator(
-            ClusterTransactionsTopic(following.controller, registry, metadata, config),
+            ClusterTransactionsTopic(following.controller, following.registry, metadata, config),
             world.clock,
             world.rng,
             config.transactions,
             self.tasks,
             producer_ids.give,
-            lambda ended: MarkerSender(links, node_of, leader_of, world.clock, self.tasks, ended),
+            lambda ended: MarkerSender(links, metadata.active_node, leader_of, world.clock, self.tasks, ended),
             topic_id_of=topic_id_of,
             keep_objects=world.keep_objects,
             in_session=lambda: session.fresh.is_in_session,
         )
         following.feed.watch(lambda _: transactions.sender.image_changed())
-        self.components.transaction_snapshots = snapshots = Snapshots(transactions.log, world.clock)
-        watcher = InternalTopicWatcher(transactions.log, world.clock, world.workers)
-        replicas.watch(watcher)
-        for partition in registry.partitions.values():
-            watcher.led(partition)
-        transactions.start()
-        self._spawn_service("transaction snapshots", snapshots.keep)
-        self._spawn_service("transaction rewrites", Rewrites(transactions.log).keep)
+        self.components.transaction_snapshots = self._begin_coordinator("transaction", transactions, following)
         return transactions
 
-    def _coordinators(self, following: MetadataWiring, transactions: TransactionCoordinator) -> Coordinators:
-        links, metadata = self.components.links, following.metadata
-        assert links is not None
-
-        def node_of(node_id: int) -> Node | None:
-            node = metadata.image.nodes.get(node_id)
-            return node if node is not None and node.active else None
-
-        return Coordinators(transactions, links, self.live.now.node_id, node_of)
+    def _begin_coordinator(
+        self, name: str, coordinator: GroupCoordinator | TransactionCoordinator, following: MetadataWiring
+    ) -> Snapshots:
+        """Start a coordinator of the led partitions of its internal topic. This runs after an image is applied, because
+        offsets of a topic that is not in the image count as offsets of a deleted topic."""
+        internal_log, clock = coordinator.log, self.world.clock
+        snapshots = Snapshots(internal_log, clock)
+        watcher = InternalTopicWatcher(internal_log, clock, self.world.workers)
+        following.replicas.watch(watcher)
+        for partition in following.registry.partitions.values():
+            watcher.led(partition)
+        coordinator.start()
+        self._spawn_service(f"{name} snapshots", snapshots.keep)
+        self._spawn_service(f"{name} rewrites", Rewrites(internal_log).keep)
+        return snapshots
 
     def _context(
-        self, following: MetadataWiring, joined: StartedSession, session: Session, tiers: TierService
+        self, following: MetadataWiring, joined: StartedSession, session: Session, links: Links, tiers: TierService
     ) -> Context:
         config, world = self.live.now, self.world
         self.components.residency = residency = Residency(world.workers, report=self.report)
         producer_ids = ProducerIds(joined.broker_epoch)
-        transactions = self._transactions(following, session, producer_ids)
-        coordinators = self._coordinators(following, transactions)
+        transactions = self._transactions(following, session, links, producer_ids)
+        coordinators = Coordinators(transactions, links, config.node_id, following.metadata.active_node)
         outcomes = CoordinatorOutcomes(coordinators)
         groups, live = self._groups(following, session), self.live
         ended = OpenEnded(

@@ -232,7 +232,7 @@ class FetchSession:
 
     def due_in_turn(self) -> list[Target]:
         """Partitions that the next response may have to contain, in the order of reading."""
-        return sorted(self.due, key=_turn_of)
+        return sorted(self.due, key=lambda target: target.turn)
 
     def report_delay_s(self, now_s: float, at_most_s: float) -> float | None:
         """Seconds until unreported high watermarks have waited `at_most_s`; None when all are reported."""
@@ -278,7 +278,3 @@ def next_epoch(epoch: int) -> int:
 def weight(target: Target) -> int:
     """Bytes of a target. A topic name comes from the client; the name for an id is shared."""
     return TARGET_BYTES + (4 * len(target.topic or "") if target.topic_id is ZERO_UUID else 0)
-
-
-def _turn_of(target: Target) -> int:
-    return target.turn

@@ -13,7 +13,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.image import ClusterImage, Topic, TopicFacts
-from broker.metadata.records import NO_EPOCH
+from broker.metadata.records import NO_EPOCH, Node
 
 
 class TopicNames:
@@ -65,6 +65,11 @@ class MetadataCache:
         """Broker epoch of the node's last session in this image; NO_EPOCH: the node never had a session."""
         node = self.image.nodes.get(node_id)
         return NO_EPOCH if node is None else node.broker_epoch
+
+    def active_node(self, node_id: int) -> Node | None:
+        """The node, if it has a session in this image."""
+        node = self.image.nodes.get(node_id)
+        return node if node is not None and node.active else None
 
     def topic_named(self, name: str) -> Topic | None:
         return self._by_name.get(name)

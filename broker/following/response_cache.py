@@ -15,9 +15,8 @@ ANSWERS_MAX: Final = 16  # each listener, version and flag has its own response;
 
 
 class ResponseCache:
-    def __init__(self, bytes_max: int = BYTES_MAX, answers_max: int = ANSWERS_MAX) -> None:
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._answers_max = answers_max
         self._stamp: Hashable = None
         self._bodies: dict[Hashable, bytes] = {}  # least recently used first
         self._bytes = 0
@@ -48,5 +47,5 @@ class ResponseCache:
         self.get(stamp, None)
         self._bytes += len(body) - len(self._bodies.pop(question, b""))
         self._bodies[question] = body
-        while self._bytes > self._bytes_max or len(self._bodies) > self._answers_max:
+        while self._bytes > self._bytes_max or len(self._bodies) > ANSWERS_MAX:
             self._bytes -= len(self._bodies.pop(next(iter(self._bodies))))

@@ -26,7 +26,6 @@ from broker.groups.machine.events import (
 )
 from broker.groups.member_requests import MemberRequests
 from broker.groups.offset_requests import OffsetRequests
-from broker.groups.offsets import any_topic
 from broker.groups.shard import Group, GroupShard, MemoryUsage
 from broker.internal_topics.interfaces import InternalTopic, LogLimits
 from broker.internal_topics.internal_log import InternalLog
@@ -47,10 +46,6 @@ OffsetsTopic = InternalTopic
 log = logging.getLogger(__name__)
 
 
-def _no_name(_: UUID) -> None:
-    """The default of `names`: no topic has a name."""
-
-
 class GroupCoordinator:
     """The coordinator on one broker. Methods that answer requests never raise for a client's mistake: the response
     carries the error."""
@@ -63,17 +58,16 @@ class GroupCoordinator:
         config: GroupConfig,
         tasks: Tasks,
         *,
-        topics: TopicLookup = any_topic,
-        names: Callable[[UUID], str | None] = _no_name,
+        topics: TopicLookup,
+        names: Callable[[UUID], str | None],
         leaving: Callable[[], Collection[str]] = tuple,
         keep_objects: Callable[[], None] = lambda: None,
         in_session: Callable[[], bool] = lambda: True,
         is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topics`: the topics that allow commits; the default allows all topics. `names`: topic names by id.
-        `leaving`: names of deleted topics that are still being removed. `keep_objects`: see `World.keep_objects`.
-        `in_session`: whether this broker's session excludes another coordinator (R25). `is_complete`: whether all
-        topics are known (R29)."""
+        """`topics`: the topics that allow commits. `names`: topic names by id. `leaving`: names of deleted topics that
+        are still being removed. `keep_objects`: see `World.keep_objects`. `in_session`: whether this broker's session
+        excludes another coordinator (R25). `is_complete`: whether all topics are known (R29)."""
         self._clock = clock
         self._rng = rng
         self._config = config

@@ -52,7 +52,6 @@ class ControllerTerm:
         take: Callable[[ImageAt], None],
         *,
         is_controller: bool,
-        claimed_s: float,
     ) -> None:
         self._cluster = cluster
         self._controller_lease = controller_lease
@@ -64,7 +63,6 @@ class ControllerTerm:
         self._is_claiming = False  # true from the poll that allows a claim to the outcome of the claim
         self.listener: ClusterControl | None = None  # None before this broker follows its images
         self._rules: int | None = None  # the controller epoch in which `listener` began
-        self._claimed_s = claimed_s  # boot time when the last claim was sent; the claim was stored then or later
         self._is_sure = False  # the next claim follows a resignation, without another broker's claim in between
         self._stepped_back_s = self._stepped_back_until_s = 0.0  # time of the last resignation, and end of its pause
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * times.interval_s)
@@ -87,7 +85,7 @@ class ControllerTerm:
         elif self._rules != controller.epoch:
             self.is_controller, self._rules, self._cluster.epoch = True, controller.epoch, controller.epoch
             self._stepped_back_until_s = 0.0
-            listener.begin(at, is_sure=self._is_sure, claimed_s=self._claimed_s)
+            listener.begin(at, is_sure=self._is_sure, claimed_s=self._cluster.claimed_s)
             self._is_sure = False
         listener.apply_image(at)
 
@@ -146,9 +144,6 @@ class ControllerTerm:
 
     async def _claim(self, replaced: int | None) -> None:
         asked = self._asked
-        sent_s = self._world.clock.boottime_s()
-        if self._cluster.is_settled:  # otherwise an earlier claim may be stored before this one is sent
-            self._claimed_s = sent_s
         try:
             at = await self._cluster.claim(
                 asked.cluster_id,
@@ -158,7 +153,6 @@ class ControllerTerm:
         except Fenced as fenced:
             log.info("another broker claimed first: %s", fenced)
             return
-        self._claimed_s = sent_s  # no earlier claim was stored
         log.warning("this broker is the controller: controller epoch %d", self._cluster.epoch)
         self._take(at)
 

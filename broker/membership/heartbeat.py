@@ -1,8 +1,8 @@
 """This broker's heartbeats to the controller.
 
-A heartbeat is sent when the previous heartbeat was answered. An urgent report (`tell`) is a second heartbeat beside the
-parked heartbeat. Responses of a controller that is older than the known controller are ignored. A "store away" response
-does not prove freshness. While no controller answers, this broker may claim.
+A heartbeat is sent when the previous heartbeat was answered. An urgent report (`report_fitness`) is a second heartbeat
+beside the parked heartbeat. Responses of a controller that is older than the known controller are ignored. A "store
+away" response does not prove freshness. While no controller answers, this broker may claim.
 """
 
 from __future__ import annotations

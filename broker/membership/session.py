@@ -146,7 +146,6 @@ class Session:
             self._times,
             self._take,
             is_controller=is_controller,
-            claimed_s=joined.claimed_s,
         )
         return joined
 

@@ -71,15 +71,13 @@ class Refused(InvalidRequest):
 
 class StartedSession(msgspec.Struct, frozen=True):
     """The result of joining. `identity`: the content for `meta.properties`. `at`: the image with the session. `asked`:
-    the registration. `claimed_s`: time of the boot clock when this process sent its last claim; −inf: it sent no
-    claim."""
+    the registration."""
 
     identity: DirectoryIdentity
     at: ImageAt
     broker_epoch: int
     verdict: Verdict
     asked: SessionRequest
-    claimed_s: float
 
 
 class SessionStart:
@@ -112,7 +110,6 @@ class SessionStart:
         self._duplicate: tuple[int, float] | None = None  # controller epoch and time of the first duplicate error
         self._told = "", 0.0  # the last logged wait without its numbers, and its time
         self._doubt: Doubt = _no_doubt
-        self._claimed_s = float("-inf")
         self._not_there: int | None = None  # epoch of the controller whose port refused the last attempt
 
     async def join(
@@ -200,15 +197,11 @@ class SessionStart:
         if found is not None and found.controller is not None and sight is not LeaseSight.RELEASED:
             replaced = found.controller.node_id
         self._gate.begin()  # before the claim, because other brokers measure this lease from the claim on
-        sent_s = self._world.clock.boottime_s()
-        if self._cluster.is_settled:  # otherwise an earlier claim may be stored before this one is sent
-            self._claimed_s = sent_s
         controller = Controller(asked.node_id, asked.incarnation)
         first = await self._first_records() if found is None else ()
         at = await self._cluster.claim(
             asked.cluster_id, controller, lambda image: (*claim_records(image, asked, replaced), *first)
         )
-        self._claimed_s = sent_s  # no earlier claim was stored
         log.info("controller epoch %d: %s", self._cluster.epoch, admission.reason)
         return self._joined(asked, directory, admission, at)
 
@@ -296,7 +289,7 @@ class SessionStart:
                 len(asked.lost_logs),
             )
         identity = DirectoryIdentity(asked.cluster_id, asked.node_id, asked.directory_id, directory.has_logs)
-        return StartedSession(identity, at, session.broker_epoch, admission.verdict, asked, self._claimed_s)
+        return StartedSession(identity, at, session.broker_epoch, admission.verdict, asked)
 
     def _wait(self, what: str) -> None:
         shown = f"waiting for {what}" if not what.startswith("watching") else what

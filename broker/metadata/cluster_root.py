@@ -91,6 +91,8 @@ class ClusterRoot:
         self._root: RootStore[Content] = RootStore(store, cluster_key(), CLUSTER_FORMAT, rng, clock)
         self._images = Images(store, workers)
         self.epoch = 0
+        self.claimed_s = float("-inf")
+        """Boot time when this process sent its last claim, which was stored then or later. −inf: it sent no claim."""
 
     @property
     def known(self) -> Root[Content] | None:
@@ -164,6 +166,9 @@ class ClusterRoot:
     ) -> ImageAt:
         """Become the controller. Commits the next controller epoch together with `records`, which were decided on the
         image that was loaded last. Raises Fenced if another process claimed first."""
+        sent_s = self._clock.boottime_s()
+        if self.is_settled:  # otherwise an earlier claim may be stored before this one is sent
+            self.claimed_s = sent_s
         known = self._root.known
         epoch = 1 if known is None else known.epoch + 1
         before = ClusterContent(cluster_id, controller) if known is None else known.content
@@ -173,7 +178,7 @@ class ClusterRoot:
             root = await self._write(before, added, controller, epoch, claim=True)
         except _Moved as moved:
             raise Fenced(f"cluster.json changed while controller epoch {epoch} was claimed") from moved
-        self.epoch = epoch
+        self.epoch, self.claimed_s = epoch, sent_s  # no earlier claim was stored
         return await self._ours(root)
 
     async def commit(self, records: Sequence[MetadataRecord]) -> ImageAt:

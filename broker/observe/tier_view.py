@@ -111,16 +111,6 @@ class BrokerStatus(msgspec.Struct):
     read_only: ReadOnly | None = None
 
 
-def broker_json(
-    startup: StartupSources,
-    sources: Sources | None,
-    seen: PartitionFigures | None = None,
-    cluster: ClusterSummary | None = None,
-    strays: Sequence[str] = (),
-) -> bytes:
-    return msgspec.json.encode(broker_status(startup, sources, seen, cluster, strays))
-
-
 def broker_status(
     startup: StartupSources,
     sources: Sources | None,

@@ -15,7 +15,7 @@ from broker.observe.http import Views
 from broker.observe.metrics.exposition import exposition
 from broker.observe.metrics.topics import PartitionFigures, collect_figures_in_turns
 from broker.observe.sources import Sources, StartupSources, decides
-from broker.observe.tier_view import broker_json, status_json
+from broker.observe.tier_view import broker_status, status_json
 from logformat.errors import Retryable
 
 
@@ -34,8 +34,9 @@ def operator_views(
     async def broker() -> bytes:
         sources = serving()
         if sources is None:
-            return broker_json(startup, None)
-        return broker_json(startup, sources, *await both_looks(sources), await sources.strays())
+            return msgspec.json.encode(broker_status(startup, None))
+        seen, cluster = await both_looks(sources)
+        return msgspec.json.encode(broker_status(startup, sources, seen, cluster, await sources.strays()))
 
     async def metrics() -> bytes:
         sources = serving()

@@ -240,13 +240,10 @@ class ReplicaOwner:
         roles.tiers.forget(topic_id, self.index)
         if self._aim is not aim:
             return  # assigned again before its files were removed
-        if aim.goal is Goal.DELETE:
-            if not aim.is_sure():
-                await self._move_aside(topic_id, aim)
-        elif aim.is_sure():
-            await self._remove_files(topic_id, aim)
-        else:
+        if not aim.is_sure():
             await self._move_aside(topic_id, aim)
+        elif aim.goal is Goal.DROP:
+            await self._remove_files(topic_id, aim)
 
     def _forget_failures(self) -> None:
         """Forget the log's failures. This runs after the removal: if the replica is assigned again before the removal,

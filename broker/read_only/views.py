@@ -28,7 +28,7 @@ from broker.observe.metrics.process import process_metrics
 from broker.observe.metrics.tiering import figures_metrics, store_metrics
 from broker.observe.sources import StartupSources
 from broker.observe.standing import ReadOnly
-from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_json, missing_keys, refusals
+from broker.observe.tier_view import BrokerStatus, PartitionStatus, broker_status, missing_keys, refusals
 from broker.observe.views import not_ready
 from broker.read_only.cluster_poller import ClusterPoller
 from broker.read_only.handlers import OF_CLUSTER, WHY
@@ -58,7 +58,7 @@ def read_only_views(
 
     async def broker() -> bytes:
         sources = serving()
-        return broker_json(startup, None) if sources is None else msgspec.json.encode(_status(startup, sources))
+        return msgspec.json.encode(broker_status(startup, None) if sources is None else _status(startup, sources))
 
     async def metrics() -> bytes:
         sources = serving()

@@ -87,7 +87,7 @@ def init(
         case State.PREPARE_COMMIT | State.PREPARE_ABORT:
             return Reply(ErrorCode.CONCURRENT_TRANSACTIONS)
         case State.ONGOING:
-            return replace_reply(fence(transaction, now_ms, give_id), Reply(ErrorCode.CONCURRENT_TRANSACTIONS))
+            return Change(fence(transaction, now_ms, give_id).to, Reply(ErrorCode.CONCURRENT_TRANSACTIONS))
     if transaction.needs_fresh_id:
         if expected is not None:  # an earlier process of this id, perhaps not the last one
             return Reply(ErrorCode.PRODUCER_FENCED)
@@ -142,10 +142,6 @@ def _begun(
 
 def _initialized(to: Transaction) -> Change:
     return Change(to, Reply(ErrorCode.NONE, to.producer_id, to.producer_epoch))
-
-
-def replace_reply(change: Change, reply: Reply) -> Change:
-    return Change(change.to, reply)
 
 
 def fresh(transaction: Transaction, producer_id: int, now_ms: int, *, timeout_ms: int | None = None) -> Transaction:

@@ -12,6 +12,7 @@ import errno
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -240,10 +241,8 @@ def _write_checked(disk: Disk, path: str, chunk: ChunkRef, data: bytes, is_kept:
     that was evicted meanwhile, perhaps before its file was made, loses its name here: its task may be cancelled."""
     file = disk.open(path, write=True, create=True, exclusive=True)
     try:
-        try:
+        with closing(file):
             file.write_at(0, [data])
-        finally:
-            file.close()
         return _open_checked(disk, path, chunk)
     finally:
         if not is_kept():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from crc32c import crc32c
 
@@ -72,13 +73,10 @@ class DirectoryFiles:
 
     def read_whole(self, key: str, unless_etag: str | None = None) -> Got | None:
         """The complete object, which is durable. None if its ETag is `unless_etag`."""
-        file = self.open(key)
-        try:
+        with closing(self.open(key)) as file:
             size = file.size()
             resolve_range(key, 0, None, size)
             data = file.read_at(0, size)
-        finally:
-            file.close()
         if len(data) != size:
             raise StoreUnavailable(f"{key}: {len(data)} of {size} bytes could be read")
         etag = content_etag(data) if size <= SMALL_BYTES_MAX else size_etag(size)
@@ -91,28 +89,22 @@ class DirectoryFiles:
 
     def read_range(self, key: str, start: int, length: int | None) -> Got:
         """Bytes of an immutable object, as in `ObjectStore.get`."""
-        file = self.open(key)
-        try:
+        with closing(self.open(key)) as file:
             size = file.size()
             start, given = resolve_range(key, start, length, size)
             data = file.read_at(start, given)
             etag = _etag_of(file, size)
-        finally:
-            file.close()
         if len(data) != given:
             raise StoreUnavailable(f"{key}: {len(data)} of {given} bytes could be read at {start}")
         return Got(data, etag, size)
 
     def describe(self, key: str) -> ObjectInfo:
         """Size and ETag of an object, and the CRC32C of a small object."""
-        file = self.open(key)
-        try:
+        with closing(self.open(key)) as file:
             size = file.size()
             if size > SMALL_BYTES_MAX:
                 return ObjectInfo(key, size, size_etag(size))
             data = file.read_at(0, size)
-        finally:
-            file.close()
         return ObjectInfo(key, size, content_etag(data), crc32c(data))
 
     def walk(self, prefix: str, directory: str = "") -> Iterator[ObjectInfo]:
@@ -153,13 +145,10 @@ class DirectoryFiles:
         ChecksumRefused."""
         temporary = self._temporary()
         try:
-            file = self._create(temporary)
-            try:
+            with closing(self._create(temporary)) as file:
                 _fill(PartWriter(file, self._now_s), key, body)
                 etag = _etag_of(file, body.size)
                 file.sync()
-            finally:
-                file.close()
             if not self._link(temporary, key):
                 raise InvalidRequest(f"PUT {key}: an object of that name exists; immutable objects never reuse a name")
             self._sync_names(key, all_parents=True)
@@ -194,12 +183,9 @@ class DirectoryFiles:
         An object that is deleted at the same time reappears as an orphan."""
         temporary = self._temporary()
         try:
-            file = self._create(temporary)
-            try:
+            with closing(self._create(temporary)) as file:
                 _fill(PartWriter(file, self._now_s), key, body)
                 file.sync()
-            finally:
-                file.close()
             self.open(key).close()
             if (found := self._current_etag(key)) != if_match:
                 raise PreconditionFailed(f"PUT {key}: expected ETag {if_match}, found {found}")
@@ -213,20 +199,15 @@ class DirectoryFiles:
             file = self.open(key)
         except ObjectMissing:
             return None
-        try:
+        with closing(file):
             return _etag_of(file, file.size())
-        finally:
-            file.close()
 
     def _replace(self, key: str, data: bytes, *, create: bool) -> None:
         temporary = self._temporary()
         try:
-            file = self._create(temporary)
-            try:
+            with closing(self._create(temporary)) as file:
                 file.write_at(0, [data])
                 file.sync()
-            finally:
-                file.close()
             if not create:
                 self._disk.rename(temporary, f"{self.root}/{key}")
             elif not self._link(temporary, key):

@@ -67,7 +67,6 @@ class S3Store:
         clock: Clock,
         deadlines: S3Deadlines | None = None,
         *,
-        ranged_gets_max: int = RANGED_GETS_MAX,
         part_bytes: int = PART_BYTES,
     ) -> None:
         self._url = url
@@ -76,10 +75,10 @@ class S3Store:
         self._clock = clock
         self._deadlines = deadlines or S3Deadlines()
         self._part_bytes = part_bytes
-        self._ranged_gets = asyncio.Semaphore(ranged_gets_max)
+        self._ranged_gets = asyncio.Semaphore(RANGED_GETS_MAX)
         self._segment_puts = asyncio.Semaphore(SEGMENT_PUTS_MAX)
         self._opening = asyncio.Lock()
-        self._connections = ranged_gets_max + 12
+        self._connections = RANGED_GETS_MAX + 12
         self._reader: Any = None
         self._exits = contextlib.AsyncExitStack()
         self._writers: tuple[Any, Any] | None = None  # clients for roots and for segments; their time-outs differ

@@ -106,7 +106,7 @@ class ProcessEngine:
     def finish_segment(self) -> CleanedSegment:
         with self._calling():
             done = self._ask(messages.FinishSegment(), messages.SegmentDone, [], self._segment_bytes)
-        stats = _stats_of(done.stats)
+        stats = CleanStats(**done.stats)
         return CleanedSegment(done.size, done.end_offset, done.max_timestamp, done.max_timestamp_offset, stats)
 
     def end(self) -> None:
@@ -205,7 +205,3 @@ def _descriptor_of(file: File) -> int:
     if descriptor < 0:
         raise OSError(EBADF, "closed", file.path)
     return descriptor
-
-
-def _stats_of(counts: dict[str, int]) -> CleanStats:
-    return CleanStats(**counts)

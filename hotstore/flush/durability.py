@@ -10,6 +10,7 @@ durable.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -255,14 +256,11 @@ def write_whole(directory: Directory, name: str, data: bytes) -> None:
     if _has(directory, name, data):
         return
     temporary = name + TEMPORARY
-    file = directory.open(temporary, write=True, create=True)
-    try:
+    with closing(directory.open(temporary, write=True, create=True)) as file:
         if file.size():
             file.truncate(0)
         file.write_at(0, [data])
         file.sync()
-    finally:
-        file.close()
     directory.rename(temporary, name)
 
 

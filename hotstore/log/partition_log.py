@@ -12,6 +12,7 @@ Hot path: `read` at the tail costs 0.9 µs (CPython 3.11).
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import closing
 
 from hotstore.errors import OffsetOutOfRange
 from hotstore.flush.durability import write_index_files, write_producer_files
@@ -312,7 +313,7 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
 
         Readers keep the files of their slices. After an OSError the stop is not clean, and the clean-shutdown marker
         must not be written."""
-        try:
+        with closing(self.directory):
             if clean and self.state is not LogState.FAILED:
                 self._sync_all()
                 assert self._active.indexer is not None
@@ -324,5 +325,3 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
             self.ballast.preallocation.drop(self._active)
             for segment in self._locator.segments:
                 segment.release_file()
-        finally:
-            self.directory.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from hotstore.file_names import OFFSET_INDEX, TIME_INDEX
@@ -125,8 +126,7 @@ def _is_time_contradicted(segment: Segment, timestamp: int, offset: int) -> bool
     contradiction: a log is not refused because of one damaged batch. Reads few entries of the index, because a start
     does this for many segments."""
     try:
-        index = segment.directory.open(segment.name_of(OFFSET_INDEX))
-        try:
+        with closing(segment.directory.open(segment.name_of(OFFSET_INDEX))) as index:
             low, high, position = 0, index.size() // _OFFSET_ENTRY.size, 0
             while low < high:
                 middle = (low + high) // 2
@@ -135,8 +135,6 @@ def _is_time_contradicted(segment: Segment, timestamp: int, offset: int) -> bool
                     low, position = middle + 1, at
                 else:
                     high = middle
-        finally:
-            index.close()
         found = find_batch(segment.file, max(position, 0), segment.size, offset)
         if found is None or found.base_offset > offset:
             return False
@@ -150,8 +148,7 @@ def _is_time_contradicted(segment: Segment, timestamp: int, offset: int) -> bool
 
 def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int] | None:
     """The last entry of an index file; None if it is empty. Raises FileNotFoundError, Corrupt."""
-    file = segment.directory.open(segment.name_of(suffix))
-    try:
+    with closing(segment.directory.open(segment.name_of(suffix))) as file:
         size = file.size()
         if size % entry.size:
             raise Corrupt(f"{file.path}: {size} bytes is not a multiple of {entry.size}")
@@ -159,5 +156,3 @@ def _tail(segment: Segment, suffix: str, entry: struct.Struct) -> tuple[int, int
             return None
         first, second = entry.unpack(file.read_at(size - entry.size, entry.size))
         return first, second
-    finally:
-        file.close()

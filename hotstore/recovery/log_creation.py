@@ -45,9 +45,6 @@ def make_directory(disk: Disk, path: str, staged: str, topic_id: bytes, begin: B
 
 
 def _write(directory: Directory, name: str, data: bytes) -> None:
-    file = directory.open(name, write=True, create=True, exclusive=True)
-    try:
+    with closing(directory.open(name, write=True, create=True, exclusive=True)) as file:
         file.write_at(0, [data])
         file.sync()
-    finally:
-        file.close()

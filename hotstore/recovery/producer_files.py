@@ -36,11 +36,9 @@ def read_producers_at(directory: Directory, offset: int) -> ProducerState | None
     try:
         data = read_in(directory, offset_file(offset, SNAPSHOT))
         return ProducerState(offset, decode_kafka_snapshot(data))
-    except FileNotFoundError:
-        return None
     except NewerFormat:
         raise
-    except Corrupt:
+    except (FileNotFoundError, Corrupt):
         return None
 
 
@@ -50,11 +48,9 @@ def read_own_producers(directory: Directory, offset: int) -> ProducerState | Non
     """
     try:
         state = decode_producer_state(read_in(directory, offset_file(offset, PRODUCERS)))
-    except FileNotFoundError:
-        return None
     except NewerFormat:
         raise
-    except Corrupt:
+    except (FileNotFoundError, Corrupt):
         return None
     return state if state.end_offset == offset else None
 

@@ -51,12 +51,10 @@ class BatchScanner:
     def __init__(
         self,
         on_batch: Callable[[BatchHeader], None],
-        buffer_bytes: int = SCAN_BUFFER_BYTES,
         on_marker: Callable[[BatchHeader, TransactionMarker], None] = lambda _, __: None,
     ) -> None:
         self._on_batch = on_batch
         self._on_marker = on_marker
-        self._buffer_bytes = buffer_bytes
         self._buffer = bytearray()
 
     def scan(self, segment: Segment, file_size: int, durable_offset: int) -> Scanned:
@@ -108,7 +106,7 @@ class BatchScanner:
 
     def _reserve(self, file_size: int) -> None:
         """Allocate the buffer, no larger than the file: a broker opens hundreds of small logs."""
-        wanted = min(file_size, self._buffer_bytes)
+        wanted = min(file_size, SCAN_BUFFER_BYTES)
         if len(self._buffer) < wanted:
             self._buffer = bytearray(wanted)
 

@@ -62,13 +62,12 @@ def write_cleaned_transactions(directory: Directory, base_offset: int, aborted: 
     aborted transactions, an empty index replaces the old segment's, if it has one. Raises OSError."""
     if aborted is None and directory.stat(offset_file(base_offset, TRANSACTION_INDEX)) is None:
         return
-    file = directory.open(cleaned_file(base_offset, TRANSACTION_INDEX), write=True, create=True)
-    try:
+    with contextlib.closing(
+        directory.open(cleaned_file(base_offset, TRANSACTION_INDEX), write=True, create=True)
+    ) as file:
         file.truncate(0)
         file.write_at(0, [encode_aborted(aborted or ())])
         file.sync()
-    finally:
-        file.close()
 
 
 def commit_swap(directory: Directory, base_offset: int) -> None:
@@ -124,8 +123,7 @@ def finish_swaps(directory: Directory, names: Iterable[str], interval_bytes: int
 
 def _end_of(directory: Directory, base_offset: int, interval_bytes: int) -> int:
     """End offset of a swapped segment, which is read completely. Raises DamagedLog."""
-    file = directory.open(offset_file(base_offset, LOG) + SWAP)
-    try:
+    with contextlib.closing(directory.open(offset_file(base_offset, LOG) + SWAP)) as file:
         size = file.size()
         segment = Segment(directory, base_offset, file, interval_bytes)
         scanned = BatchScanner(lambda _: None).scan(segment, size, INT64_MAX)
@@ -137,5 +135,3 @@ def _end_of(directory: Directory, base_offset: int, interval_bytes: int) -> int:
             hint = "if Kafka wrote this log, start Kafka on it once; else restore the log from a replica or the bucket"
             raise DamagedLog(file.path, damage.position, damage.offset, what, hint)
         return scanned.end_offset
-    finally:
-        file.close()

@@ -204,19 +204,15 @@ def replace_in(directory: Directory, name: str, data: bytes) -> None:
 
 
 def _read_all(file: File) -> bytes:
-    try:
+    with contextlib.closing(file):
         return file.read_at(0, file.size())
-    finally:
-        file.close()
 
 
 def _write_all(file: File, data: bytes) -> None:
-    try:
+    with contextlib.closing(file):
         file.truncate(0)
         file.write_at(0, [data])
         file.sync()
-    finally:
-        file.close()
 
 
 def remove_tree(disk: Disk, path: str) -> None:

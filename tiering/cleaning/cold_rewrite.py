@@ -138,12 +138,8 @@ def decided_of(sources: Sequence[SegmentFooter]) -> list[DecidedTransaction]:
     A leader that had lost its producer state may have recorded a later first offset for the same marker. A footer may
     list a transaction only once; the earlier first offset is right."""
     found = {(each.producer_id, each.first_offset): each for footer in sources for each in footer.transactions}
-    by_marker = {each.marker_offset: each for each in sorted(found.values(), key=_first_of, reverse=True)}
-    return list(by_marker.values())
-
-
-def _first_of(transaction: DecidedTransaction) -> int:
-    return transaction.first_offset
+    latest_first = sorted(found.values(), key=lambda each: each.first_offset, reverse=True)
+    return list({each.marker_offset: each for each in latest_first}.values())
 
 
 def _pieces(file: File, size: int) -> Iterator[memoryview]:

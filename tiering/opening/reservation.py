@@ -11,6 +11,7 @@ before.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -112,12 +113,9 @@ def remove_reservation(directory: Directory) -> None:
     The file is emptied, and its name is not synced: an empty file counts as a missing copy. A failed sync of the name
     would not be repeated by the next attempt, which finds no file."""
     if directory.stat(RESERVATION_FILE) is not None:
-        file = directory.open(RESERVATION_FILE, write=True)
-        try:
+        with closing(directory.open(RESERVATION_FILE, write=True)) as file:
             file.truncate(0)
             file.sync()
-        finally:
-            file.close()
         directory.unlink(RESERVATION_FILE)
 
 

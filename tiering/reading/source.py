@@ -10,6 +10,7 @@ object is detected at the next chunk. The object's file is never copied into the
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Final
 
 from crc32c import crc32c
@@ -97,13 +98,11 @@ class ChunkSource:
         file = self._store.open_local(str(opened.key))
         if file is None:
             return
-        try:
+        with closing(file):
             if file.size() != opened.footer.object_bytes:
                 raise ObjectMissing(
                     f"{opened.key} has {file.size()} bytes, but {opened.footer.object_bytes} were committed"
                 )
-        finally:
-            file.close()
 
     def _open_checked(self, chunk: ChunkRef, object_bytes: int) -> File | None:
         """Blocking: the object's file, after the chunk was read and checked. None: not a directory bucket."""

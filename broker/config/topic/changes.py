@@ -83,7 +83,7 @@ def _accept(
         return accepted
     if config.remote_storage_enable:
         _check_tiered(broker, accepted, config)
-    elif _was_tiered(broker, existing) and not config.remote_log_delete_on_disable:
+    elif existing and tiered(broker, existing) and not config.remote_log_delete_on_disable:
         raise InvalidConfig(
             "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote "
             "data and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you "
@@ -93,10 +93,6 @@ def _accept(
     if config.remote_storage_enable:
         accepted.setdefault(_TIERED, "true")
     return accepted
-
-
-def _was_tiered(broker: BrokerConfig, existing: Mapping[str, str]) -> bool:
-    return bool(existing) and tiered(broker, existing)
 
 
 def _check_compaction_lag(broker: BrokerConfig, explicit: Mapping[str, str]) -> None:

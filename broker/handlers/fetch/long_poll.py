@@ -109,7 +109,10 @@ async def await_records(
     until_s = loop.time() + _wait_s(context, fetch, result)
     while loop.time() < until_s and not fetch.is_due(result):
         moved = asyncio.Event()
-        wake = _Wake(moved)
+
+        def wake(_: object = None, moved: asyncio.Event = moved) -> None:  # a future passes itself, a partition nothing
+            moved.set()
+
         fetch.park(wake, result)
         if fetch.has_moved(result):
             wake()
@@ -126,15 +129,3 @@ async def await_records(
         async with slot():
             result = await fetch.attempt_in_turns()
     return fetch.response(result)
-
-
-class _Wake:
-    """A callback that sets an event. Partitions call it without an argument; a future passes itself."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-
-    def __call__(self, _: object = None) -> None:
-        self._event.set()

@@ -54,7 +54,6 @@ async def handle_find_coordinator(
     coordinator: GroupCoordinator,
     request: wire.FindCoordinatorRequest,
     version: int,
-    client: ClientInfo,
     broker_of: Callable[[int], BrokerAt | None],
     transactions: Locator | None = None,
 ) -> wire.FindCoordinatorResponse:

@@ -41,8 +41,8 @@ class PartitionView(NamedTuple):
 
 def broker_at(context: Context, listener: str, node_id: int) -> BrokerAt | None:
     """The broker's address; None when the node has no session or no listener of this name."""
-    node = context.metadata.image.nodes.get(node_id)
-    return None if node is None or not node.active else _reached(node, listener)
+    node = context.metadata.active_node(node_id)
+    return None if node is None else _reached(node, listener)
 
 
 def fenced_brokers(context: Context, listener: str) -> list[BrokerAt]:

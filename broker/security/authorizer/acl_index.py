@@ -45,13 +45,12 @@ def canonical_host(host: str) -> str:
 
 
 class AclIndex:
-    def __init__(self, acls: tuple[Acl, ...] = ()) -> None:
+    def __init__(self) -> None:
         self._acls: tuple[Acl, ...] = ()
         self._literal: dict[tuple[int, str], _Pattern] = {}
         self._prefixed: dict[tuple[int, str], _Pattern] = {}
         self._lengths: dict[int, dict[int, int]] = {}  # by resource type: length of a prefix → number of its patterns
         self._by_principal: dict[str, dict[Acl, None]] = {}
-        self.follow(acls)
 
     def __len__(self) -> int:
         return len(self._acls)

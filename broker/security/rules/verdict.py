@@ -109,13 +109,8 @@ async def shown(
 def rest(request: Any, rows: list[Any], responses: str = "topics", **allowed: list[Any]) -> Verdict:
     """The verdict that reduces lists of the request to `allowed` (by field), and adds `rows` to the list `responses` of
     the response."""
-    return Verdict(request=replace(request, **allowed), merge=appending(responses, rows))
-
-
-def appending(field: str, rows: list[Any]) -> Callable[[Any], Awaitable[None]]:
-    """A merge that appends `rows` to the list `field` of the handler's response."""
 
     async def merge(response: Any) -> None:
-        setattr(response, field, [*getattr(response, field), *rows])
+        setattr(response, responses, [*getattr(response, responses), *rows])
 
-    return merge
+    return Verdict(request=replace(request, **allowed), merge=merge)

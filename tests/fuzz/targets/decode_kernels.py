@@ -38,13 +38,14 @@ def run(data: bytes) -> None:
     columns, target_bytes = _WANTED[choice % len(_WANTED)], _TARGETS[choice // len(_WANTED) % len(_TARGETS)]
     log = data[1:]
     for one in {log, resealed(log)}:
-        _agree(one)
+        agree(one)
         if columns != COLUMNS:
             first, second = (read(one, way, columns, target_bytes=target_bytes) for way in (KernelWay, NumpyWay))
             assert (first[0], str(first[1]), first[2]) == (second[0], str(second[1]), second[2])
 
 
-def _agree(log: bytes) -> None:
+def agree(log: bytes) -> None:
+    """Both ways give the slow reader's rows, then the same poison."""
     expected, position = read_slowly(log)
     outcomes = [read(log, way) for way in (KernelWay, NumpyWay)]
     for rows, poison, _ in outcomes:

@@ -23,3 +23,24 @@ def cut_before(number: int, disk: CrashDisk) -> Callable[[str, str], None]:
             raise PowerCut
 
     return hook
+
+
+def cut_off(disk: CrashDisk, number: int, work: Callable[[], object]) -> bool:
+    """Do `work` up to its effect `number`, from 0 on. No later effect happens. Returns whether it came to its end
+    before."""
+    left = number
+
+    def hook(kind: str, path: str) -> None:
+        nonlocal left
+        if left == 0:
+            raise PowerCut
+        left -= 1
+
+    disk.on_effect = hook
+    try:
+        work()
+    except PowerCut:
+        return False
+    finally:
+        disk.on_effect = None
+    return True

@@ -55,6 +55,7 @@ class GroupWorld:
             self.config,
             self.tasks,
             topics=any_topic if self.topics is None else self.topics.get,
+            names=lambda _: None,
             leaving=lambda: self.leaving,
             is_complete=lambda: self.is_complete,
         )

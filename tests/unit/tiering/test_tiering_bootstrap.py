@@ -447,8 +447,8 @@ async def test_a_directory_of_another_topic_is_refused_where_ours_was_served_bef
     await life.kill()
 
 
-async def test_a_log_behind_the_remote_end_starts_there() -> None:
-    """An old copy of the data directory, its reservation gone: the bucket's end wins."""
+async def old_copy() -> tuple[House, int]:
+    """A house whose disk is an older copy of the data directory, and the end of the log in the bucket."""
     house = House()
     life = await house.start()
     opened = await life.open(new=True)
@@ -459,7 +459,13 @@ async def test_a_log_behind_the_remote_end_starts_there() -> None:
     end = opened.tier.remote_end_offset
     await life.kill()
     house.disk = old
-    old.unlink(f"{DATA}/orders-0/thermocline-reservation")
+    return house, end
+
+
+async def test_a_log_behind_the_remote_end_starts_there() -> None:
+    """An old copy of the data directory, its reservation gone: the bucket's end wins."""
+    house, end = await old_copy()
+    house.disk.unlink(f"{DATA}/orders-0/thermocline-reservation")
     life = await house.start()
     opened = await life.open()
     assert opened.log.local_log_start_offset == end and opened.log.log_end_offset == BLOCK
@@ -469,16 +475,7 @@ async def test_a_log_behind_the_remote_end_starts_there() -> None:
 
 async def test_an_old_copy_of_the_directory_stops_taking_appends_when_the_bucket_knows_more() -> None:
     """With its reservation it serves at once, but the claim shows what it is; the next start is at the cold end."""
-    house = House()
-    life = await house.start()
-    opened = await life.open(new=True)
-    await life.fill(5)
-    old = house.disk.kill()
-    await life.fill(60)
-    await opened.tier.seal_and_copy()
-    end = opened.tier.remote_end_offset
-    await life.kill()
-    house.disk = old
+    house, end = await old_copy()
     life = await house.start()
     opened = await life.open()
     await settle(lambda: opened.tier.status().blocked_by == "log behind bucket")

@@ -62,9 +62,7 @@ class OurBroker:
         client = ClientInfo("client", "127.0.0.1")
         if api is ApiKey.FIND_COORDINATOR:
             nodes = {1: BrokerAt(1, "localhost", 9092, None)}
-            response: Message = await handlers.handle_find_coordinator(
-                self._coordinator, asked, version, client, nodes.get
-            )
+            response: Message = await handlers.handle_find_coordinator(self._coordinator, asked, version, nodes.get)
         else:
             name = f"handle_{api.name.lower()}"
             (handle,) = (getattr(room, name) for room in ROOMS if name in vars(room))

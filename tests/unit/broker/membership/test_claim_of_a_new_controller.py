@@ -40,9 +40,7 @@ async def test_a_claim_is_not_made_over_a_controller_that_the_poll_before_did_no
     world: Any = SimpleNamespace(clock=FastClock(), rng=SeededRng(1))
     asked = SessionRequest(2, CLUSTER, "ours", "d2", "boot", ())
     taken: list[ImageAt] = []
-    term = ControllerTerm(
-        ours, lease, world, asked, ClusterTimes(), taken.append, is_controller=False, claimed_s=float("-inf")
-    )
+    term = ControllerTerm(ours, lease, world, asked, ClusterTimes(), taken.append, is_controller=False)
     heartbeats: Any = SimpleNamespace(is_heard=False, is_refused=False)
     await term.claim_controller(seen, heartbeats)
     now = await first.load()
@@ -66,13 +64,12 @@ async def test_a_claim_after_another_controller_is_not_that_of_a_resignation() -
     asked = SessionRequest(1, CLUSTER, "ours", "d", "boot", ())
     term = ControllerTerm(
         ours,
-        SimpleNamespace(),
+        SimpleNamespace(),  # type: ignore[arg-type]
         world,
         asked,
         ClusterTimes(),
         lambda _: None,
         is_controller=True,
-        claimed_s=0.0,  # type: ignore[arg-type]
     )
     term.listener = listener
     term.image_applied(at)
@@ -127,9 +124,7 @@ async def test_a_late_claim_counts_from_the_time_at_which_it_was_sent_first() ->
     lease: Any = SimpleNamespace(poll=poll, stood_s=10.0, no_claim_s=0.0)
     world: Any = SimpleNamespace(clock=clock, rng=SeededRng(1))
     asked = SessionRequest(2, CLUSTER, "ours", "d2", "boot", ())
-    term = ControllerTerm(
-        ours, lease, world, asked, ClusterTimes(), lambda _: None, is_controller=False, claimed_s=float("-inf")
-    )
+    term = ControllerTerm(ours, lease, world, asked, ClusterTimes(), lambda _: None, is_controller=False)
     term.listener = listener
     heartbeats: Any = SimpleNamespace(is_heard=False, is_refused=False)
     store.loses = True

@@ -8,9 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec import to_builtins
 
 from broker.observe.conditions import Facts, conditions
-from broker.observe.tier_view import broker_json, missing_keys, refusals, status_json
+from broker.observe.tier_view import broker_status, missing_keys, refusals, status_json
 from coldstore.encryption.encrypted_store import EncryptedStore
 from coldstore.encryption.marker import KeyRefused
 from coldstore.object_store import AccessRefused, ObjectInfo, StoreUnavailable, Upload
@@ -67,7 +68,7 @@ async def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
         await asyncio.sleep(LOG_LAG_EVERY_S + 30)
     (line,) = json.loads(status_json(sources_of(life)))
     assert line["blocked_by"] == "store"
-    found = json.loads(broker_json(life.broker._startup, sources_of(life)))
+    found = to_builtins(broker_status(life.broker._startup, sources_of(life)))
     assert found["blocked"] == [{"by": "store", "partitions": 1, "partition": "log-0", "why": str(cause)}]
     (condition,) = found["conditions"]
     assert condition["name"] == "store_refuses"
@@ -80,7 +81,7 @@ async def test_a_bucket_that_takes_no_segments_is_told_with_its_cause(
     assert value(metrics, "thermocline_blocked_partitions", topic="log") == 1
     mend()
     await asyncio.sleep(120)
-    found = json.loads(broker_json(life.broker._startup, sources_of(life)))
+    found = to_builtins(broker_status(life.broker._startup, sources_of(life)))
     assert (found["blocked"], found["conditions"]) == ([], [])
     await life.stop()
 
@@ -117,5 +118,5 @@ async def test_one_call_that_failed_is_nobodys_business() -> None:
     mend()
     await asyncio.sleep(5)
     assert value(metrics_of(life), "thermocline_store_errors", operation="put_segment") > 0
-    assert json.loads(broker_json(life.broker._startup, sources_of(life)))["conditions"] == []
+    assert to_builtins(broker_status(life.broker._startup, sources_of(life)))["conditions"] == []
     await life.stop()

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from broker.config.network.addresses import show_address
 from broker.error_codes import ErrorCode
 from broker.observe.cluster_findings import OF_IMAGE, Finding
 from broker.observe.conditions import Condition, Facts, conditions
-from broker.observe.tier_view import BrokerStatus, broker_json, status_json
+from broker.observe.tier_view import BrokerStatus, broker_status, status_json
 from broker.wire.apis import ApiKey
 from coldstore.url import S3Url, parse_bucket_url
 from hotstore.errors import LogFull
@@ -130,7 +131,7 @@ async def test_a_full_disk_and_a_failed_one_show_everywhere() -> None:
 
 
 def broker_of(life: Life) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(broker_json(life.broker._startup, sources_of(life)))
+    found: dict[str, Any] = to_builtins(broker_status(life.broker._startup, sources_of(life)))
     assert set(found) == set(BrokerStatus.__struct_fields__)
     return found
 

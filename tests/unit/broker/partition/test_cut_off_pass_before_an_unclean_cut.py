@@ -12,6 +12,7 @@ from hotstore.host.log_host import LogHost
 from tests.support.brokers.shared_bucket import both, until
 from tests.unit.broker.partition.test_compacted_and_tiered_again import filled, put
 from tests.unit.broker.partition.test_tombstones_of_replicas import NOT_TIERED, OFTEN, values_of
+from tests.unit.broker.partition.test_unclean_cut_of_a_compacted_log import follows, lead_uncleanly
 
 RARELY: Final = tuple(
     f"{name}.interval.ms=3600000"
@@ -57,23 +58,8 @@ async def test_a_log_is_copied_anew_though_its_last_pass_and_its_high_watermark_
         self.opened.high_watermark = self.host._data_dir.checkpoints.high_watermark(self.opened.place)
 
     monkeypatch.setattr(Lease, "move_high_watermark", as_after_a_restart)
-    pair.end(1)
-    pair.renew(2)
-    epoch = pair.row.leader_epoch + 1
-    pair.change(leader=2, leader_epoch=epoch, in_sync=(2,), unclean_epoch=epoch, clean=False)
-    pair.publish(2)
-    await asyncio.sleep(5)
-    pair.change(clean=True, served_epoch=epoch)
-    pair.publish(2)
-    await until(lambda: pair.leads(2), "2 leads")
-    assert values_of(pair, 2) == [b"value"]
-    await filled(pair, "d", by=2)
-    pair.renew(1)
+    await lead_uncleanly(pair)
     pair.publish()
-    two = pair.lives[2].context.registry.partitions["log", 0]
-    await until(
-        lambda: (one := pair.followed(1)) is not None and one.log.log_end_offset == two.log.log_end_offset,
-        "1 has all of it",
-    )
+    await follows(pair)
     assert values_of(pair, 1) == [b"value"]
     await pair.stop()

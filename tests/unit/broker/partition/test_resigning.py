@@ -260,25 +260,30 @@ async def _claimed_epoch(place: Place, life: Life, topic: Topic) -> int:
     return manifest.leader_epoch
 
 
+async def _claiming(*, answered_first: bool) -> tuple[Place, Life, Topic, LeaderReplica]:
+    """A broker that claims its log in the next epoch. Topic and partition are those of before."""
+    place = Place()
+    life = await place.start()
+    await life.create("log", 1)
+    await life.produce("log", b"a")
+    topic, before = life.context.registry.topics["log"], life.partition("log", 0)
+    life.replicas.resign(topic, [0])
+    if answered_first:
+        place.store.plan = FaultPlan(latency_s=(1.0, 1.0))
+    else:
+        place.store.down = True
+    life.replicas.lead(in_the_next_epoch(topic), [0])
+    await asyncio.sleep(0.5)
+    return place, life, topic, before
+
+
 @pytest.mark.parametrize("answered_first", [False, True])
 async def test_a_leadership_that_ends_while_its_claim_is_under_way_gives_way_to_the_next(
     *, answered_first: bool
 ) -> None:
     """One partition over the log, in the newest epoch: whether the first claim gets its answer, or is made again."""
-    place = Place()
-    life = await place.start()
-    replicas = life.replicas
-    await life.create("log", 1)
-    await life.produce("log", b"a")
-    topic, before = life.context.registry.topics["log"], life.partition("log", 0)
-    replicas.resign(topic, [0])
-    if answered_first:
-        place.store.plan = FaultPlan(latency_s=(1.0, 1.0))
-    else:
-        place.store.down = True
-    first, second = in_the_next_epoch(topic), in_the_next_epoch(in_the_next_epoch(topic))
-    replicas.lead(first, [0])
-    await asyncio.sleep(0.5)
+    place, life, topic, before = await _claiming(answered_first=answered_first)
+    replicas, second = life.replicas, in_the_next_epoch(in_the_next_epoch(topic))
     replicas.resign(second, [0])
     replicas.lead(second, [0])
     place.store.down = False
@@ -295,20 +300,8 @@ async def test_a_leadership_that_ends_while_its_claim_is_under_way_gives_way_to_
 @pytest.mark.parametrize("answered_first", [False, True])
 async def test_a_leadership_that_ends_while_its_claim_is_under_way_is_not_begun(*, answered_first: bool) -> None:
     """And nothing is claimed in the epoch of whoever leads then."""
-    place = Place()
-    life = await place.start()
-    replicas = life.replicas
-    await life.create("log", 1)
-    await life.produce("log", b"a")
-    topic = life.context.registry.topics["log"]
-    replicas.resign(topic, [0])
-    if answered_first:
-        place.store.plan = FaultPlan(latency_s=(1.0, 1.0))
-    else:
-        place.store.down = True
-    first = in_the_next_epoch(topic)
-    replicas.lead(first, [0])
-    await asyncio.sleep(0.5)
+    place, life, topic, _ = await _claiming(answered_first=answered_first)
+    replicas, first = life.replicas, in_the_next_epoch(topic)
     row = msgspec.structs.replace(in_the_next_epoch(first, OTHER_EPOCH).rows[0], leader=2)
     replicas.resign(msgspec.structs.replace(first, rows=(row,)), [0])
     place.store.down = False

@@ -9,9 +9,9 @@ import pytest
 
 from broker.replication.follower import Phase
 from coldstore.stores.operations import Operation
-from tests.support.brokers.broker_kit import SMALL_SEGMENTS
 from tests.support.brokers.shared_bucket import NAME, Pair, both, until
 from tests.support.store.faulty_store import Fault, FaultPlan
+from tests.unit.broker.partition.following.test_following import led_in_both_tiers
 
 
 def copied(pair: Pair) -> int:
@@ -23,16 +23,7 @@ def copied(pair: Pair) -> int:
 async def test_a_replica_that_was_to_begin_elsewhere_two_epochs_ago_keeps_what_it_reported_since() -> None:
     """The bucket answered one GET late. The ending of the role that waited for it was forgotten by the ending of the
     next, which had done nothing: the answer dropped the log of the third, in sync by then, and it was elected."""
-    pair = Pair()
-    await pair.start(1)
-    await pair.start(2)
-    pair.create((1,), **SMALL_SEGMENTS)
-    pair.publish()
-    await until(lambda: pair.leads(1), "one leads")
-    for number in range(40):
-        assert (await pair.lives[1].produce(NAME, b"%03d" % number + b"x" * 100)).error_code == 0
-    log = pair.lives[1].partition(NAME).log
-    await until(lambda: log.local_log_start_offset > 10, "segments left the disk")
+    pair = await led_in_both_tiers()
     store = pair.places[2].store
     store.plan = FaultPlan(latency_s=(10.0, 10.0))
     pair.change(replicas=(1, 2))

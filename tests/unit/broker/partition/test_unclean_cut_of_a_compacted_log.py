@@ -28,6 +28,12 @@ async def compacted_and_left_behind() -> Pair:
         await filled(pair, "c")
         await asyncio.sleep(3)
     assert values_of(pair, 1) == [b"newer"]
+    await lead_uncleanly(pair)
+    return pair
+
+
+async def lead_uncleanly(pair: Pair) -> None:
+    """2 leads uncleanly without the newer value. 1 is about to follow it."""
     pair.end(1)
     pair.renew(2)
     epoch = pair.row.leader_epoch + 1
@@ -40,7 +46,6 @@ async def compacted_and_left_behind() -> Pair:
     assert values_of(pair, 2) == [b"value"]
     await filled(pair, "d", by=2)
     pair.renew(1)
-    return pair
 
 
 async def follows(pair: Pair) -> None:

@@ -19,6 +19,7 @@ from hotstore.errors import (
     ReservationExhausted,
 )
 from hotstore.file_names import LOG, PRODUCERS, TRANSACTION_INDEX, offset_file
+from hotstore.host.data_dir import DataDir
 from hotstore.log import producer_state
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import Appended, PartitionLog
@@ -384,6 +385,17 @@ def test_a_lost_transaction_index_is_made_from_the_log() -> None:
         assert aborted(again) == {(1, 0, marker)}
 
 
+def close_sealed(directory: DataDir, log: PartitionLog) -> None:
+    """Seal two segments, and stop cleanly."""
+    while len(log.sealed_segments()) < 2:
+        append(log, batch(3))
+    flush(log)
+    seal(log)
+    log.close(clean=True)
+    directory.checkpoints.sample((log,), {ORDERS: log.log_end_offset}).run()
+    directory.mark_clean()
+
+
 def test_a_flip_in_a_transaction_index_shows_no_record_of_an_aborted_transaction() -> None:
     """The file has no checksum, and was believed if it could be right: with another producer id, or a marker above the
     segment, readers, copies to the bucket and the cleaner took the records for committed ones."""
@@ -393,13 +405,7 @@ def test_a_flip_in_a_transaction_index_shows_no_record_of_an_aborted_transaction
         in_transaction(log, producer_id, 0, count=2)
         append(log, batch(1))
         end(log, producer_id, commit=False)
-    while len(log.sealed_segments()) < 2:
-        append(log, batch(3))
-    flush(log)
-    seal(log)
-    log.close(clean=True)
-    directory.checkpoints.sample((log,), {ORDERS: log.log_end_offset}).run()
-    directory.mark_clean()
+    close_sealed(directory, log)
     wanted = aborted(log)
     path = f"{LOG_PATH}/{offset_file(0, TRANSACTION_INDEX)}"
     for at in range(8 * len(read_file(disk, path))):
@@ -420,13 +426,7 @@ def test_a_flip_in_the_log_changes_no_transaction_index() -> None:
     for sequence in range(2):
         in_transaction(log, 1, sequence)
     end(log, 1, commit=False)
-    while len(log.sealed_segments()) < 2:
-        append(log, batch(3))
-    flush(log)
-    seal(log)
-    log.close(clean=True)
-    directory.checkpoints.sample((log,), {ORDERS: log.log_end_offset}).run()
-    directory.mark_clean()
+    close_sealed(directory, log)
     wanted, path = aborted(log), f"{LOG_PATH}/{offset_file(0, LOG)}"
     opened = 0
     for at in range(8 * read_header(read_file(disk, path)).size):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from hotstore.host.data_dir import DataDir
@@ -28,39 +26,12 @@ from tests.support.disk.hotstore_kit import (
     new_log,
     open_log,
 )
+from tests.support.disk.power_cut import cut_off
 
 TIERED = LogConfig(tiered=True)
 LINEAGE = LeaderEpochs((EpochStart(3, 0), EpochStart(5, 700)))
 BEGUN = LINEAGE.truncate_from_start(1000)  # no checkpoint says that the log starts below its first segment
 PRODUCERS = (ProducerEntry(7, 0, (BatchRecord(0, 4, 990, 994, 10_000),), 10_000),)
-
-
-class PowerCut(BaseException):
-    """No handler of ours takes it for an error."""
-
-
-def cut_before(number: int) -> Callable[[str, str], None]:
-    left = number
-
-    def hook(kind: str, path: str) -> None:
-        nonlocal left
-        if left == 0:
-            raise PowerCut
-        left -= 1
-
-    return hook
-
-
-def cut_off(disk: CrashDisk, number: int, work: Callable[[], object]) -> bool:
-    """Do `work` up to its effect `number`; whether it came to its end before."""
-    disk.on_effect = cut_before(number)
-    try:
-        work()
-    except PowerCut:
-        return False
-    finally:
-        disk.on_effect = None
-    return True
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.6, 1.0])

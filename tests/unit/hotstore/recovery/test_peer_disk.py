@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from seams.rng import SeededRng
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.crash_disk import Fault as DiskFault
 from tests.support.disk.hotstore_kit import DATA, LOG_PATH, append, batch, flush, new_log, open_log, read_all, seal
+from tests.support.disk.power_cut import cut_off
 
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150)
 TIERED = replace(CONFIG, tiered=True)
@@ -104,20 +106,7 @@ def test_peer_t28_a_replaced_file_is_old_or_new_at_every_power_cut() -> None:
             disk.make_dirs("/data")
             disk.sync_dir("/")
             replace_file(disk, "/data/f", b"old" * 400)
-            left = cut_at
-
-            def cut(kind: str, path: str) -> None:
-                nonlocal left
-                if left == 0:
-                    raise InterruptedError
-                left -= 1
-
-            disk.on_effect = cut
-            try:
-                replace_file(disk, "/data/f", b"newer" * 400)
-                done = True
-            except InterruptedError:
-                done = False
+            done = cut_off(disk, cut_at, partial(replace_file, disk, "/data/f", b"newer" * 400))
             after = disk.crash(SeededRng(f"{keep}/{cut_at}"), keep)
             found = read_file(after, "/data/f")
             assert found in ((b"newer" * 400,) if done else (b"old" * 400, b"newer" * 400)), (keep, cut_at)
@@ -156,20 +145,7 @@ def test_a_restart_at_the_buckets_end_cut_off_anywhere_leaves_a_log_that_opens(k
     while True:
         disk, _ = written(clean=False)
         _, log = open_log(disk, TIERED)
-        left = cut_at
-
-        def cut(kind: str, path: str) -> None:
-            nonlocal left
-            if left == 0:
-                raise InterruptedError
-            left -= 1
-
-        disk.on_effect = cut
-        try:
-            log.start_at(1000, log.epochs, ())
-            done = True
-        except InterruptedError:
-            done = False
+        done = cut_off(disk, cut_at, partial(log.start_at, 1000, log.epochs, ()))
         after = disk.crash(SeededRng(f"{keep}/{cut_at}"), keep)
         _, again = open_log(after, TIERED)
         assert again.log_end_offset == 1000 if done else again.log_end_offset in (48, 1000)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from logformat.record_batch import HEADER_SIZE, Codec, walk
 from logformat.records import Record, encode_batch
-from tests.support.pipeline.decode_logs import logs, read, read_slowly, with_right_crc
+from tests.fuzz.targets.decode_kernels import agree
+from tests.support.pipeline.decode_logs import logs, read, with_right_crc
 from tests.support.pipeline.numpy_decoder import NumpyWay
 from thermocline.pipeline.decode.kernel_way import KernelWay
 from thermocline.pipeline.rows import COLUMNS
@@ -37,20 +38,6 @@ def resealed(log: bytes, changes: list[tuple[int, int]], *, headers: bool) -> by
         first = 21 if headers else HEADER_SIZE
         out += with_right_crc(batch[:first] + edited(batch[first:], changes))
     return out
-
-
-def agree(log: bytes) -> None:
-    """Both ways give the slow reader's rows, then the same poison."""
-    expected, position = read_slowly(log)
-    outcomes = [read(log, way) for way in (KernelWay, NumpyWay)]
-    for rows, poison, _ in outcomes:
-        assert rows == expected
-        assert (poison.position if poison else None) == position
-    first, second = (
-        (poison and (poison.base_offset, poison.next_position, poison.reason), covered)
-        for _, poison, covered in outcomes
-    )
-    assert first == second
 
 
 @slowly

@@ -118,7 +118,7 @@ def check_ours(store: ArrowStore) -> None:
                 "bucket's name and the prefix"
             ) from None
     except Corrupt:
-        pass  # an encrypted file: `inspect_cluster` reports the damage
+        pass  # an encrypted file: `inspect_metadata` reports the damage
 
 
 def inspect_partition(store: ArrowStore, place: Place, listing: Sequence[ObjectInfo] | None) -> PartitionInspection:

@@ -139,8 +139,8 @@ async def test_a_copy_that_was_killed_is_waited_for_and_catches_up_in_its_next_s
         await life.stop()
 
 
-async def test_an_empty_replica_begins_at_the_verified_end_and_leads_with_both_tiers() -> None:
-    """What only the bucket has is not copied: a bootstrap costs the hot tail. Its lineage comes with the footer."""
+async def led_in_both_tiers() -> Pair:
+    """1 leads 40 records alone, and the first segments are only in the bucket."""
     pair = Pair()
     await pair.start(1)
     await pair.start(2)
@@ -151,6 +151,13 @@ async def test_an_empty_replica_begins_at_the_verified_end_and_leads_with_both_t
         assert (await pair.lives[1].produce(NAME, b"%03d" % number + b"x" * 100)).error_code == 0
     log = pair.lives[1].partition(NAME).log
     await until(lambda: log.local_log_start_offset > 10, "segments left the disk")
+    return pair
+
+
+async def test_an_empty_replica_begins_at_the_verified_end_and_leads_with_both_tiers() -> None:
+    """What only the bucket has is not copied: a bootstrap costs the hot tail. Its lineage comes with the footer."""
+    pair = await led_in_both_tiers()
+    log = pair.lives[1].partition(NAME).log
     pair.change(replicas=(1, 2))
     pair.publish()
     await until(lambda: pair.followed(2) is not None and pair.followed(2).log.log_end_offset == 40, "the copy")  # type: ignore[union-attr]

@@ -41,26 +41,31 @@ def said(pair: Pair, node_id: int) -> Candidate | None:
     return None if part.error_code else Candidate(part.seen_epoch, part.high_watermark, part.usable_end)
 
 
-async def test_a_log_that_went_aside_for_a_role_that_is_over_is_no_candidate() -> None:
+async def stopped_with_damage() -> Pair:
+    """1 stopped with three records, which 2 has too. 2 led after that, and stopped with eight; the last is damaged."""
     pair = await both()
-    third = replace(pair.session(1), node_id=3, broker_epoch=pair.image.next_broker_epoch)
     for number in range(3):
         assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
     await until(lambda: pair.followed(2).high_watermark == 3, "2 knows")  # type: ignore[union-attr]
     pair.elect(2, (2,))
     pair.publish(2)  # 1 hears of nothing until later, and holds three
     await until(lambda: pair.leads(2), "2 leads")
-    await pair.lives[1].crash()
+    await pair.lives.pop(1).crash()
     for number in range(3, 8):
         assert (await pair.lives[2].produce(NAME, b"%d" % number)).error_code == 0
-    await pair.lives[2].stop()
+    await pair.lives.pop(2).stop()
     disk = pair.places[2].disk
     at, header = list(walk(read_file(disk, LOG)))[-1]
     disk.flip_bit(LOG, at + header.size - 1, 2)
+    return pair
+
+
+async def test_a_log_that_went_aside_for_a_role_that_is_over_is_no_candidate() -> None:
+    pair = await stopped_with_damage()
+    third = replace(pair.session(1), node_id=3, broker_epoch=pair.image.next_broker_epoch)
     # A third one has all of it, and leads; the others are out of the set.
     pair.note(third)
     pair.change(replicas=(3, 2, 1), leader=3, leader_epoch=pair.row.leader_epoch + 1, in_sync=(3,))
-    del pair.lives[1], pair.lives[2]
     await pair.start(1)
     await pair.start(2)
     began = slow(pair.lives[2], "move_stray")
@@ -72,7 +77,7 @@ async def test_a_log_that_went_aside_for_a_role_that_is_over_is_no_candidate() -
     pair.publish()
     await until(lambda: said(pair, 1) is not None, "1 says what it holds")
     await asyncio.sleep(30.0)  # it is aside by now
-    assert any(name.endswith("-stray") for name in disk.list_dir("/data/a"))
+    assert any(name.endswith("-stray") for name in pair.places[2].disk.list_dir("/data/a"))
     heard = {node_id: one for node_id in (1, 2) if (one := said(pair, node_id)) is not None}
     chosen = best(pair.row, heard)
     await begin(pair, chosen)

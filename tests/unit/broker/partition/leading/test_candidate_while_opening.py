@@ -9,30 +9,15 @@ import pytest
 
 from broker.controller.unclean_recovery import best
 from broker.metadata.records import NO_LEADER
-from logformat.record_batch import walk
-from seams.files.disk import read_file
-from tests.support.brokers.shared_bucket import NAME, TOPIC_ID, both, until
+from tests.support.brokers.shared_bucket import TOPIC_ID, until
 from tests.unit.broker.partition.late_work.test_late_threads import slow
-from tests.unit.broker.partition.leading.test_candidate_moved_aside import LOG, logs_stay, said  # noqa: F401
+from tests.unit.broker.partition.leading.test_candidate_moved_aside import logs_stay, said, stopped_with_damage  # noqa: F401
 from tests.unit.broker.partition.leading.test_unclean_start import begin, done, values
 
 
 @pytest.mark.parametrize("opens_s", [0.0, 20.0])
 async def test_what_is_whole_of_a_log_counts_however_long_it_takes_to_be_opened(opens_s: float) -> None:
-    pair = await both()
-    for number in range(3):
-        assert (await pair.lives[1].produce(NAME, b"%d" % number)).error_code == 0
-    await until(lambda: pair.followed(2).high_watermark == 3, "2 knows")  # type: ignore[union-attr]
-    pair.elect(2, (2,))
-    pair.publish(2)
-    await until(lambda: pair.leads(2), "2 leads")
-    await pair.lives.pop(1).crash()
-    for number in range(3, 8):
-        assert (await pair.lives[2].produce(NAME, b"%d" % number)).error_code == 0
-    await pair.lives.pop(2).stop()
-    disk = pair.places[2].disk
-    at, header = list(walk(read_file(disk, LOG)))[-1]
-    disk.flip_bit(LOG, at + header.size - 1, 2)
+    pair = await stopped_with_damage()
     await pair.start(1)
     await pair.start(2)
     pair.elect(2, (2,))
