@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import deadline, is_over, outcome_of
+from broker.groups.commit_outcome import Write, deadline, is_over, outcome_of
 from broker.groups.group_effects import GroupEffects
 from broker.groups.machine.events import AdmitCommit, AdmitReply
 from broker.groups.offsets import (
@@ -95,6 +95,20 @@ def judge(
     return Judged(codes, values)
 
 
+class BegunCommit(NamedTuple):
+    """A commit whose accepted rows are queued. `codes`: one per row, in order. `write` None: nothing is written."""
+
+    codes: list[ErrorCode]
+    write: Write | None = None
+
+    async def outcome(self, until_s: float) -> list[ErrorCode]:
+        """One error per row, in order; rows with NONE are durable. `until_s`: the deadline of the request."""
+        if self.write is None:
+            return self.codes
+        failure = await outcome_of(self.write, until_s)
+        return [failure if code is ErrorCode.NONE else code for code in self.codes]
+
+
 Verify: TypeAlias = Callable[[int], Awaitable[ErrorCode]]
 """Asks a transaction's coordinator whether this partition of `__consumer_offsets` belongs to the transaction."""
 
@@ -121,23 +135,40 @@ class OffsetRequests:
         unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
         until_s: float | None = None,
     ) -> list[ErrorCode]:
-        """One error per row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
-        the error for a member of a group that does not exist (it depends on the API's version). `until_s`: the deadline
-        of the request (`deadline`); after the deadline the commit is refused and not written."""
+        """One error per row, in order; rows with NONE are durable. The arguments are those of `begin_commit`."""
         until_s = deadline(self._config) if until_s is None else until_s
+        begun = self.begin_commit(
+            group_id, member, rows, retention_ms=retention_ms, unknown_group=unknown_group, until_s=until_s
+        )
+        return await begun.outcome(until_s)
+
+    def begin_commit(
+        self,
+        group_id: str,
+        member: AdmitCommit,
+        rows: Sequence[CommitRow],
+        *,
+        retention_ms: int,
+        unknown_group: ErrorCode,
+        until_s: float,
+    ) -> BegunCommit:
+        """Queue the accepted rows for the log, behind all earlier commits. `member`'s token is filled in here.
+        `unknown_group`: the error for a member of a group that does not exist (it depends on the API's version).
+        `until_s`: the deadline of the request (`deadline`); after the deadline the commit is refused and not
+        written."""
         if is_over(until_s):
-            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
+            return BegunCommit([ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows))
         shard, error = self._shard_of(group_id)
         if shard is None:
-            return [error] * len(rows)
+            return BegunCommit([error] * len(rows))
         if len(rows) > self._config.commit_rows_max:
-            return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+            return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
         group = shard.groups.get(group_id)
         if group is None:
             if member.generation >= 0:
-                return [unknown_group] * len(rows)
+                return BegunCommit([unknown_group] * len(rows))
             if self._memory.is_full(0, new_group=True):
-                return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+                return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
             group = shard.create(group_id)
         future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
         self._effects.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
@@ -152,10 +183,7 @@ class OffsetRequests:
         else:
             codes, write = [error] * len(rows), None
         shard.settle(group)
-        if write is not None:
-            failure = await outcome_of(write, until_s)
-            codes = [failure if code is ErrorCode.NONE else code for code in codes]
-        return codes
+        return BegunCommit(codes, write)
 
     async def commit_in_transaction(
         self,
@@ -205,10 +233,7 @@ class OffsetRequests:
                 )
                 write = shard.write_open(group, producer, values, guard) if values else None
             shard.settle(group)
-            if write is not None:
-                failure = await outcome_of(write, until_s)
-                codes = [failure if code is ErrorCode.NONE else code for code in codes]
-            return codes
+            return await BegunCommit(codes, write).outcome(until_s)
         finally:
             if write is None:  # otherwise the write releases it
                 guard.release()
