@@ -17,7 +17,7 @@ import msgspec
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import deadline, is_over, outcome_of
+from broker.groups.commit_outcome import Write, deadline, is_over, outcome_of
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import GroupState
 from broker.groups.offsets import TopicPosition, subscribed_of
@@ -235,10 +235,17 @@ class GroupAdmin:
         codes = self._refusals(group, positions)
         allowed = [at for at, code in zip(positions, codes, strict=True) if code is ErrorCode.NONE]
         held = [at for at in dict.fromkeys(allowed) if group.offsets.holds(at)]
+        # No write waits for the one before it, because it would delete a commit that was answered meanwhile.
+        begun: list[Write] = []
         for at in range(0, len(held), _TOMBSTONES_PER_TURN):
+            if at:
+                await next_turn()
             if shard.groups.get(group_id) is not group:
                 break  # the group is gone with its positions; tombstones would delete those of a later group
-            error = await self._forget(shard, group, held[at : at + _TOMBSTONES_PER_TURN], until_s)
+            some = held[at : at + _TOMBSTONES_PER_TURN]
+            begun.append(shard.write_positions(group, [(position, None) for position in some]))
+        for write in begun:
+            error = await outcome_of(write, until_s)
             if error is not ErrorCode.NONE:
                 return error, []
         return ErrorCode.NONE, codes

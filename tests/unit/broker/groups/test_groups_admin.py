@@ -187,6 +187,27 @@ async def test_a_deletion_of_positions_ends_with_its_group(w):
 
 
 @in_world
+async def test_the_last_positions_of_a_deletion_are_not_deleted_after_a_later_commit(w):
+    """Regression: OffsetDelete wrote the tombstones of its last positions only when those of its first ones were
+    durable. They deleted a commit that had come and had been answered meanwhile."""
+    positions = [("t", index) for index in range(admin._TOMBSTONES_PER_TURN + 1)]
+    rows = [CommitRow(topic, index, 7, -1, "") for topic, index in positions]
+    assert set(await w.groups.offsets.commit("g", AdmitCommit(None, "", -1), rows)) == {E.NONE}
+    w.log.hold()
+    deletion = w.ask(w.groups.admin.forget("g", positions))
+    await asyncio.sleep(0.1)
+    later = w.ask(w.commit("g", 9, partition=len(positions) - 1))
+    await asyncio.sleep(0.1)
+    w.log.release()
+    assert await later is E.NONE
+    assert await deletion == (E.NONE, [E.NONE] * len(positions))
+    assert await w.fetch("g", partition=len(positions) - 1) == 9
+    await w.restart()
+    assert await w.fetch("g", partition=len(positions) - 1) == 9
+    assert await w.fetch("g") == -1
+
+
+@in_world
 async def test_what_members_read_is_not_forgotten(w):
     """Only topics outside their subscriptions; all are refused when a subscription cannot be read."""
     await w.commit("g", 1)
