@@ -31,7 +31,7 @@ from broker.metadata.cluster_root import ClusterRoot
 from broker.metadata.image import ClusterImage
 from broker.metadata.producer_ids import ProducerIds
 from broker.metadata.rebuilt import is_rebuilt
-from broker.metadata.records import Endpoint
+from broker.metadata.records import NO_LEADER, Endpoint
 from broker.metrics.counters import BrokerMetrics
 from broker.metrics.outage_log import OutageLog
 from broker.observe.sources import Sources
@@ -283,9 +283,12 @@ class BrokerStart(msgspec.Struct, frozen=True):
         config, world, metadata = self.live.now, self.world, following.metadata
 
         def leader_of(partition: TransactionalPartition) -> int:
-            topic = metadata.image.topics.get(str(partition.topic_id))
-            gone = topic is None or partition.partition >= topic.partitions
-            return DELETED if topic is None or gone else topic.rows[partition.partition].leader
+            image, topic_id = metadata.image, str(partition.topic_id)
+            topic = image.topics.get(topic_id)
+            if topic is not None and partition.partition < topic.partitions:
+                return topic.rows[partition.partition].leader
+            # Another rebuild may bring the topic back, and its transaction needs the marker then (R29).
+            return NO_LEADER if is_rebuilt(image) and topic_id not in image.deleted else DELETED
 
         def topic_id_of(name: str) -> UUID:
             facts = metadata.facts(name)

@@ -17,7 +17,7 @@ import msgspec
 
 from broker.config.groups import GroupConfig
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import deadline, is_over, outcome_of
+from broker.groups.commit_outcome import Write, deadline, is_over, outcome_of
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import GroupState
 from broker.groups.offsets import TopicPosition, subscribed_of
@@ -208,16 +208,10 @@ class GroupAdmin:
         shard.write_group(group, stored_group_record(group.group_id, None), then)
         return ended
 
-    async def forget(
-        self, group_id: str, positions: Sequence[TopicPosition], *, until_s: float | None = None
-    ) -> tuple[ErrorCode, list[ErrorCode]]:
+    async def forget(self, group_id: str, positions: Sequence[TopicPosition]) -> tuple[ErrorCode, list[ErrorCode]]:
         """Delete positions of a group. Returns one code for each position, in order (NONE when the deletion is durable,
-        or there was no position), or one error for the request. Topics that a consumer group reads now are refused.
-        `until_s` as in `delete`.
-        """
-        until_s = deadline(self._config) if until_s is None else until_s
-        if is_over(until_s):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
+        or there was no position), or one error for the request. Topics that a consumer group reads now are refused."""
+        until_s = deadline(self._config)
         shard, error = self._groups.shard_of(group_id)
         if not group_id:
             error = ErrorCode.INVALID_GROUP_ID
@@ -230,15 +224,21 @@ class GroupAdmin:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         if group.machine.state is not GroupState.EMPTY and not group.machine.is_consumer_group:
             return ErrorCode.NON_EMPTY_GROUP, []
-        if len(positions) > self._config.commit_rows_max:
-            return ErrorCode.INVALID_REQUEST, []
-        codes = self._refusals(group, positions)
-        allowed = [at for at, code in zip(positions, codes, strict=True) if code is ErrorCode.NONE]
-        held = [at for at in dict.fromkeys(allowed) if group.offsets.holds(at)]
-        for at in range(0, len(held), _TOMBSTONES_PER_TURN):
-            if shard.groups.get(group_id) is not group:
-                break  # the group is gone with its positions; tombstones would delete those of a later group
-            error = await self._forget(shard, group, held[at : at + _TOMBSTONES_PER_TURN], until_s)
+        codes: list[ErrorCode] = []
+        begun: list[Write] = []
+        # No write waits for the one before it, because it would delete a commit that was answered meanwhile.
+        for start in range(0, len(positions), _TOMBSTONES_PER_TURN):
+            if start:
+                await next_turn()
+            part = positions[start : start + _TOMBSTONES_PER_TURN]
+            refusals = self._refusals(group, part)
+            allowed = [at for at, code in zip(part, refusals, strict=True) if code is ErrorCode.NONE]
+            held = [at for at in dict.fromkeys(allowed) if group.offsets.holds(at)]
+            if held:
+                begun.append(shard.write_positions(group, [(position, None) for position in held]))
+            codes += refusals
+        for write in begun:
+            error = await outcome_of(write, until_s)
             if error is not ErrorCode.NONE:
                 return error, []
         return ErrorCode.NONE, codes

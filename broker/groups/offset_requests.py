@@ -7,17 +7,18 @@ are sent.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from broker.config.groups import GroupConfig, is_too_long
 from broker.error_codes import ErrorCode
-from broker.groups.commit_outcome import deadline, is_over, outcome_of
+from broker.groups.commit_outcome import Write, deadline, is_over, outcome_of
 from broker.groups.group_effects import GroupEffects
 from broker.groups.machine.events import AdmitCommit, AdmitReply
 from broker.groups.offsets import (
@@ -30,10 +31,14 @@ from broker.groups.offsets import (
 )
 from broker.groups.records import NO_EXPIRY, CommittedOffset
 from broker.groups.shard import GroupShard, MemoryUsage
+from broker.internal_topics.appender import Guard
 from broker.internal_topics.batches import Producer
 from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
 from seams.clock import Clock
+from seams.loop.turns import next_turn
+
+_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
 
 
 class CommitRow(NamedTuple):
@@ -95,6 +100,20 @@ def judge(
     return Judged(codes, values)
 
 
+class BegunCommit(NamedTuple):
+    """A commit whose accepted rows are queued. `codes`: one per row, in order. `write` None: nothing is written."""
+
+    codes: list[ErrorCode]
+    write: Write | None = None
+
+    async def outcome(self, until_s: float) -> list[ErrorCode]:
+        """One error per row, in order; rows with NONE are durable. `until_s`: the deadline of the request."""
+        if self.write is None:
+            return self.codes
+        failure = await outcome_of(self.write, until_s)
+        return [failure if code is ErrorCode.NONE else code for code in self.codes]
+
+
 Verify: TypeAlias = Callable[[int], Awaitable[ErrorCode]]
 """Asks a transaction's coordinator whether this partition of `__consumer_offsets` belongs to the transaction."""
 
@@ -121,23 +140,40 @@ class OffsetRequests:
         unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
         until_s: float | None = None,
     ) -> list[ErrorCode]:
-        """One error per row, in order; rows with NONE are durable. `member`'s token is filled in here. `unknown_group`:
-        the error for a member of a group that does not exist (it depends on the API's version). `until_s`: the deadline
-        of the request (`deadline`); after the deadline the commit is refused and not written."""
+        """One error per row, in order; rows with NONE are durable. The arguments are those of `begin_commit`."""
         until_s = deadline(self._config) if until_s is None else until_s
+        begun = self.begin_commit(
+            group_id, member, rows, retention_ms=retention_ms, unknown_group=unknown_group, until_s=until_s
+        )
+        return await begun.outcome(until_s)
+
+    def begin_commit(
+        self,
+        group_id: str,
+        member: AdmitCommit,
+        rows: Sequence[CommitRow],
+        *,
+        retention_ms: int,
+        unknown_group: ErrorCode,
+        until_s: float,
+    ) -> BegunCommit:
+        """Queue the accepted rows for the log, behind all earlier commits. `member`'s token is filled in here.
+        `unknown_group`: the error for a member of a group that does not exist (it depends on the API's version).
+        `until_s`: the deadline of the request (`deadline`); after the deadline the commit is refused and not
+        written."""
         if is_over(until_s):
-            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows)
+            return BegunCommit([ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(rows))
         shard, error = self._shard_of(group_id)
         if shard is None:
-            return [error] * len(rows)
+            return BegunCommit([error] * len(rows))
         if len(rows) > self._config.commit_rows_max:
-            return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+            return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
         group = shard.groups.get(group_id)
         if group is None:
             if member.generation >= 0:
-                return [unknown_group] * len(rows)
+                return BegunCommit([unknown_group] * len(rows))
             if self._memory.is_full(0, new_group=True):
-                return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
+                return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
             group = shard.create(group_id)
         future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
         self._effects.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
@@ -152,10 +188,7 @@ class OffsetRequests:
         else:
             codes, write = [error] * len(rows), None
         shard.settle(group)
-        if write is not None:
-            failure = await outcome_of(write, until_s)
-            codes = [failure if code is ErrorCode.NONE else code for code in codes]
-        return codes
+        return BegunCommit(codes, write)
 
     async def commit_in_transaction(
         self,
@@ -168,50 +201,65 @@ class OffsetRequests:
         until_s: float,
     ) -> list[ErrorCode]:
         """As `commit`, for offsets that count when the producer's transaction commits (KIP-98). `verify` asks the
-        transaction's coordinator whether the partition of `__consumer_offsets` belongs to the transaction (KIP-890)."""
+        transaction's coordinator whether the partition of `__consumer_offsets` belongs to the transaction (KIP-890).
+        The rows are written in one or more parts. No part is written after a marker that came since the call, because
+        before transaction version 2 the producer's next transaction has the same epoch."""
         shard, error = self._shard_of(group_id)
         if shard is None:
             return [error] * len(rows)
         if len(rows) > self._config.commit_rows_max:
             return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
-        guard, write = shard.guard(producer.producer_id), None
+        starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN)
+        guards = deque(shard.guard(producer.producer_id) for _ in starts)
+        begun: list[BegunCommit] = []
         try:
             error = await verify(shard.partition)
-            if error is ErrorCode.NONE and (is_over(until_s) or self._shard_of(group_id)[0] is not shard):
-                error = ErrorCode.NOT_COORDINATOR
-            if error is not ErrorCode.NONE:
-                return [error] * len(rows)
-            group = shard.groups.get(group_id)
-            if group is None:
-                if member.generation >= 0:
-                    return [ErrorCode.ILLEGAL_GENERATION] * len(rows)
-                if self._memory.is_full(0, new_group=True):
-                    return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
-                group = shard.create(group_id)
-            future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
-            self._effects.step(shard, group, replace(member, token=future, is_transactional=True))
-            error = future.result().error
-            codes = [error] * len(rows)
-            if error is ErrorCode.NONE:
-                is_full = partial(self._memory.is_full, new_group=False)
-                codes, values = judge(
-                    rows,
-                    group.offsets,
-                    self._topics,
-                    self._config,
-                    is_full,
-                    now_ms=self._clock.wall_ms(),
-                    retention_ms=-1,
-                )
-                write = shard.write_open(group, producer, values, guard) if values else None
-            shard.settle(group)
-            if write is not None:
-                failure = await outcome_of(write, until_s)
-                codes = [failure if code is ErrorCode.NONE else code for code in codes]
-            return codes
+            for start in starts:
+                if start:
+                    await next_turn()
+                part = rows[start : start + _ROWS_PER_TURN]
+                if error is ErrorCode.NONE and (is_over(until_s) or self._shard_of(group_id)[0] is not shard):
+                    error = ErrorCode.NOT_COORDINATOR
+                if error is not ErrorCode.NONE:
+                    begun.append(BegunCommit([error] * len(part)))
+                    continue
+                begun.append(self._begin_in_transaction(shard, group_id, member, part, producer, guards[0]))
+                if begun[-1].write is not None:
+                    guards.popleft()  # its write releases it
         finally:
-            if write is None:  # otherwise the write releases it
+            for guard in guards:
                 guard.release()
+        return [code for one in begun for code in await one.outcome(until_s)]
+
+    def _begin_in_transaction(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        member: AdmitCommit,
+        rows: Sequence[CommitRow],
+        producer: Producer,
+        guard: Guard,
+    ) -> BegunCommit:
+        group = shard.groups.get(group_id)
+        if group is None:
+            if member.generation >= 0:
+                return BegunCommit([ErrorCode.ILLEGAL_GENERATION] * len(rows))
+            if self._memory.is_full(0, new_group=True):
+                return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
+            group = shard.create(group_id)
+        future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
+        self._effects.step(shard, group, replace(member, token=future, is_transactional=True))
+        error, write = future.result().error, None
+        codes = [error] * len(rows)
+        if error is ErrorCode.NONE:
+            is_full = partial(self._memory.is_full, new_group=False)
+            now_ms = self._clock.wall_ms()
+            codes, values = judge(
+                rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=-1
+            )
+            write = shard.write_open(group, producer, values, guard) if values else None
+        shard.settle(group)
+        return BegunCommit(codes, write)
 
     async def fetch(
         self,

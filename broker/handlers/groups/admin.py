@@ -17,7 +17,6 @@ from broker.security.authorizer.kinds import ResourceType
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
-_POSITIONS_PER_TURN: Final = 2_000  # rows of OffsetDelete, 3 µs each on the loop
 _NOT_FOUND_SINCE: Final = 6  # DescribeGroups: in older versions a missing group is Dead, without an error
 
 
@@ -104,15 +103,9 @@ async def handle_offset_delete(
 ) -> wire.OffsetDeleteResponse:
     """One code per partition, or one error for the group. Large deletions yield to other work."""
     positions = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
-    codes: list[ErrorCode] = []
-    until_s = coordinator.deadline()
-    for start in range(0, len(positions), _POSITIONS_PER_TURN) or (0,):
-        part = positions[start : start + _POSITIONS_PER_TURN]
-        error, found = await coordinator.admin.forget(request.group_id, part, until_s=until_s)
-        if error is not ErrorCode.NONE and not codes:
-            return wire.OffsetDeleteResponse(error_code=error)
-        codes += found if error is ErrorCode.NONE else [error] * len(part)
-        await next_turn()
+    error, codes = await coordinator.admin.forget(request.group_id, positions)
+    if error is not ErrorCode.NONE:
+        return wire.OffsetDeleteResponse(error_code=error)
     code = iter(codes)
     topics = [
         wire.OffsetDeleteResponseTopic(

@@ -14,7 +14,7 @@ from uuid import UUID
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.machine.events import AdmitCommit
-from broker.groups.offset_requests import CommitRow
+from broker.groups.offset_requests import BegunCommit, CommitRow
 from broker.groups.offsets import NO_OFFSET, UNSTABLE, FetchedOffset, Wanted
 from broker.groups.records import CommittedOffset
 from broker.handlers.groups.members import ClientInfo
@@ -50,11 +50,14 @@ async def handle_offset_commit(
     member = AdmitCommit(None, request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
     unknown_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
     # One write per turn. As in Kafka every row has its own error. Unlike in Kafka, the first rows of a commit in
-    # several writes may be durable although later rows are not.
-    answered: list[ErrorCode] = []
+    # several writes may be durable although later rows are not. No write waits for the one before it: meanwhile the
+    # client may connect again, and its next commit must come after all rows of this one.
+    begun: list[BegunCommit] = []
     until_s = coordinator.deadline()
     for start in range(0, len(rows), _COMMIT_ROWS_PER_TURN) or ((0,) if not strangers else ()):
-        answered += await coordinator.offsets.commit(
+        if start:
+            await next_turn()
+        one = coordinator.offsets.begin_commit(
             request.group_id,
             member,
             rows[start : start + _COMMIT_ROWS_PER_TURN],
@@ -62,6 +65,8 @@ async def handle_offset_commit(
             unknown_group=unknown_group,
             until_s=until_s,
         )
+        begun.append(one)
+    answered = [code for one in begun for code in await one.outcome(until_s)]
     codes = iter(answered if by_id else map(_by_name, answered))
     answers = [
         wire.OffsetCommitResponseTopic(

@@ -7,7 +7,6 @@ the transaction. From version 5 on the partition is added. Source: Kafka 4.3's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from broker.context import Call, Context
@@ -19,7 +18,6 @@ from broker.internal_topics.batches import Producer
 from broker.wire import messages as wire
 from seams.loop.turns import Turns, next_turn
 
-_ROWS_PER_TURN: Final = 1_500  # 15 µs each on the loop
 _ADDS_SINCE: Final = 5
 _ABORTABLE_SINCE: Final = 4
 
@@ -54,17 +52,12 @@ async def handle_txn_offset_commit(
         )
         return _shown(answers.get(at, ErrorCode.COORDINATOR_NOT_AVAILABLE), call.version)
 
-    # One write per turn, as in OffsetCommit; a request without rows also asks the coordinator.
-    answered: list[ErrorCode] = []
-    starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN) or (0,)
-    if not request.group_id:  # OffsetCommit accepts the empty group id, TxnOffsetCommit does not
-        answered, starts = [ErrorCode.INVALID_GROUP_ID] * len(rows), ()
-    for start in starts:
-        if start:
-            await next_turn()  # needed because a refused write does not wait
-        answered += await groups.offsets.commit_in_transaction(
-            request.group_id, member, rows[start : start + _ROWS_PER_TURN], producer, verify, until_s=until_s
+    if request.group_id:
+        answered = await groups.offsets.commit_in_transaction(
+            request.group_id, member, rows, producer, verify, until_s=until_s
         )
+    else:  # OffsetCommit accepts the empty group id, TxnOffsetCommit does not
+        answered = [ErrorCode.INVALID_GROUP_ID] * len(rows)
     codes = iter(answered)
     answer = wire.TxnOffsetCommitResponse()
     for topic in request.topics:

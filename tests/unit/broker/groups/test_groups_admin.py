@@ -11,10 +11,22 @@ from broker.groups import admin
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import AdmitCommit, GroupState, Protocol
 from broker.groups.offset_requests import CommitRow
-from broker.handlers.groups.admin import handle_delete_groups, handle_describe_groups, handle_list_groups
+from broker.handlers.groups.admin import (
+    handle_delete_groups,
+    handle_describe_groups,
+    handle_list_groups,
+    handle_offset_delete,
+)
 from broker.handlers.groups.members import ClientInfo
 from broker.internal_topics.shard_life import ShardState
-from broker.wire.generated.messages import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from broker.wire.generated.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from tests.support.conversations.group_conversation import subscription
 from tests.support.groups.group_world import GroupWorld, in_world, longest_hold
@@ -184,6 +196,28 @@ async def test_a_deletion_of_positions_ends_with_its_group(w):
     assert await w.fetch("g", partition=len(first)) == 9
     await w.restart()
     assert await w.fetch("g", partition=len(first)) == 9
+
+
+@in_world
+async def test_the_last_positions_of_a_deletion_are_not_deleted_after_a_later_commit(w):
+    """Regression: OffsetDelete wrote the tombstones of its last positions only when those of its first ones were
+    durable. They deleted a commit that had come and had been answered meanwhile."""
+    count = 2 * admin._TOMBSTONES_PER_TURN + 1
+    rows = [CommitRow("t", index, 7, -1, "") for index in range(count)]
+    assert set(await w.groups.offsets.commit("g", AdmitCommit(None, "", -1), rows)) == {E.NONE}
+    named = [OffsetDeleteRequestPartition(partition_index=index) for index in range(count)]
+    request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=named)])
+    w.log.hold()
+    deletion = w.ask(handle_offset_delete(w.groups, request, 0, CLIENT))
+    await asyncio.sleep(0.1)
+    later = w.ask(w.commit("g", 9, partition=count - 1))
+    await asyncio.sleep(0.1)
+    w.log.release()
+    assert await later is E.NONE
+    assert {row.error_code for row in (await deletion).topics[0].partitions} == {E.NONE}
+    assert await w.fetch("g", partition=count - 1) == 9
+    await w.restart()
+    assert [await w.fetch("g", partition=index) for index in (0, count - 2, count - 1)] == [-1, -1, 9]
 
 
 @in_world

@@ -87,3 +87,26 @@ async def test_a_sync_is_refused_when_the_assignments_are_not_stored_in_time(w):
     assert (synced.error, synced.assignment) == (E.NONE, b"all")
     await w.restart()
     assert await w.beat("g", joined.member_id, again.generation) is E.NONE, "the later one counts"
+
+
+def test_the_last_rows_of_a_commit_are_not_written_after_a_later_commit():
+    """A commit of 2 000 rows wrote its last rows only when its first rows were durable. Meanwhile its client had
+    connected again, and its next commit of such a row was answered: the old offset replaced the new one."""
+
+    @in_world
+    async def run(w):
+        partitions = [OffsetCommitRequestPartition(partition_index=i, committed_offset=100) for i in range(2_000)]
+        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)])
+        w.log.hold()
+        old = w.ask(handle_offset_commit(w.groups, request, 8, WHO))  # its connection is closed, and it goes on
+        await asyncio.sleep(0.1)
+        new = w.ask(w.commit("g", 200, partition=1_999))
+        await asyncio.sleep(0.1)
+        w.log.release()
+        assert await new is E.NONE
+        await old
+        assert await w.fetch("g", partition=1_999) == 200
+        await w.restart()
+        assert await w.fetch("g", partition=1_999) == 200
+
+    run()

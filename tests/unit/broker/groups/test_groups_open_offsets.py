@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -14,8 +16,15 @@ from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import UNSTABLE, FetchedOffset, Wanted
 from broker.groups.records import CommittedOffset
 from broker.handlers.groups.offsets import _group_answer, _GroupQuery
+from broker.handlers.transactions.offsets import handle_txn_offset_commit
 from broker.internal_topics.batches import Producer, batches_in
 from broker.internal_topics.rewriting import Rewrites
+from broker.metadata.image import TopicFacts
+from broker.wire.messages import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from logformat.transaction_marker import TransactionMarker
 from tests.support.fast_loop import run_fast
 from tests.support.groups.group_world import GroupWorld, in_world
@@ -191,6 +200,45 @@ async def test_a_commit_that_waits_longer_than_its_request_stays_out_of_the_next
     mark(w, 7)
     await settle()
     assert [await w.fetch("g", partition=at) for at in (0, 1)] == [-1, 3]
+
+
+@in_world
+async def test_the_last_rows_of_a_commit_stay_out_of_the_next_transaction(w):
+    """Regression: each 1 500 rows of a TxnOffsetCommit were verified alone, the later ones when the earlier ones were
+    durable. If their transaction was aborted meanwhile, the last rows joined the producer's next transaction, which
+    before version 2 has the same epoch: its marker committed an offset of the aborted one."""
+    answers = [E.NONE, E.NONE]  # the second one is of the next transaction
+    topic_id = UUID(int=1)
+    facts = TopicFacts(topic_id, 50)
+
+    class Verifier:
+        async def verify(self, _: str, *producer: object, add: bool) -> dict[object, E]:
+            *_, partitions = producer
+            await asyncio.sleep(0.1)
+            return dict.fromkeys(cast("list[object]", partitions), answers.pop(0))
+
+    context = SimpleNamespace(groups=w.groups, verifier=Verifier(), metadata=SimpleNamespace(facts=lambda _: facts))
+    rows = [TxnOffsetCommitRequestPartition(partition_index=at, committed_offset=100) for at in range(2_000)]
+    request = TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        producer_id=7,
+        producer_epoch=0,
+        generation_id=-1,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=rows)],
+    )
+    w.log.writes_first = True
+    w.log.hold()
+    committing = w.ask(handle_txn_offset_commit(context, request, SimpleNamespace(version=3)))
+    await asyncio.sleep(0.2)
+    mark(w, 7, is_commit=False)  # its client was told that the commit failed, or connected again
+    w.log.release()
+    await settle()
+    assert await put(w, "g", 60, 7) is E.NONE  # the next transaction
+    await committing
+    mark(w, 7)
+    await settle()
+    assert (await w.fetch("g"), await w.fetch("g", partition=1_999)) == (60, -1)
 
 
 @in_world
