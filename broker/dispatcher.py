@@ -428,7 +428,7 @@ class BrokerDispatcher:
             return self._produce_flow.answer(header, call, allowed)
         if header.api_key == _FETCH:
             return self._fetch(header, call, cast(FetchRequest, request))
-        if call.peer.closed:  # its client may have sent it again through another broker, as in `RequestSlots.take`
+        if call.peer.is_gone:  # its client may have sent it again through another broker, as in `RequestSlots.take`
             raise CloseConnection("the client is gone")
         return await self._handle(header, call, request)
 
@@ -437,6 +437,8 @@ class BrokerDispatcher:
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         context = self.context
+        if header.api_key in FORWARDED and call.peer.is_gone:  # the request waited behind another one
+            raise CloseConnection("the client is gone")
         if header.api_key in FORWARDED and context.forward.is_elsewhere():
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:

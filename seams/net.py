@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import socket
 import struct
 import termios
@@ -94,6 +95,10 @@ class Net(Protocol):
 
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
         """Bytes in the kernel that the peer has not taken yet; 0 if unknown."""
+        ...
+
+    def has_left(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether the peer closed its end. A transport that is not read sees that only when it is read again."""
         ...
 
 
@@ -205,3 +210,11 @@ class TcpNet:
             return 0
         count: int = _INT.unpack(fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))[0]
         return count
+
+    def has_left(self, transport: asyncio.BaseTransport) -> bool:
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        if peer is None or peer.fileno() < 0:
+            return transport.is_closing()
+        poll = select.poll()
+        poll.register(peer.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))

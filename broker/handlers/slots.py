@@ -37,7 +37,7 @@ class RequestSlots:
         except TimeoutError:
             raise CloseConnection(f"other large requests took all places for {_WAIT_S:.0f} s") from None
         try:
-            if peer.closed:
+            if peer.is_gone:
                 raise CloseConnection("the client is gone")
             yield
         finally:

@@ -95,9 +95,6 @@ class ShardLog(Protocol):
     async def committed(self, end_offset: int) -> None:
         """Wait until the high watermark reaches `end_offset`. Raises Retryable after a while, Fenced, StorageFailed."""
 
-    def resign(self) -> None:
-        """The leader epoch ended: a waiting append is dropped."""
-
     def replay(self) -> AsyncIterator[Replayed]:
         """Replay all records in order, a few MiB at a time. If the local log holds all live records, only the local log
         is read. Otherwise the newest snapshot (even an empty one) is read, then the local log above it. The replay ends

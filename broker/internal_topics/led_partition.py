@@ -43,7 +43,6 @@ class LedPartition:
         self._local = partition.local  # access to the local log for this leader epoch
         self._clock = clock
         self._workers = workers
-        self._is_resigned = False
 
     async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
         try:
@@ -82,12 +81,9 @@ class LedPartition:
                 f"{self.name}: no reserved offsets are left, and new ones need an answer of the bucket: {short}"
             ) from short
 
-    def resign(self) -> None:
-        self._is_resigned = True
-
     def _check(self) -> None:
         """Called after a wait. `LeaderReplica` is the same object in the partition's next epoch here."""
-        if self._is_resigned:
+        if not self._partition.leading or self._partition.leader_epoch != self.leader_epoch:
             raise Fenced(f"{self.name}: leader epoch {self.leader_epoch} is over")
 
     async def committed(self, end_offset: int) -> None:

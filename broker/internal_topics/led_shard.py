@@ -144,7 +144,6 @@ class LedShard(Generic[S]):
         """The partition is no longer led: answer waiting requests and fail pending writes with `why`, at once."""
         self.is_ready = False
         self.is_dropped = True
-        self.shard_log.resign()
         self.state.unload()
         self._appender.resign(why)
 

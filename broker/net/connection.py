@@ -70,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
             shared.limits.answers_in_flight_max, send, self._answer_ready, self._released, self._answer_failed
         )
         life.begin(made, self._outbox)
+        self.peer.has_left = partial(shared.net.has_left, transport)
         address = transport.get_extra_info("peername")
         if address:
             self.peer.address = f"{address[0]}:{address[1]}"
@@ -123,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._life.lost()
-        self.peer.throttle = None  # breaks a reference cycle
+        self.peer.throttle = self.peer.has_left = None  # breaks a reference cycle
         awaited = self._outbox.awaited
         self._outbox.close()
         self._reader.close()

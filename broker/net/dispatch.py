@@ -200,6 +200,9 @@ class Peer:
     listener: str
     principal: str = ANONYMOUS
     closed: bool = False
+    has_left: Callable[[], bool] | None = None
+    """Asks the network whether the peer closed its end. While a frame waits, nothing may be read, and `closed` is late.
+    None: the connection is gone, or there is none here."""
     on_closed: Callable[[], None] | None = None
     """Called once when the connection is gone."""
     throttle: Callable[[int], None] | None = None
@@ -216,6 +219,11 @@ class Peer:
     """The dispatcher's cache of this principal's permissions (`broker.security.client_access`)."""
     redirects: object = None
     """The leader's cache of redirects to replicas (`broker.replication.read_replica_selection`)."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client closed its connection. Such a client may have sent its request again to another broker."""
+        return self.closed or (self.has_left is not None and self.has_left())
 
     @property
     def host(self) -> str:

@@ -118,7 +118,7 @@ class Forward:
                 code = ErrorCode(answer.error_code).name
                 log.warning("the controller, broker %d, refuses forwarded requests: %s", at.node_id, code)
                 return None
-            if not await self._another_than(at) or peer.closed:
+            if not await self._another_than(at) or peer.is_gone:
                 return None  # a client that is gone may have sent the request again through another broker
         return None
 

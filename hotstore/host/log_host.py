@@ -28,7 +28,6 @@ from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_creation import Begin
 from hotstore.recovery.log_loading import make_log, recover_log, recover_sound
 from logformat.checkpoints import PARTITION_METADATA_FILE, REPLICATION_FILE
-from logformat.errors import Retryable
 from logformat.values import TopicPartition
 from seams.loop.tasks import FailureReport, log_failure
 from seams.loop.workers import Lane
@@ -544,14 +543,12 @@ class LogHost:
             local.pending_start_offset = offset
             try:
                 await self._note_start(opened)
+                check()
+                local.advance_log_start(offset)
             finally:
                 local.pending_start_offset = 0
-            try:
-                check()
-            except Retryable:
-                await self._note_start(opened)
-                raise
-            local.advance_log_start(offset)
+                if local.log_start_offset < offset:  # the next role serves the records, so a kill must not take them
+                    await self._note_start(opened)
 
         await opened.at.alone(raise_it)
 

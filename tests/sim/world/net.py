@@ -97,6 +97,9 @@ class SimNet:
     def widen(self, transport: asyncio.WriteTransport, size: int) -> None:
         """A window is what it is."""
 
+    def has_left(self, transport: asyncio.BaseTransport) -> bool:
+        return transport.is_closing()
+
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
         end = transport.get_extra_info("socket")
         assert isinstance(end, SimTransport)

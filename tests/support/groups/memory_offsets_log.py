@@ -121,9 +121,6 @@ class MemoryPartition:
         log.ends[index] = read_header(buffer).next_offset
         return log.ends[index]
 
-    def resign(self) -> None:
-        """What is under way here waits for nothing but durability."""
-
     async def replay(self) -> AsyncIterator[Replayed]:
         held = [batch for batch in self._log.batches[self.index] if self._holds(batch)]
         self.is_whole = self._log.starts[self.index] == 0 or bool(held and is_begin_of_rewrite(held[0]))

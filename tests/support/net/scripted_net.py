@@ -243,6 +243,9 @@ class ScriptedNet:
         end.room += size
         self.widened += 1
 
+    def has_left(self, transport: asyncio.BaseTransport) -> bool:
+        return transport.is_closing()
+
     def unacknowledged(self, transport: asyncio.WriteTransport) -> int:
         return 0
 

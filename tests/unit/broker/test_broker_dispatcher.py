@@ -453,6 +453,18 @@ async def test_a_change_of_a_client_that_went_while_the_process_slept_is_not_mad
     await life.stop()
 
 
+async def test_a_change_that_waited_behind_another_request_of_a_client_that_went_is_not_made() -> None:
+    """Regression: nothing is read while frames wait, so the connection did not count as closed yet."""
+    life = await Place().start()
+    await life.create("log")
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequestTopic(name="log")], timeout_ms=30_000)
+    gone = Peer(2, "", "PLAINTEXT", has_left=lambda: True)
+    with pytest.raises(CloseConnection):
+        await parts_of(life.dispatch(ApiKey.DELETE_TOPICS, request, peer=gone))
+    assert life.context.metadata.topic_named("log") is not None
+    await life.stop()
+
+
 async def test_an_answer_under_way_when_the_process_slept_does_not_leave() -> None:
     """A produce appended before the sleep is not acknowledged after it: the connection closes."""
     place = Place()

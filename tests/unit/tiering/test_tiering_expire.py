@@ -584,6 +584,38 @@ async def test_a_retention_that_is_raised_while_the_disk_is_slow_keeps_what_was_
     await life.stop()
 
 
+async def test_a_retention_that_is_raised_as_the_role_ends_keeps_what_was_due() -> None:
+    """Regression: the role ended while the disk wrote the checkpoint of the next log start. The start did not move, but
+    the checkpoint kept it. A kill took records that the next role served, and that the configs keep."""
+    kept, before = UNTIERED, replace(UNTIERED, retention_bytes=5000)
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=kept)
+    await life.fill(60)
+    goes_on, note = asyncio.Event(), life.logs._note_start
+
+    async def slowly(of: OpenLog) -> None:
+        await goes_on.wait()
+        await note(of)
+
+    life.logs._note_start = slowly  # type: ignore[method-assign]
+    opened.tier.reconfigure(before)
+    await asyncio.sleep(3)
+    opened.tier.reconfigure(kept)
+    detached = asyncio.ensure_future(life.detach())
+    await asyncio.sleep(1)
+    goes_on.set()
+    await detached
+    life.epoch += 1
+    opened = await life.open(tier=kept)
+    assert len(await read_everything(house, opened)) == 60
+    await life.kill()
+    life = await house.start(epoch=life.epoch + 1)
+    opened = await life.open(tier=kept)
+    assert len(await read_everything(house, opened)) == 60
+    await life.stop()
+
+
 async def test_a_log_that_is_not_tiered_has_plain_retention() -> None:
     """By size and by time, the active segment rolled when it alone is too old; nothing reaches the bucket."""
     house = House()

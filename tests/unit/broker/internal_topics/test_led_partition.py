@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.coordinator import OFFSETS_TOPIC
@@ -13,6 +14,7 @@ from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
+from broker.partition.leading import leader_replica
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
 from tests.support.brokers.broker_kit import Life, Place
@@ -112,8 +114,11 @@ async def test_the_first_commit_after_a_seal_waits_for_its_offsets_and_is_declar
     await life.crash()
 
 
-async def test_a_commit_that_waits_for_offsets_when_its_partition_is_resigned_is_not_appended() -> None:
-    """The next leader's log would have it above its own records."""
+async def test_a_commit_that_waits_for_offsets_when_its_partition_is_resigned_is_not_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next leader's log would have it above its own records. Here the next leader is this broker again."""
+    monkeypatch.setattr(leader_replica, "_RESERVATION_POLL_S", 5.0)
     place = Place()
     life = await with_commits(place)
     await life.broker.views.seal(None)
@@ -123,12 +128,11 @@ async def test_a_commit_that_waits_for_offsets_when_its_partition_is_resigned_is
     writing = asyncio.get_running_loop().create_task(commit(life, 9))
     await asyncio.sleep(1)
     assert not writing.done()
-    life.context.groups.log.resign(held)
-    assert await writing is E.NOT_COORDINATOR
     place.store.calm()
-    partition.log.reserved_end += 100
+    await led_again(life, held)
+    assert await writing is E.NOT_COORDINATOR
     await asyncio.sleep(30)
-    assert partition.log.log_end_offset == 3
+    assert partition.leading and partition.log.log_end_offset == 3
     await life.crash()
 
 
@@ -334,15 +338,17 @@ async def test_a_replica_assigned_while_a_rewrite_is_flushed_keeps_the_root_s_st
 # ---- leadership that moves while commits are under way ---------------------------------------------------------------
 
 
-async def led_again(life: Life) -> None:
-    """Resign partition 0, and lead it in the next epoch, as the publisher does."""
+async def led_again(life: Life, index: int = 0) -> None:
+    """Resign the partition, and lead it in the next epoch, as the publisher does."""
     replicas = life.replicas
     topic = life.context.registry.topics[OFFSETS_TOPIC]
-    replicas.resign(topic, [0])
-    (row,) = topic.rows
-    row = msgspec.structs.replace(row, leader_epoch=row.leader_epoch + 1, partition_epoch=row.partition_epoch + 1)
-    topic = msgspec.structs.replace(topic, rows=(row,))
-    replicas.lead(topic, [0])
+    replicas.resign(topic, [index])
+    row, rows = topic.rows[index], list(topic.rows)
+    rows[index] = msgspec.structs.replace(
+        row, leader_epoch=row.leader_epoch + 1, partition_epoch=row.partition_epoch + 1
+    )
+    topic = msgspec.structs.replace(topic, rows=tuple(rows))
+    replicas.lead(topic, [index])
     await replicas.opened(topic.topic_id)
 
 
@@ -364,6 +370,27 @@ async def test_a_rewrite_of_an_ended_epoch_does_not_move_the_start_in_the_next_o
     await asyncio.sleep(1)
     assert life.partition(OFFSETS_TOPIC) is partition and partition.leading
     assert partition.log_start_offset == 0
+    await life.crash()
+
+
+async def test_a_load_that_failed_once_does_not_end_the_epoch() -> None:
+    """Regression: the second load of a leader epoch went on with a log that the failed one had resigned. No rewrite
+    moved the log start, and no commit waited for offsets, until the next epoch."""
+    place = Place("offsets.topic.num.partitions=1")
+    life = await with_commits(place)
+    log = life.context.groups.log
+    path = f"/data/a/{OFFSETS_TOPIC}-0/{0:020}.log"
+    place.disk.flip_bit(path, LENGTH_AT + 1, 6)
+    await led_again(life)
+    await log.wait_loaded()
+    assert log.state_of(0) is ShardState.FAILED
+    place.disk.flip_bit(path, LENGTH_AT + 1, 6)
+    await asyncio.sleep(60)
+    assert await committed(life) == 2
+    (shard,) = log.shards()
+    shard.growth.is_whole = False  # as after a load that needed the bucket: rewritten at once
+    await asyncio.sleep(10)
+    assert life.partition(OFFSETS_TOPIC).log_start_offset == 3
     await life.crash()
 
 

@@ -105,6 +105,30 @@ async def test_frames_of_all_sizes_cut_anywhere_come_back_in_order(house: House,
     assert house.server.counters.frames == 60
 
 
+@pytest.mark.parametrize("sizes", [(100,), (20_000,), (70_000,), (100, 100)])
+def test_a_peer_that_left_while_its_request_waits_is_gone(sizes: tuple[int, ...]) -> None:
+    """Regression: nothing is read while a large frame waits, or while frames wait behind another one. The end of the
+    connection was not seen until then, and a change of a client that was gone was made."""
+
+    async def scenario(house: House) -> None:
+        blocking: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        house.dispatcher.rules[b"wait"] = lambda: Later.of(blocking, blocks=True)
+        _, writer = await house.connect()
+        for size in sizes:
+            writer.write(frame(b"wait".ljust(size)))
+        await house.wait_for(lambda: bool(house.dispatcher.peers))
+        (peer,) = house.dispatcher.peers
+        await asyncio.sleep(0.05)
+        assert not peer.is_gone
+        writer.close()
+        await house.wait_for(lambda: peer.is_gone)
+        blocking.set_result(None)
+        await house.wait_for(lambda: peer.closed)
+        assert peer.is_gone
+
+    in_house(scenario)
+
+
 @by(in_house)
 async def test_file_ranges_arrive_whole(house: House, /, tmp_path: Path) -> None:
     """sendfile through a socket that is full most of the time, between ordinary answers."""
