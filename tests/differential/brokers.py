@@ -125,6 +125,9 @@ class Wires:
     def has_room(self, transport: asyncio.BaseTransport, share: float) -> bool:
         return True
 
+    def has_left(self, transport: asyncio.BaseTransport) -> bool:
+        return transport.is_closing()
+
     def send_file(self, transport: asyncio.WriteTransport, file: File, position: int, length: int) -> int:
         data = file.read_at(position, length)
         transport.write(data)
