@@ -71,6 +71,10 @@ class Rewrites:
                 shard.book.hurry()  # the log start can move after the next snapshot
 
     async def _write(self, shard: LedShard[Any]) -> None:
+        if not shard.growth.log_bytes:
+            # The log of a new disk must not begin with the rewrite: a load would take an interrupted one for complete.
+            with closing(shard.state.live_again()) as live:
+                await shard.append_cut(lambda: _take(live, 1), Rewrite.GOES_ON)
         # Closed now, not by the garbage collector during the next rewrite.
         with closing(shard.state.live_again()) as live:
             await self._append_all(shard, live)

@@ -433,3 +433,34 @@ async def test_cluster_d45_leadership_that_moves_under_commits_loses_none_that_w
         acknowledged = int(shown)
     assert told == {E.NONE, E.NOT_COORDINATOR}, "the moments are on both sides"
     await life.stop()
+
+
+@pytest.mark.parametrize("end", ["seal", "stop"])
+async def test_a_first_rewrite_on_a_new_disk_that_ends_in_its_middle_loses_no_commit(end: str) -> None:
+    """Regression: after a seal or a clean stop no gap is declared, so the new disk's log began with the rewrite. The
+    next load took its first batch for the beginning of a complete one, and the other groups' positions were lost."""
+    place = Place("offsets.topic.num.partitions=1")
+    life = await with_commits(place)
+    groups = [f"g{number}" for number in range(450)]
+    for number, group in enumerate(groups):
+        assert await commit(life, number, group=group) is E.NONE
+    if end == "seal":
+        await life.broker.views.seal(None)
+        await asyncio.sleep(20)
+        await life.crash()
+    else:
+        await life.stop()
+    place.lose_disk()
+    life = await place.start()
+    await life.context.groups.log.wait_loaded()
+    partition = life.partition(OFFSETS_TOPIC)
+    first = partition.log.log_end_offset
+    async with asyncio.timeout(60):
+        while partition.log.log_end_offset == first:
+            await asyncio.sleep(0.0005)
+    await life.crash()
+    place.kill()
+    life = await place.start()
+    await life.context.groups.log.wait_loaded()
+    assert [await committed(life, group) for group in groups] == list(range(450))
+    await life.crash()
