@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from thermocline.demo import spark_act
-from thermocline.demo.broker import SETTINGS, DemoBroker
+from thermocline.demo.broker import SETTINGS, DemoBroker, free_address
 from thermocline.demo.clients import STALL_S, produce, replay
 from thermocline.demo.keys import Keys
 from thermocline.demo.payload import KILL_AFTER, PARTITIONS, RECORDS, VALUE_BYTES, Failed, Payload
@@ -29,7 +29,7 @@ def run(root: Path, keys: Keys) -> None:
     payload, picture = Payload(), Picture()
     data_dir, bucket = root / "broker", root / "bucket"
     megabytes = RECORDS * VALUE_BYTES / 1e6
-    broker = DemoBroker.start(data_dir, bucket, keys)
+    broker = DemoBroker.start(data_dir, bucket, keys, free_address())
     try:
         picture.act("a broker started")
         picture.say(f"a broker on {data_dir}, its bucket the directory {bucket}")

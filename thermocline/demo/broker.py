@@ -6,7 +6,9 @@ The demos see a command, a Kafka port and an HTTP port, as a user does.
 from __future__ import annotations
 
 import json
+import random
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +30,22 @@ SETTINGS = {
 }
 
 
+_QUIET_PORTS = range(20_000, 30_000)
+"""Below the kernel's ephemeral ports: no client's socket takes one between two processes of a broker."""
+
+
+def free_address() -> str:
+    """An address on which nothing listens."""
+    for port in random.sample(_QUIET_PORTS, 50):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return f"127.0.0.1:{port}"
+    raise Failed(f"no port from {_QUIET_PORTS.start} to {_QUIET_PORTS.stop - 1} is free on 127.0.0.1")
+
+
 @dataclass
 class DemoBroker:
     """A `thermocline serve` process."""
@@ -37,7 +55,7 @@ class DemoBroker:
     http: HttpAddress
 
     @classmethod
-    def start(cls, data_dir: Path, bucket: Path, keys: Keys, kafka: str = "127.0.0.1:0", *flags: str) -> DemoBroker:
+    def start(cls, data_dir: Path, bucket: Path, keys: Keys, kafka: str, *flags: str) -> DemoBroker:
         """Start the broker and wait for its ready line. Its log is beside its directory; a later process appends to
         it."""
         command = [sys.executable, "-m", "thermocline", "serve", "--data-dir", str(data_dir)]

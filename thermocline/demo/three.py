@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from thermocline.cli.clients.http_client import HttpRefused, get
-from thermocline.demo.broker import DemoBroker
+from thermocline.demo.broker import DemoBroker, free_address
 from thermocline.demo.keys import Keys
 from thermocline.demo.payload import Failed
 
@@ -49,7 +49,7 @@ class DemoCluster:
 
     def start(self, node: int) -> DemoBroker:
         """Start a broker on its directory, and wait until it is ready."""
-        kafka = self.brokers[node].kafka if node in self.brokers else "127.0.0.1:0"
+        kafka = self.brokers[node].kafka if node in self.brokers else free_address()
         settings = (word for setting in self.settings for word in ("--set", setting))
         flags = ("--node-id", str(node), *settings)
         self.brokers[node] = DemoBroker.start(self.directory(node), self.bucket, self.keys, kafka, *flags)
