@@ -437,8 +437,8 @@ class BrokerDispatcher:
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         context = self.context
-        if header.api_key in FORWARDED and call.peer.is_gone:  # the request waited behind another one
-            raise CloseConnection("the client is gone")
+        if (header.api_key in FORWARDED or header.api_key == _ENVELOPE) and call.peer.is_gone:
+            raise CloseConnection("the client is gone")  # the request waited behind another one
         if header.api_key in FORWARDED and context.forward.is_elsewhere():
             answer = await context.forward.pass_on(call.peer, header, request)
             if answer is not None:
