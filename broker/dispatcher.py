@@ -172,6 +172,8 @@ _FETCH: Final = int(ApiKey.FETCH)
 _ENVELOPE: Final = int(ApiKey.ENVELOPE)
 # Envelopes of several clients are handled concurrently. A parked heartbeat does not delay an urgent heartbeat.
 _SIDE_BY_SIDE: Final = (_ENVELOPE, int(ApiKey.BROKER_HEARTBEAT))
+_NOT_FOR_THE_GONE: Final = FORWARDED | {_ENVELOPE, ApiKey.DELETE_RECORDS, ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE}
+"""Changes by name. A client that gave up may have sent them again, and a late one would delete what was made since."""
 _WIDE_FRAME: Final = 8 << 10  # a smaller frame has fewer partitions
 _LARGE_FRAME: Final = 64 << 10
 _LARGE_AT_ONCE: Final = 4
@@ -437,7 +439,7 @@ class BrokerDispatcher:
 
     async def _handle(self, header: RequestHeader, call: Call, request: Message) -> list[Part]:
         context = self.context
-        if header.api_key in FORWARDED and call.peer.is_gone:  # the request waited behind another one
+        if header.api_key in _NOT_FOR_THE_GONE and call.peer.is_gone:  # the request waited behind another one
             raise CloseConnection("the client is gone")
         if header.api_key in FORWARDED and context.forward.is_elsewhere():
             answer = await context.forward.pass_on(call.peer, header, request)

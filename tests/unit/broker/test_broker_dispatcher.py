@@ -16,11 +16,22 @@ from broker.wire.codec import decode_response
 from broker.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DeleteGroupsRequest,
+    DeleteRecordsRequest,
+    DeleteRecordsRequestPartition,
+    DeleteRecordsRequestTopic,
     DeleteTopicsRequest,
     DeleteTopicsRequestTopic,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FindCoordinatorRequest,
     MetadataRequest,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
     ProduceRequest,
     ProduceRequestPartition,
     ProduceRequestTopic,
@@ -462,6 +473,32 @@ async def test_a_change_that_waited_behind_another_request_of_a_client_that_went
     with pytest.raises(CloseConnection):
         await parts_of(life.dispatch(ApiKey.DELETE_TOPICS, request, peer=gone))
     assert life.context.metadata.topic_named("log") is not None
+    await life.stop()
+
+
+async def test_a_deletion_that_waited_behind_another_request_of_a_client_that_went_is_not_made() -> None:
+    """Regression: only changes by the controller were refused. A late DeleteRecords deleted the records of the topic
+    that was made again since, a late DeleteGroups or OffsetDelete the positions that were committed since."""
+    life = await Place().start()
+    await life.create("log")
+    await life.produce("log", b"kept")
+    rows = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    committed = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="log", partitions=rows)])
+    await life.call(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=["g"]))
+    (answer,) = (await life.call(ApiKey.OFFSET_COMMIT, committed, 8)).topics
+    assert answer.partitions[0].error_code == ErrorCode.NONE
+    records = DeleteRecordsRequestTopic(name="log", partitions=[DeleteRecordsRequestPartition(0, -1)])
+    positions = OffsetDeleteRequestTopic(name="log", partitions=[OffsetDeleteRequestPartition(0)])
+    late = {
+        ApiKey.DELETE_RECORDS: DeleteRecordsRequest(topics=[records], timeout_ms=1_000),
+        ApiKey.OFFSET_DELETE: OffsetDeleteRequest(group_id="g", topics=[positions]),
+        ApiKey.DELETE_GROUPS: DeleteGroupsRequest(groups_names=["g"]),
+    }
+    for key, request in late.items():
+        gone = Peer(2, "", "PLAINTEXT", has_left=lambda: True)
+        with pytest.raises(CloseConnection):
+            await parts_of(life.dispatch(key, request, peer=gone))
+    assert life.context.registry.partitions["log", 0].log_start_offset == 0
     await life.stop()
 
 

@@ -19,12 +19,12 @@ from broker.controller.decisions.registrations import session_records
 from broker.error_codes import ErrorCode
 from broker.metadata.cluster_content import Controller
 from broker.metadata.cluster_root import ClusterRoot
-from broker.net.dispatch import Peer
+from broker.net.dispatch import CloseConnection, Peer
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
 from broker.wire.codec import encode_request
 from broker.wire.framing import FRAME_PREFIX_SIZE, request_frame
-from tests.support.brokers.broker_kit import Life, Place
+from tests.support.brokers.broker_kit import Life, Place, parts_of
 from tests.support.brokers.cluster_kit import cluster_root, created
 from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.scenario import by
@@ -94,6 +94,25 @@ def create(*names: str, **more: Any) -> m.CreateTopicsRequest:
 def framed(key: int, version: int, request: Any) -> bytes:
     parts = request_frame(key, version, 77, "alice", encode_request(key, version, request))
     return b"".join(parts)[FRAME_PREFIX_SIZE:]  # type: ignore[arg-type]
+
+
+@by(between)
+async def test_a_change_that_a_broker_no_longer_waits_for_is_not_made(made: Pair, /) -> None:
+    """Regression: an envelope waits unread while its connection has 128 answers in flight. Its broker gave up, closed
+    the connection and answered NOT_CONTROLLER. The client deleted the topic through another broker and made it again,
+    and the envelope deleted the new topic."""
+    there = made.there
+    await made.here.call(ApiKey.CREATE_TOPICS, create("orders"))
+    deletion = m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequestTopic(name="orders")], timeout_ms=10_000)
+    envelope = m.EnvelopeRequest(
+        request_data=framed(ApiKey.DELETE_TOPICS, 6, deletion),
+        request_principal=b"User:ANONYMOUS",
+        client_listener="PLAINTEXT",
+    )
+    gone = Peer(5, "127.0.0.1:5", there.context.config.brokers_listener, has_left=lambda: True)
+    with pytest.raises(CloseConnection):
+        await parts_of(there.dispatch(ApiKey.ENVELOPE, envelope, peer=gone))
+    assert made.topics(there) == {"orders"}
 
 
 @by(between)
