@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from coldstore.object_store import ObjectInfo, StoreUnavailable, Upload
 from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.operations import Operation
+from hotstore.host.log_host import LogHost
 from hotstore.host.open_log import OpenLog
 from logformat.errors import Fenced
 from logformat.values import TopicPartition
@@ -551,6 +552,18 @@ async def test_a_retention_that_is_raised_while_the_store_is_slow_keeps_what_was
     await life.stop()
 
 
+def slow_notes(logs: LogHost) -> asyncio.Event:
+    """From now on the checkpoints of log starts wait for the event."""
+    goes_on, note = asyncio.Event(), logs._note_start
+
+    async def slowly(of: OpenLog) -> None:
+        await goes_on.wait()
+        await note(of)
+
+    logs._note_start = slowly  # type: ignore[method-assign]
+    return goes_on
+
+
 @pytest.mark.parametrize("waits_for", ["the turn", "the disk"])
 async def test_a_retention_that_is_raised_while_the_disk_is_slow_keeps_what_was_due(waits_for: str) -> None:
     """Regression: the log start of a log on one broker was decided by the configs of before, and waited for its turn,
@@ -560,15 +573,9 @@ async def test_a_retention_that_is_raised_while_the_disk_is_slow_keeps_what_was_
     life = await house.start()
     opened = await life.open(new=True, tier=kept)
     await life.fill(60)
-    goes_on, note = asyncio.Event(), life.logs._note_start
-
-    async def slowly(of: OpenLog) -> None:
-        await goes_on.wait()
-        await note(of)
-
+    goes_on = slow_notes(life.logs)
     at = opened.tier.partition_state.lease.opened.at
     turn = asyncio.ensure_future(at.alone(goes_on.wait)) if waits_for == "the turn" else None
-    life.logs._note_start = slowly  # type: ignore[method-assign]
     opened.tier.reconfigure(before)
     await asyncio.sleep(3)
     opened.tier.reconfigure(kept)
@@ -592,13 +599,7 @@ async def test_a_retention_that_is_raised_as_the_role_ends_keeps_what_was_due() 
     life = await house.start()
     opened = await life.open(new=True, tier=kept)
     await life.fill(60)
-    goes_on, note = asyncio.Event(), life.logs._note_start
-
-    async def slowly(of: OpenLog) -> None:
-        await goes_on.wait()
-        await note(of)
-
-    life.logs._note_start = slowly  # type: ignore[method-assign]
+    goes_on = slow_notes(life.logs)
     opened.tier.reconfigure(before)
     await asyncio.sleep(3)
     opened.tier.reconfigure(kept)
