@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -362,41 +362,43 @@ class Reader:
 
 
 class GroupMember:
-    """Commits ever higher offsets of one partition for one group, and reads them back."""
+    """Commits ever higher offsets of one partition for one group after the other, and reads them back."""
 
-    def __init__(self, stage: Stage, name: str, place: Place) -> None:
-        self._stage, self._name, self._place = stage, name, place
-        self._rng = stage.rng(name)
+    def __init__(self, stage: Stage, names: Sequence[str], place: Place, metadata_chars: int = 0) -> None:
+        self._stage, self.names, self._place = stage, names, place
+        self._rng = stage.rng(names[0])
         self._client = stage.client()
         self._next = 1
+        self._metadata_chars = metadata_chars
 
     async def run(self) -> None:
+        pause_s = 0.8 / len(self.names) ** 0.5
         while not self._stage.stopping.is_set():
-            await self.step()
-            await asyncio.sleep(self._rng.uniform(0.1, 0.8))
+            await self.step(self.names[self._rng.randrange(len(self.names))] if len(self.names) > 1 else self.names[0])
+            await asyncio.sleep(self._rng.uniform(pause_s / 8, pause_s))
 
-    async def step(self, *, read_only: bool = False) -> bool:
+    async def step(self, name: str, *, read_only: bool = False) -> bool:
         """One commit or one look; whether it was answered."""
         stage = self._stage
         invoked_s = stage.now()
         read = read_only or self._rng.randrange(3) == 0
         offset, outcome = self._next, Outcome.INFO
         try:
-            await self._client.find_coordinator(self._name)
+            await self._client.find_coordinator(name)
             invoked_s = stage.now()
             if read:
-                offset = await self._client.committed_offset(self._name, *self._place)
+                offset = await self._client.committed_offset(name, *self._place)
             else:
                 self._next += 1
-                await self._client.commit_offset(self._name, *self._place, offset)
+                await self._client.commit_offset(name, *self._place, offset, "m" * self._metadata_chars)
             outcome = Outcome.OK
         except ServerError as failure:
-            stage.answered(failure.code, self._name)
+            stage.answered(failure.code, name)
         except NO_ANSWER:
             pass
         finally:  # also when the run ends in the middle of it
             if outcome is Outcome.OK or not read:
-                stage.history.add(Commit(self._name, self._place, offset, invoked_s, stage.now(), outcome, read))
+                stage.history.add(Commit(name, self._place, offset, invoked_s, stage.now(), outcome, read))
         return outcome is Outcome.OK
 
 

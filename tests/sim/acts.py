@@ -79,12 +79,14 @@ async def read_all(stage: Stage, found: Found, places: Sequence[Place]) -> None:
 
 
 async def read_group(member: GroupMember, found: Found) -> None:
-    """What the group committed, once more."""
-    for _ in range(20):
-        if await member.step(read_only=True):
-            return
-        await asyncio.sleep(0.5)
-    found("unreadable", "OffsetFetch unanswered after the last fault")
+    """What its groups committed, once more."""
+    for name in member.names:
+        for _ in range(20):
+            if await member.step(name, read_only=True):
+                break
+            await asyncio.sleep(0.5)
+        else:
+            found("unreadable", f"OffsetFetch of {name} unanswered after the last fault")
 
 
 async def read_again(stage: Stage, found: Found, places: Sequence[Place]) -> None:

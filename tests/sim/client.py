@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -231,10 +231,16 @@ class Client:
         self._check(answer.responses[0].error_code, f"delete {name}")
 
     async def set_config(self, topic: str, name: str, value: str) -> None:
-        change = IncrementalAlterConfigsRequestConfig(name=name, config_operation=0, value=value)
-        resource = IncrementalAlterConfigsRequestResource(resource_type=2, resource_name=topic, configs=[change])
+        await self.set_configs(topic, {name: value})
+
+    async def set_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        changes = [
+            IncrementalAlterConfigsRequestConfig(name=name, config_operation=0, value=value)
+            for name, value in configs.items()
+        ]
+        resource = IncrementalAlterConfigsRequestResource(resource_type=2, resource_name=topic, configs=changes)
         answer = await self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources=[resource]))
-        self._check(answer.responses[0].error_code, f"set {name}")
+        self._check(answer.responses[0].error_code, f"set {', '.join(configs)}")
 
     async def create_partitions(self, topic: str, count: int) -> None:
         """So many in all."""
@@ -317,8 +323,10 @@ class Client:
         preferred, last_stable = found.preferred_read_replica, found.last_stable_offset
         return Fetched(found.error_code, *ends, batches, preferred, last_stable, aborted)
 
-    async def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
-        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+    async def commit_offset(self, group: str, topic: str, partition: int, offset: int, metadata: str = "") -> None:
+        wanted = OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=metadata or None
+        )
         request = OffsetCommitRequest(
             group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=[wanted])]
         )

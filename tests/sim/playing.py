@@ -106,6 +106,7 @@ class Play(ABC):
         cluster.map_bytes = 0 if table is None else table.map_bytes
         self._places: list[Place] = [(name, i) for name, count in partitions.items() for i in range(count)]
         """Of which records are deleted, and so on."""
+        self._groups = 30 if stage.rng("groups").randrange(3) == 0 else 1
         self._guarded = Guarded(stage) if is_guarded else None
         self._read_places = [*self._places, *(transactions.told_to_main if transactions is not None else ())]
         self._read_places += [guarded.PLACE] if is_guarded else []
@@ -174,10 +175,10 @@ class Play(ABC):
     @contextlib.contextmanager
     def rewriting(self) -> Iterator[None]:
         """In some runs internal topics are rewritten after little growth: in others their logs are too short for it."""
-        if self._cast is None or not self._cast.shape.rewrites:
+        if self._groups == 1 and (self._cast is None or not self._cast.shape.rewrites):
             yield
             return
-        hits, rewritten = self._cast.hits, led_shard.Growth.rewritten
+        hits, rewritten = self._rewrapped if self._cast is None else self._cast.hits, led_shard.Growth.rewritten
 
         def counted(*args: Any) -> None:
             hits["txn internal log rewritten"] += 1
@@ -185,7 +186,8 @@ class Play(ABC):
 
         growth = mock.patch.object(led_shard, "GROWTH_BYTES", REWRITTEN_BYTES)
         looks = mock.patch.object(rewriting, "_LOOK_S", 0.7)
-        with growth, looks, mock.patch.object(led_shard.Growth, "rewritten", counted):
+        batches = mock.patch.object(rewriting, "_RECORDS_PER_BATCH", 200 if self._groups == 1 else 5)
+        with growth, looks, batches, mock.patch.object(led_shard.Growth, "rewritten", counted):
             yield
 
     def breaks_cleaning(self) -> cleaning.Breaks | None:
@@ -224,7 +226,8 @@ class Play(ABC):
     async def _under_load(self) -> GroupMember:
         stage, load, places = self._stage, self._load, self._places
         producers = [Producer(stage, f"p{i}", places[i % len(places)], load.pace_s) for i in range(load.producers)]
-        member = GroupMember(stage, "group0", ("log", 0))
+        names = tuple(f"group{i}" for i in range(self._groups))
+        member = GroupMember(stage, names, ("log", 0), 0 if self._groups == 1 else 500)
         writers, tables = self._of_table()
         if self._cast is not None:
             writers += self._cast.writers()

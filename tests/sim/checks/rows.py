@@ -44,7 +44,7 @@ ROWS = {
     "K1 cleaning": ("cleaning", "cold cleaning"),
     "X1 transactions": ("txn",),
     "A1 rights taken away": ("acls, ",),
-    "settings": ("another min.insync.replicas", "restored by", "replicas placed anew"),
+    "settings": ("another min.insync.replicas", "other topic configs", "restored by", "replicas placed anew"),
     "moves": ("reassignment", "reassigned", "replicas drained", "drain", "let go, begun empty"),
     "read-only beside them": ("read-only broker",),
 }

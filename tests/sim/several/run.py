@@ -116,6 +116,8 @@ def shape_of(seed: int, brokers: int, duration_s: float, replication_factor: int
     kinds += tuple(kind for kind in OF_REFUSALS if refusals.randrange(4) == 0 and kinds)
     if SeededRng(f"several/{brokers}/{seed}/rot").randrange(4) == 0 and kinds:
         kinds += (Kind.ROTTEN,)
+    if SeededRng(f"several/{brokers}/{seed}/configs").randrange(3) == 0:
+        kinds += (Kind.CONFIGS,)
     settings += (f"thermocline.follower.skip.bytes={(0, 4000, 64 << 20)[later.randrange(3)]}",)
     settings += codec_of(f"several/{brokers}/{seed}")
     settings += authorizer_of(f"several/{brokers}/{seed}")
@@ -278,6 +280,8 @@ class SeveralBrokers(Play):
                 self.found("leaderless", f"{LEADERS_S:.0f} s without node {deaf.node_id}: {without}")
         await nemesis.heal()
         await self._are_whole("after the last fault")
+        if not await nemesis.copy_again():
+            self.found("unsettled", "changes of topic configs were unanswered after the last fault")
 
     async def end(self) -> None:
         await self._are_whole("after the last write")

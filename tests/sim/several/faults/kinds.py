@@ -28,6 +28,7 @@ class Kind(Enum):
     CLOCK = "wall clock jump"
     CUT = "connection cut"
     MINIMUM = "another min.insync.replicas"
+    CONFIGS = "other topic configs"
     MOVE = "reassignment"
     LAG = "a follower that lags"
     DRAIN = "drained, and back empty"
@@ -48,7 +49,7 @@ OF_PROCESSES = (
     *(Kind.DISK_LOSS, Kind.REPLACE),
 )
 OF_REFUSALS = (Kind.UNREADABLE, Kind.DENIED)
-DRAWN_APART = (Kind.MOVE, Kind.LAG, Kind.DRAIN, *OF_REFUSALS, Kind.ROTTEN)
+DRAWN_APART = (Kind.CONFIGS, Kind.MOVE, Kind.LAG, Kind.DRAIN, *OF_REFUSALS, Kind.ROTTEN)
 """Kinds that came later: whether a run has them is drawn by an rng of their own, so that all else stays as it was."""
 
 OF_LINKS = (Kind.ISOLATED, Kind.ONE_WAY, Kind.SLOW_LINK, Kind.FLAPPING)

@@ -145,6 +145,9 @@ class SeveralNemesis:
                 topic, least = self._places[self._rng.randrange(len(self._places))][0], self._rng.randrange(3)
                 self._begin(self._settings.set_minimum(topic, 1 + least % self._replicas), self._changing)
 
+            case Kind.CONFIGS:
+                self._begin(self._settings.change(), self._changing)
+
             case Kind.MOVE:
                 self._begin(self._settings.move(*self._settings.drawn_moves()), self._changing)
 
@@ -258,6 +261,16 @@ class SeveralNemesis:
             self._fleet.net.links.cut(both_ways([(but.place, place) for place in (*places, CLIENTS, STORE)]))
             self.hits["partition, one stays deaf"] += 1
         self.processes.heal()
+
+    async def copy_again(self) -> bool:
+        """The end of changes that keep records from the bucket; whether it was answered."""
+        if Kind.CONFIGS not in self._kinds:
+            return True
+        for _ in range(20):
+            if await self._settings.copy_again():
+                return True
+            await asyncio.sleep(0.5)
+        return False
 
     async def restart_all(self) -> None:
         """One after the other, cleanly."""
