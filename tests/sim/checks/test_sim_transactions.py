@@ -90,6 +90,11 @@ ALLOWED: dict[str, list[Any]] = {
         *(replace(ended(1, FAIL, A1, group=1), version=1), Loss(("__transaction_state", 0), 0, 3.0, "disk")),
         *(*NOT_SEEN[:2], GroupLook("x", 1, 9.0, 9.1, True)),
     ],
+    "aborted, and both the marker and its coordinator's decision are lost": [
+        replace(ended(1, FAIL, A1), version=1),
+        *(Loss(place, 0, 3.0, "disk") for place in (A, ("__transaction_state", 0))),
+        *all_of(A, (0, "a1")),
+    ],
     "its offset": [ended(1, OK, A1, group=1), *all_of(A, (0, "a1")), GroupLook("x", 1, 9.0, 9.1, True)],
     "deleted, half of it": [
         *(CUT, ended(1, OK, Part(A, ("a1", "a2"), 1), B1)),
@@ -139,7 +144,10 @@ ANOMALIES: dict[str, tuple[str, list[Any]]] = {
         "txn-order",
         [ended(1, OK, Part(A, ("a1",), 2)), ended(2, OK, Part(A, ("a2",), 0)), *all_of(A, (0, "a2"), (2, "a1"))],
     ),
-    "above the last stable offset": ("txn-above-stable", [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=0, at_s=1.1, name="r")]),
+    "above the last stable offset": (
+        "txn-above-stable",
+        [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=0, at_s=1.1, name="r")],
+    ),
     "it falls": (
         "txn-stable-regression",
         [ONE, *SEEN, look(A, (0, "a1"), end=1, stable=1, at_s=11.0, name="r")],
