@@ -35,8 +35,8 @@ class Slow(MemoryStore):
 
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_change_that_was_cut_off_by_the_stop_leaves_no_partition_to_the_ended_session(is_stored: bool) -> None:
-    """Regression: broker 2 joined the in-sync set by a commit whose answer the stop cut off. The end was decided without
-    it, and was refused: the other brokers waited for the end of session and lease."""
+    """Regression: broker 2 joined the in-sync set by a commit whose answer the stop cut off. The end was decided
+    without it, and was refused: the other brokers waited for the end of session and lease."""
     store = Slow()
     cluster = cluster_root(store)
     await claim(cluster)

@@ -484,8 +484,8 @@ async def test_an_object_that_was_replaced_during_its_verification_does_not_coun
 
 
 async def test_retention_counts_the_bytes_that_are_left_when_a_pass_ends_beside_the_end_of_tiering() -> None:
-    """Regression: while the root waited for the pass, retention kept the bucket's size of before. With the small objects
-    of after, all records in the bucket were too many, also those that the disk holds."""
+    """Regression: while the root waited for the pass, retention kept the bucket's size of before. With the small
+    objects of after, all records in the bucket were too many, also those that the disk holds."""
     house = House()
     life = await house.start(limits=FAST)
     local = replace(TIER, local_retention_bytes=6000)
