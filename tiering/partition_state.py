@@ -261,6 +261,11 @@ class TieredPartition:
         if due_by != self.config:
             raise Retryable(f"{self.name}: the topic's configs were changed; due work is decided again")
 
+    def check_alone(self) -> None:
+        """Raise Retryable if other replicas are assigned by now: the root names a log start before it moves (R7)."""
+        if not self.is_alone:
+            raise Retryable(f"{self.name}: a replica was assigned meanwhile; the log start moves through the root")
+
     async def _fencing(self, committing: Coroutine[Any, Any, Manifest]) -> Manifest:
         try:
             self.check_not_fenced()

@@ -138,7 +138,7 @@ class PartitionTier:
             await partition.claim()
             await self.expirer.cold.move_start(offset)
         partition.lease.check()
-        await partition.lease.raise_log_start(offset)
+        await partition.lease.raise_log_start(offset, (lambda: None) if in_root else partition.check_alone)
         self._jobs.expire()
 
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────

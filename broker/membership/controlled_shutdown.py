@@ -59,7 +59,9 @@ async def leave(
                 return
             if len(image.nodes) > 1:
                 own = image.nodes[node_id]
-                await cluster.commit(end_records(image, [(own.node_id, own.broker_epoch)]))
+                # The stop may have cut off a change that is stored already, or may still be stored.
+                newest = (await cluster.poll()).image if cluster.is_settled else (await cluster.settle()).image
+                await cluster.commit(end_records(newest, [(own.node_id, own.broker_epoch)]))
             await controller_lease.release(cluster.epoch)
     except (ThermoclineError, OSError) as failure:  # TimeoutError and ConnectionError are OSErrors
         log.warning(

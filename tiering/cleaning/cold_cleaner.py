@@ -143,7 +143,7 @@ class ColdCleaner:
     async def _clean_if_due(self, shared: ColdCleaning, manifest: Manifest) -> bool:
         """Run a pass if one is due. Returns whether its map was full, so that dirty objects are left for another."""
         partition = self._partition
-        start, era = partition.log_start_offset, partition.verified.era
+        start, era, config = partition.log_start_offset, partition.verified.era, partition.config
         entries = [entry async for entry in partition.manifests.segments(start) if entry.end_offset > start]
         now_ms = partition.world.clock.wall_ms()
         dirt = dirt_of(entries, manifest.clean_end_offset, now_ms, partition.log.config)
@@ -151,7 +151,7 @@ class ColdCleaner:
             return False
         files = await shared.open_files()
         try:
-            work = _Pass(partition.config, era, entries, dirt, files)
+            work = _Pass(config, era, entries, dirt, files)
             is_whole = await self._pass(shared, work, now_ms)
         finally:
             await shared.remove_files(files)

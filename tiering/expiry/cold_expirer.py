@@ -92,12 +92,14 @@ class ColdExpirer:
     # ── the log start ────────────────────────────────────────────────────────────────────────────────────────────
     async def _move_start(self) -> None:
         partition = self._partition
-        manifest = partition.manifest
-        if manifest is None or partition.config.internal:
+        if partition.config.internal:
             return
         if partition.is_to_be_switched_off and Block.BEHIND not in partition.blocks:
             await partition.switch_off()
             reach("expire.start_moved")
+        manifest = partition.manifest  # read now: compaction may have replaced objects while the commit waited
+        if manifest is None:
+            return
         start, config = partition.log_start_offset, partition.config
         if manifest.live.segments:
             start = max(start, await self._retention_start(manifest, config))

@@ -238,7 +238,12 @@ class Expirer:
         if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
             await partition.move_start(lambda m: m.set_log_start(offset), due_by)
         else:
-            await partition.lease.raise_log_start(offset, lambda: partition.check_due(due_by))
+
+            def still() -> None:
+                partition.check_due(due_by)
+                partition.check_alone()
+
+            await partition.lease.raise_log_start(offset, still)
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 

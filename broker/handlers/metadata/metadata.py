@@ -96,7 +96,9 @@ async def _split(context: Context, call: Call, named: _Named) -> tuple[_Named, l
     for key, wanted in named.items():
         by_id = wanted.topic_id != ZERO_UUID
         name = context.metadata.names.get(wanted.topic_id) if by_id else wanted.name or ""
-        if name is None or call.access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        if name is None:  # decided here: the image may have the topic when the other rows are made
+            hidden.append(_unknown_id(wanted, call.version))
+        elif call.access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
             shown[key] = wanted
         else:
             told = None if by_id and call.version >= _NULL_NAMES_SINCE else wanted.name or ""
@@ -219,8 +221,7 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
     if wanted.topic_id != ZERO_UUID:
         name = context.metadata.names.get(wanted.topic_id)
         if name is None or query.topic_named(name) is None:
-            unknown = wanted.name if query.version >= _NULL_NAMES_SINCE else wanted.name or ""
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=unknown, topic_id=wanted.topic_id)
+            return _unknown_id(wanted, query.version)
     name = name or ""
     topic = query.topic_named(name)
     if topic is not None:
@@ -253,6 +254,11 @@ async def _one(query: _Query, wanted: MetadataRequestTopic, create_until_s: floa
     except (ThermoclineError, TimeoutError):
         missing.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return missing
+
+
+def _unknown_id(wanted: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
+    name = wanted.name if version >= _NULL_NAMES_SINCE else wanted.name or ""
+    return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=wanted.topic_id)
 
 
 class PartitionEncoder:

@@ -110,7 +110,16 @@ async def delete_topics(
             return True
         known = topics.name_of(topic_id) if name is None else name
         if known is None:
-            return True  # the topic is unknown to every client
+            # The handler must not get the row: the image may have the topic before the handler reads it.
+            rows.append(
+                wire.DeleteTopicsResponseTopic(
+                    name=None,
+                    topic_id=topic_id,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                    error_message=f"no topic has the id {topic_id}",
+                )
+            )
+            return False
         describes = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, known)
         is_missing = describes and name is not None and topics.facts(name) is None
         if access.allows(Operation.DELETE, ResourceType.TOPIC, known, audited=not is_missing):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import UUID
 
@@ -62,20 +62,25 @@ def refused_alike(response: Callable[..., Message]) -> Callable[[int], Message]:
 async def offset_commit(
     access: Unrestricted, request: wire.OffsetCommitRequest, version: int, topics: KnownTopics
 ) -> Verdict:
-    """READ on the group and on each topic. A topic id without a topic is unknown to every client."""
+    """READ on the group and on each topic. A topic id without a topic is unknown to every client, and the handler must
+    not get it: the image may have the topic before the handler reads it."""
     if not access.allows(Operation.READ, ResourceType.GROUP, request.group_id):
         return refused_whole(
             wire.OffsetCommitResponse(topics=[_commit_row(topic, topic.name, GROUP) for topic in request.topics])
         )
 
+    rows: list[wire.OffsetCommitResponseTopic] = []
+
     def reads(topic: wire.OffsetCommitRequestTopic) -> bool:
         name = _name(topic.name, topic.topic_id, topics)
-        return name is None or access.allows(Operation.READ, ResourceType.TOPIC, name)
+        if name is not None and access.allows(Operation.READ, ResourceType.TOPIC, name):
+            return True
+        rows.append(_commit_row(topic, name or "", ErrorCode.UNKNOWN_TOPIC_ID if name is None else TOPIC))
+        return False
 
-    allowed, refused = await parted_by(request.topics, reads)
-    if not refused:
+    allowed, _ = await parted_by(request.topics, reads)
+    if not rows:
         return ALLOWED
-    rows = [_commit_row(topic, _name(topic.name, topic.topic_id, topics) or "", TOPIC) for topic in refused]
     return _rest(request, allowed, wire.OffsetCommitResponse(topics=rows))
 
 
@@ -144,10 +149,6 @@ async def offset_fetch(
     kept: list[wire.OffsetFetchRequestGroup] = []
     refused_topics: dict[str, list[wire.OffsetFetchResponseGroupTopic]] = {}
 
-    def describes(topic: wire.OffsetFetchRequestGroupTopic) -> bool:
-        name = _name(topic.name, topic.topic_id, topics)
-        return name is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name)
-
     turns = Turns()
     for group in request.groups:
         if turns.over():
@@ -157,11 +158,10 @@ async def offset_fetch(
         elif group.topics is None:
             kept.append(group)
         else:
-            allowed, refused = await parted_by(group.topics, describes)
-            if refused:
-                rows = [_fetch_row(topic, _name(topic.name, topic.topic_id, topics) or "") for topic in refused]
+            allowed, rows = await _described(access, group.topics, topics)
+            if rows:
                 refused_topics.setdefault(group.group_id, []).extend(rows)
-            kept.append(replace(group, topics=allowed) if refused else group)
+            kept.append(replace(group, topics=allowed) if rows else group)
     whole = {group.group_id for group in request.groups if group.topics is None}
 
     async def merge(response: wire.OffsetFetchResponse) -> None:
@@ -182,12 +182,32 @@ def _shows_row(access: Unrestricted, topic: wire.OffsetFetchResponseGroupTopic, 
     return name is not None and access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, audited=False)
 
 
-def _fetch_row(topic: wire.OffsetFetchRequestGroupTopic, name: str) -> wire.OffsetFetchResponseGroupTopic:
+async def _described(
+    access: Unrestricted, wanted: Iterable[wire.OffsetFetchRequestGroupTopic], topics: KnownTopics
+) -> tuple[list[wire.OffsetFetchRequestGroupTopic], list[wire.OffsetFetchResponseGroupTopic]]:
+    """The topics that the client may describe, and rows for the others. The handler does not get a topic id without a
+    topic, as in `offset_commit`."""
+    rows: list[wire.OffsetFetchResponseGroupTopic] = []
+
+    def describes(topic: wire.OffsetFetchRequestGroupTopic) -> bool:
+        name = _name(topic.name, topic.topic_id, topics)
+        if name is not None and access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return True
+        rows.append(_fetch_row(topic, name or "", ErrorCode.UNKNOWN_TOPIC_ID if name is None else TOPIC))
+        return False
+
+    allowed, _ = await parted_by(wanted, describes)
+    return allowed, rows
+
+
+def _fetch_row(
+    topic: wire.OffsetFetchRequestGroupTopic, name: str, code: ErrorCode
+) -> wire.OffsetFetchResponseGroupTopic:
     return wire.OffsetFetchResponseGroupTopic(
         name=name,
         topic_id=topic.topic_id,
         partitions=[
-            wire.OffsetFetchResponseGroupPartition(partition_index=index, committed_offset=-1, error_code=TOPIC)
+            wire.OffsetFetchResponseGroupPartition(partition_index=index, committed_offset=-1, error_code=code)
             for index in topic.partition_indexes
         ],
     )

@@ -17,7 +17,7 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.operations import Operation
 from hotstore.host.log_host import LogHost
 from hotstore.host.open_log import OpenLog
-from logformat.errors import Fenced
+from logformat.errors import Fenced, Retryable
 from logformat.values import TopicPartition
 from seams.files.disk import Space
 from seams.rng import SeededRng
@@ -759,4 +759,38 @@ async def test_a_log_start_that_moves_during_its_checkpoint_is_checkpointed_befo
     await expirer._drop_local(0)
     await expirer._drop_local(20)
     assert noted == [0, 20] and opened.log.local_log_start_offset > 0
+    await life.stop()
+
+
+@pytest.mark.parametrize("by", ["retention", "DeleteRecords"])
+async def test_a_start_that_waits_for_its_disk_while_a_replica_is_assigned_asks_the_root_first(by: str) -> None:
+    """Regression: whether the root has to name the new start was decided before the wait. The start of a log with
+    replicas moved on one disk alone, so the next leader might serve what was deleted (R7)."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=UNTIERED)
+    await life.fill(60)
+    state, goes_on, note = opened.tier.partition_state, asyncio.Event(), life.logs._note_start
+    is_held = asyncio.Event()
+
+    async def slowly(of: OpenLog) -> None:
+        is_held.set()
+        await goes_on.wait()
+        await note(of)
+
+    life.logs._note_start = slowly  # type: ignore[method-assign]
+    if by == "retention":
+        opened.tier.reconfigure(replace(UNTIERED, retention_bytes=5000))
+    else:
+        deleting = asyncio.ensure_future(opened.tier.delete_records(30))
+    await asyncio.wait_for(is_held.wait(), 30)
+    state.is_alone = False
+    goes_on.set()
+    if by == "DeleteRecords":
+        with pytest.raises(Retryable):
+            await deleting
+        assert opened.log.log_start_offset == 0 == (await house.manifest()).log_start_offset
+        await opened.tier.delete_records(30)
+    await settle(lambda: opened.log.log_start_offset > 0)
+    assert (await house.manifest()).log_start_offset == opened.log.log_start_offset
     await life.stop()

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
+from broker.following.metadata_cache import TopicNames
 from broker.metadata.records import Acl
 from broker.net.dispatch import Peer
 from broker.security.authorizer.kinds import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
@@ -62,6 +63,70 @@ async def test_a_deletion_by_id_names_only_what_may_be_described(
         ids["a"]: (name, code),
         UUID(int=7): (None, ErrorCode.UNKNOWN_TOPIC_ID),
     }
+    await life.stop()
+
+
+class _Late(TopicNames):
+    """The image takes in one topic right after its id was looked up for the first time."""
+
+    def __init__(self, life: Life, late: UUID) -> None:
+        super().__init__(life.context.metadata.image.topics)
+        self._late: UUID | None = late
+
+    def get(self, topic_id: UUID) -> str | None:
+        if topic_id == self._late:
+            self._late = None
+            return None
+        return super().get(topic_id)
+
+
+async def test_a_topic_that_becomes_known_after_the_rule_is_not_deleted_without_right() -> None:
+    """The rule finds no topic of the id; the handler reads a later image, in which the topic is."""
+    life, ids = await guarded(acl(Operation.DELETE, "a"))
+    life.context.metadata.names = _Late(life, ids["b"])
+    wanted = [wire.DeleteTopicsRequestTopic(topic_id=topic_id) for topic_id in (ids["a"], ids["b"])]
+    answer = await life.call(ApiKey.DELETE_TOPICS, wire.DeleteTopicsRequest(topics=wanted, timeout_ms=5000), 6, alice())
+    assert {row.topic_id: (row.name, row.error_code) for row in answer.responses} == {
+        ids["a"]: ("a", ErrorCode.NONE),
+        ids["b"]: (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    }
+    assert life.context.metadata.image.topic_named("b") is not None
+    await life.stop()
+
+
+async def test_a_topic_that_becomes_known_after_the_check_is_not_shown_without_right() -> None:
+    life, ids = await guarded(acl(Operation.DESCRIBE, "a"))
+    life.context.metadata.names = _Late(life, ids["b"])
+    wanted = [wire.MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in ids.values()]
+    answer = await life.call(ApiKey.METADATA, wire.MetadataRequest(topics=wanted), 12, alice())
+    assert {topic.topic_id: (topic.name, topic.error_code) for topic in answer.topics} == {
+        ids["a"]: ("a", 0),
+        ids["b"]: (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    }
+    await life.stop()
+
+
+async def test_offsets_of_a_topic_that_becomes_known_after_the_rule_stay_closed() -> None:
+    """OffsetCommit and OffsetFetch by id: neither writes nor shows an offset without a right to the topic."""
+    life, ids = await guarded(acl(Operation.READ, "g", ResourceType.GROUP), acl(Operation.READ, "a"))
+    found = await life.call(ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(key="g"), 1, alice())
+    assert found.error_code == 0
+    commit = wire.OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            wire.OffsetCommitRequestTopic(topic_id=one, partitions=[wire.OffsetCommitRequestPartition(0, 6, -1, "")])
+            for one in ids.values()
+        ],
+    )
+    expected = {ids["a"]: ErrorCode.NONE, ids["b"]: ErrorCode.UNKNOWN_TOPIC_ID}
+    life.context.metadata.names = _Late(life, ids["b"])
+    told = (await life.call(ApiKey.OFFSET_COMMIT, commit, 10, alice())).topics
+    assert {row.topic_id: row.partitions[0].error_code for row in told} == expected
+    asked = [wire.OffsetFetchRequestGroupTopic(topic_id=one, partition_indexes=[0]) for one in ids.values()]
+    fetch = wire.OffsetFetchRequest(groups=[wire.OffsetFetchRequestGroup("g", topics=asked)])
+    life.context.metadata.names = _Late(life, ids["b"])
+    rows = (await life.call(ApiKey.OFFSET_FETCH, fetch, 10, alice())).groups[0].topics
+    assert {row.topic_id: row.partitions[0].error_code for row in rows} == expected
     await life.stop()
 
 

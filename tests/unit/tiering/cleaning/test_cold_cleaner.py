@@ -481,3 +481,67 @@ async def test_an_object_that_was_replaced_during_its_verification_does_not_coun
         await verifying
     assert entry not in partition.verified
     await life.stop()
+
+
+async def test_retention_counts_the_bytes_that_are_left_when_a_pass_ends_beside_the_end_of_tiering() -> None:
+    """Regression: while the root waited for the pass, retention kept the bucket's size of before. With the small
+    objects of after, all records in the bucket were too many, also those that the disk holds."""
+    house = House()
+    life = await house.start(limits=FAST)
+    local = replace(TIER, local_retention_bytes=6000)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=local)
+    await put_until_copied(life, keys=5, rounds=20)
+    await settle(lambda: opened.log.local_log_start_offset > 0)
+    state, held, goes_on = opened.tier.partition_state, asyncio.Event(), asyncio.Event()
+    put_root = house.memory.put_root
+
+    async def put_late(key: str, *more: object) -> str:
+        shared = life.service.cleaning
+        if key == manifest_key(TOPIC_ID, 0) and shared is not None and shared.counters.written_bytes:
+            held.set()
+            await goes_on.wait()
+        return await put_root(key, *more)  # type: ignore[arg-type]
+
+    house.memory.put_root = put_late  # type: ignore[method-assign]
+    opened.log.reconfigure(replace(COMPACT, segment_bytes=20_000, local_retention_bytes=6000))
+    opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=6000))
+    await asyncio.wait_for(held.wait(), 700)
+    assert state.manifest is not None and state.manifest.live.log_bytes > 20_000
+    start = opened.log.local_log_start_offset
+    off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    opened.log.reconfigure(replace(COMPACT, tiered=False, compacts=False, retention_bytes=12_000))
+    opened.tier.reconfigure(replace(COMPACT_TIER, enabled=False, retention_bytes=12_000, configs=off))
+    await asyncio.sleep(3)
+    goes_on.set()
+    await settle(lambda: opened.log.log_start_offset >= start)
+    await asyncio.sleep(3)
+    assert opened.log.local_bytes < 12_000
+    assert opened.log.log_start_offset == start == opened.log.local_log_start_offset
+    await life.stop()
+
+
+async def test_a_pass_whose_configs_change_while_its_files_are_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the pass was planned by the old `min.compaction.lag.ms`, and noted the new configs as its own."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    before, opening = await house.manifest(), list[object]()
+    open_files = scratch.ColdCleaning.open_files
+
+    async def open_late(shared: scratch.ColdCleaning) -> scratch.ScratchFiles:
+        files = await open_files(shared)
+        if not opening:
+            opening.append(files)
+            lag = {**COMPACT_TIER.configs, "min.compaction.lag.ms": "86400000"}
+            opened.log.reconfigure(replace(COMPACT, min_compaction_lag_ms=86_400_000))
+            opened.tier.reconfigure(replace(COMPACT_TIER, configs=lag))
+        return files
+
+    monkeypatch.setattr(scratch.ColdCleaning, "open_files", open_late)
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await settle(lambda: bool(opening), within_s=500)
+    await asyncio.sleep(1000)
+    assert (await house.manifest()).tail == before.tail and not house.failures
+    await life.stop()
