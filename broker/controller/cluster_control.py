@@ -2,7 +2,7 @@
 
 - A heartbeat is recorded first, before its other effects (D9). A response carries only committed state.
 - A controller that cannot bump its lease does not end sessions. A controller that misses the heartbeats of more than
-  half of the cluster releases its lease instead of ending sessions (R27).
+  half of the cluster releases its lease instead of ending sessions (R27). So does a controller that stops.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class ClusterControl:
         self._wake = asyncio.Event()
         self._unfit_brokers = UnfitBrokers(commit_queue, self._wake.set)
         self._rival_controllers = RivalControllers(float("-inf"), times)
+        self.is_stopping = False
+        """This broker stops: it has closed the connections of the heartbeats itself."""
 
     # ── calls of membership ──────────────────────────────────────────────────────────────────────────────────────
     def begin(self, at: ImageAt, *, is_sure: bool, claimed_s: float) -> None:
@@ -243,6 +245,9 @@ class ClusterControl:
     async def _apply(self, due: ExpiredSessions) -> None:
         if due.steps_back:
             log.error("fewer than half of the brokers sent heartbeats: releasing the lease")
+            self._step_back()
+        elif due.ended and self.is_stopping:
+            log.info("this broker is still stopping: releasing the lease, so that another broker decides")
             self._step_back()
         elif due.ended:
             await self._end_silent(due.ended)

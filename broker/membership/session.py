@@ -328,6 +328,11 @@ class Session:
         if self._fitness_reporter is not None and len(self._at.image.nodes) > 1:
             await self._fitness_reporter.hand_over()
 
+    def stop_serving(self) -> None:
+        """The listeners close now. Call this before, because other brokers cannot reach this broker afterwards."""
+        if self._controller_term is not None and self._controller_term.listener is not None:
+            self._controller_term.listener.is_stopping = True
+
     async def release(self) -> None:
         await controlled_shutdown.leave(
             self._cluster,

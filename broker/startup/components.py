@@ -71,6 +71,8 @@ class Shutdown(msgspec.Struct, frozen=True):
         components = self.components
         if clean and components.session is not None:
             await components.session.hand_over()
+        if components.session is not None:
+            components.session.stop_serving()
         if components.server is not None:
             await self._stop_serving(components.server, drain=drain)
         if components.groups is not None:

@@ -178,6 +178,29 @@ async def test_who_leaves_is_missed_at_once() -> None:
         assert active(lives[2]) == {2}
 
 
+@pytest.mark.parametrize("others", [{2}, {2, 3}])
+async def test_a_controller_whose_stop_takes_long_ends_no_other_session(others: set[int]) -> None:
+    """Regression: its listeners were closed, so nobody could send it a heartbeat. It ended the sessions of all others,
+    led their partitions with the set {1}, and left: with min.insync.replicas=1 nobody led until it was back."""
+    place = Place()
+    async with brokers(place, 1, *others) as lives:
+        await until(lambda: all(active(life) == {1, *others} for life in lives.values()), 5)
+        controller, rest = lives.pop(1), lives[2]
+        replicas, seen = controller.replicas, list[set[int]]()
+        close = replicas.close
+
+        async def close_slowly(*, clean: bool) -> bool:
+            await until(lambda: bool(controllers(lives)), 3 * LEASE_S)  # as many logs that are flushed
+            return await close(clean=clean)
+
+        replicas.close = close_slowly  # type: ignore[method-assign]
+        assert rest.session._feed is not None
+        rest.session._feed.watch(lambda _: seen.append(active(rest)))
+        await controller.stop()
+        await until(lambda: active(rest) == others, 3 * LEASE_S)
+        assert all(found >= others for found in seen) and len(controllers(lives)) == 1
+
+
 def test_an_empty_directory_under_the_node_id_of_a_living_controller_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
