@@ -43,7 +43,7 @@ class PartitionTier:
         copy_counters: CopyCounters,
         expire_counters: ExpireCounters,
         backlog: Backlog,
-        cleaning: ColdCleaning | None = None,
+        cleaning: ColdCleaning | None,
     ) -> None:
         self.partition_state = partition
         self.lost: tuple[int, int] | None = None

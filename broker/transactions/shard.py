@@ -44,9 +44,9 @@ class Entry:
         "transactional_id",
     )
 
-    def __init__(self, transactional_id: str, transaction: Transaction | None = None) -> None:
+    def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
-        self.transaction = transaction
+        self.transaction: Transaction | None = None
         self.is_marked = False
         self.is_pending = False
         self.losses = 0
