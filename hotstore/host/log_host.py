@@ -109,10 +109,10 @@ class LogHost:
         return opened.lease
 
     def forget_joining(self, place: TopicPartition, topic_id: UUID) -> None:
-        """The broker may have left the partition since its log was opened. See `OpenLog.joins_in`."""
+        """The broker may have left the partition since its log was opened. See `OpenLog.joins`."""
         opened = self._open.get(place)
         if opened is not None and opened.topic_id == topic_id:
-            opened.joins_in = -1
+            opened.joins = False
 
     # --- opened and created -------------------------------------------------------------------------------------
 
