@@ -36,7 +36,7 @@ from logformat.record_batch import read_header
 from seams.crash_points import reach
 from seams.files.disk import Buffer, ClosedFile
 from tiering.copying.copy_plan import CopyRange
-from tiering.copying.decided import decided, open_in
+from tiering.copying.footer_transactions import decided, open_in
 
 log = logging.getLogger(__name__)
 
