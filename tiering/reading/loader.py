@@ -16,7 +16,7 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing
 from coldstore.segments.segment_object import tail_bytes
-from coldstore.segments.segment_reader import BLOCK_BYTES, LocatedBatch, find_in_block, index_position
+from coldstore.segments.segment_reader import BLOCK_BYTES, find_in_block, index_position
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.record_batch import HEADER_SIZE
 from seams.clock import Clock
@@ -134,14 +134,12 @@ class Loader:
         while position + HEADER_SIZE <= footer.log_bytes:
             left = footer.chunk_bytes - position % footer.chunk_bytes
             length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
-            found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
-            if isinstance(found, LocatedBatch):
-                self._table.places.add(place, opened.entry.uuid.int, found.position)
-                self._table.chunks.pin(
-                    (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
-                )
+            block = await self.read(manifests, opened, position, length)
+            position, is_found = find_in_block(block, position, place[2])
+            if is_found:
+                self._table.places.add(place, opened.entry.uuid.int, position)
+                self._table.chunks.pin((opened.entry.uuid.int, opened.chunk_at(position)), self._clock.monotonic_s())
                 return
-            position = found
         raise Corrupt(f"{opened.key}: no batch holds offset {place[2]}")
 
     async def read(self, manifests: ManifestView, opened: OpenSegment, position: int, length: int) -> bytes:
