@@ -30,7 +30,7 @@ from broker.groups.offsets import (
     refuses_metadata,
 )
 from broker.groups.records import NO_EXPIRY, CommittedOffset
-from broker.groups.shard import Group, GroupShard, MemoryUsage
+from broker.groups.shard import Group, GroupShard, MemoryUsage, ShardOf
 from broker.internal_topics.batches import Producer
 from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
@@ -115,9 +115,6 @@ class BegunCommit(NamedTuple):
 
 Verify: TypeAlias = Callable[[], Awaitable[ErrorCode]]
 """Asks a transaction's coordinator whether the group's partition of `__consumer_offsets` belongs to the transaction."""
-
-ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
-"""The shard of a group, or why it is not available now."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

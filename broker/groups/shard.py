@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from broker.config.groups import GroupConfig
+from broker.error_codes import ErrorCode
 from broker.groups.commit_outcome import Write
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import Effect, GroupMetadata
@@ -369,6 +370,10 @@ class GroupShard:
             self.settle(group)
 
         self._shard.submit([record], done)
+
+
+ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
+"""The shard of a group, or why it is not available now."""
 
 
 def _open_record(group_id: str, position: TopicPosition, held: tuple[int, Producer, CommittedOffset]) -> KeyValue:

@@ -91,7 +91,7 @@ class TransactionCoordinator:
         *,
         topic_id_of: Callable[[str], UUID],
         keep_objects: Callable[[], None] = lambda: None,
-        in_session: Callable[[], bool] = lambda: True,
+        in_session: Callable[[], bool],
     ) -> None:
         """`give_id` returns a producer id that was never given before. `topic_id_of` returns the id of the topic that
         now has a name. `in_session` returns whether this broker's session excludes another coordinator (R25).
