@@ -106,7 +106,7 @@ class LedPartition:
             yield Replayed(offset, snapshot[1], is_snapshot=True)
         end = log.log_end_offset
         for found in await self._local.batch_ranges(offset, end) if offset < end else ():
-            async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
+            async for batches in self._pieces(found):
                 yield Replayed(offset, batches)
         # Records above the high watermark may still be truncated, and a visible commit must not disappear.
         await self.committed(end)
@@ -118,7 +118,7 @@ class LedPartition:
         if log.local_log_start_offset > start or start == 0:
             return log.local_log_start_offset == 0
         for found in await self._local.batch_ranges(start, start + 1):
-            async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
+            async for batches in self._pieces(found):
                 return is_begin_of_rewrite(batches)
         return False
 

@@ -20,10 +20,11 @@ from coldstore.segments.segment_reader import BLOCK_BYTES, find_in_block, index_
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.record_batch import HEADER_SIZE
 from seams.clock import Clock
+from seams.files.disk import FileRange
 from seams.loop.tasks import Tasks
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
-from tiering.reading.batch_slices import HeldChunk, OpenSegment
+from tiering.reading.batch_slices import OpenSegment
 from tiering.reading.chunk_table import ChunkId, ChunkTable, LogPlace, SegmentId
 from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import SingleFlight
@@ -158,7 +159,7 @@ class Loader:
             position += count
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> HeldChunk:
+    async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> FileRange:
         chunk_id = (opened.entry.uuid.int, index)
         held = self._table.chunks.peek(chunk_id)
         if held is None or not self._table.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):
