@@ -17,7 +17,8 @@ from broker.partition.leading import leader_replica
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
 from tests.support.brokers.broker_kit import Life, Place
-from tests.support.brokers.three_machines import NODES, Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, Three
 from tests.support.groups.group_world import commit_rows
 from tests.support.store.faulty_store import Fault
 
