@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from broker.config.places import Launch
@@ -19,13 +20,10 @@ from coldstore.stores.read_only import ReadOnlyStore
 from tests.sim.actors import NO_ANSWER, Reader, Stage
 from tests.sim.checks.history import Final, Place, Poll
 from tests.sim.client import LATEST, Client, ServerError
-from tests.sim.playing import Outcome, played
-from tests.sim.run import BROKER_SETTINGS
-from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.run import DURATION_S, SeveralBrokers, Shape, seats_of, shape_of
+from tests.sim.several.fleet import Fleet
+from tests.sim.several.run import SeveralBrokers, Shape, simulate_beside
 from tests.sim.world.cluster import HOST, Node
 from tests.sim.world.links import STORE, both_ways
-from tests.sim.world.loop import SimLoop
 from tests.sim.world.machines import Machine
 
 PORT = 9999
@@ -111,18 +109,6 @@ class Archive:
         )
 
 
-def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int | None = None) -> Outcome:
-    """As `several.run.simulate`, with a read-only broker beside them."""
-    shape = shape_of(seed, brokers, duration_s, replication_factor)
-
-    def make(loop: SimLoop) -> BesideAnArchive:
-        settings = [*BROKER_SETTINGS, *shape.settings]
-        return BesideAnArchive(shape, Fleet(loop, f"archive/{brokers}/{seed}", seats_of(shape), settings))
-
-    with brokers_are_seen():
-        return played(make)
-
-
 class BesideAnArchive(SeveralBrokers):
     """The acts of one run, and what the read-only broker's clients do beside them."""
 
@@ -194,3 +180,7 @@ class BesideAnArchive(SeveralBrokers):
                         found = there[poll.place].get(offset)
                         self.found("archive-differs", f"{poll.place} {offset}: served {value}, there is {found}")
                         return
+
+
+simulate = partial(simulate_beside, "archive", BesideAnArchive)
+"""As `several.run.simulate`, with a read-only broker beside them."""
