@@ -35,7 +35,7 @@ class RetryingStore:
     """An `ObjectStore` over `store` that is used only during a start; `tiering.work_queue` retries copies. `refused`
     gets each failure that is retried. The caller gets the last one."""
 
-    def __init__(self, store: ObjectStore, refused: Callable[[StoreUnavailable], None] = lambda _: None) -> None:
+    def __init__(self, store: ObjectStore, refused: Callable[[StoreUnavailable], None]) -> None:
         self._store = store
         self._refused = refused
 

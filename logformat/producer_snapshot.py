@@ -66,7 +66,7 @@ class ProducerState(msgspec.Struct, frozen=True):
     end_offset: int
     producers: tuple[ProducerEntry, ...]
 
-    def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]] = ()) -> tuple[ProducerEntry, ...]:
+    def as_of(self, offset: int, transactions: Iterable[tuple[int, int, int, int]]) -> tuple[ProducerEntry, ...]:
         """The state at the earlier `offset`: each producer's remembered batches below `offset`. A producer without such
         batches is left out, unless it has an open transaction. `transactions`: (producer id, epoch, first offset,
         marker's offset) of the decided transactions that are known. A transaction is open at `offset` if it spans

@@ -234,7 +234,7 @@ def check_fields(
     bytes_max: int,
     timestamp_min: int,
     timestamp_max: int,
-    allow_transactional: bool = False,
+    allow_transactional: bool,
 ) -> Fields:
     """`check_batch` for the hot path."""
     if end - pos < HEADER_SIZE:

@@ -75,10 +75,10 @@ class TieredPartition:
         config: TierConfig,
         limits: TierLimits,
         on_fenced: Callable[[str], None],
-        on_behind: Callable[[str], None] = lambda _: None,
-        is_alone: bool = True,
-        is_fresh: Callable[[], bool] = lambda: True,
-        is_complete: Callable[[], bool] = lambda: True,
+        on_behind: Callable[[str], None],
+        is_alone: bool,
+        is_fresh: Callable[[], bool],
+        is_complete: Callable[[], bool],
     ) -> None:
         self.lease = lease
         log = lease.log

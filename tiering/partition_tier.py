@@ -43,7 +43,7 @@ class PartitionTier:
         copy_counters: CopyCounters,
         expire_counters: ExpireCounters,
         backlog: Backlog,
-        cleaning: ColdCleaning | None = None,
+        cleaning: ColdCleaning | None,
     ) -> None:
         self.partition_state = partition
         self.lost: tuple[int, int] | None = None
@@ -232,7 +232,6 @@ class PartitionTier:
             blocked_by=partition.blocked_by,
             blocked_why=partition.blocked_why,
             cold_bytes=0 if manifest is None else manifest.live.log_bytes,
-            cold_segments=0 if manifest is None else manifest.live.segments,
             remote_end_offset=partition.remote_end_offset,
             compaction=self.cleaner.forecast(),
             replaced_bytes=0 if manifest is None else sum(each.object_bytes for each in manifest.replaced),

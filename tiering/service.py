@@ -65,8 +65,8 @@ class TierService:
         report: Callable[[str, BaseException], None],
         is_fresh: Callable[[], bool] = lambda: True,
         is_complete: Callable[[], bool] = lambda: True,
-        ahead: ReadAhead | None = None,
-        engine: CleanerEngine | None = None,
+        ahead: ReadAhead,
+        engine: CleanerEngine | None,
         cleaner: Callable[[], CleanerConfig] = CleanerConfig,
     ) -> None:
         self._store = store

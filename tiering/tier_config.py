@@ -106,7 +106,6 @@ class TierStatus(msgspec.Struct, frozen=True):
     blocked_by: str | None
     blocked_why: str
     cold_bytes: int
-    cold_segments: int
     remote_end_offset: int
     compaction: ColdForecast = msgspec.field(default_factory=ColdForecast)
     replaced_bytes: int = 0

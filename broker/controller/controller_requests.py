@@ -101,7 +101,7 @@ class ControllerRequests:
         partitions: int,
         configs: Mapping[str, str | None],
         *,
-        replication_factor: int = 1,
+        replication_factor: int,
         internal: bool = False,
         charge: Charge = free,
     ) -> None:
@@ -194,7 +194,7 @@ class ControllerRequests:
         alterations: Sequence[quotas.Alteration],
         is_address: Callable[[str], bool],
         *,
-        validate_only: bool = False,
+        validate_only: bool,
     ) -> quotas.Refusals:
         """Alter client quotas (KIP-546). Returns the refused entities. See `quotas.alter`."""
         refused = await self._decide(

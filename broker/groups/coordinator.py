@@ -189,9 +189,9 @@ class GroupCoordinator:
 
     # ---- shards ----------------------------------------------------------------------------------------------------
 
-    def shard_of(self, group_id: str, *, empty_is_valid: bool = True) -> tuple[GroupShard | None, ErrorCode]:
+    def shard_of(self, group_id: str) -> tuple[GroupShard | None, ErrorCode]:
         """The shard of the group, or why it is not available now."""
-        if is_too_long(group_id) or (not group_id and not empty_is_valid):
+        if is_too_long(group_id):
             return None, ErrorCode.INVALID_GROUP_ID
         return self._lookup.shard_of(group_id)
 

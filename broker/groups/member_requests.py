@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -29,16 +29,10 @@ from broker.groups.machine.events import (
     Sync,
     SyncReply,
 )
-from broker.groups.shard import Group, GroupShard, MemoryUsage
+from broker.groups.shard import Group, GroupShard, MemoryUsage, ShardOf
 from seams.rng import Rng
 
 R = TypeVar("R", bound=Result)
-
-
-class ShardOf(Protocol):
-    """The shard of a group, or why it is not available now."""
-
-    def __call__(self, group_id: str, *, empty_is_valid: bool) -> tuple[GroupShard | None, ErrorCode]: ...
 
 
 class MemberRequests:
@@ -55,7 +49,7 @@ class MemberRequests:
         self._config = config
 
     def _shard_of(self, group_id: str) -> tuple[GroupShard | None, ErrorCode]:
-        return self._shard_of_any(group_id, empty_is_valid=False)
+        return self._shard_of_any(group_id) if group_id else (None, ErrorCode.INVALID_GROUP_ID)
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
         """JoinGroup, answered when the join phase ends: at the latest after the longest rebalance timeout, for new

@@ -30,8 +30,7 @@ from broker.groups.offsets import (
     refuses_metadata,
 )
 from broker.groups.records import NO_EXPIRY, CommittedOffset
-from broker.groups.shard import GroupShard, MemoryUsage
-from broker.internal_topics.appender import Guard
+from broker.groups.shard import Group, GroupShard, MemoryUsage, ShardOf
 from broker.internal_topics.batches import Producer
 from broker.metadata.image import TopicLookup
 from broker.wire.primitives import ZERO_UUID
@@ -114,11 +113,8 @@ class BegunCommit(NamedTuple):
         return [failure if code is ErrorCode.NONE else code for code in self.codes]
 
 
-Verify: TypeAlias = Callable[[int], Awaitable[ErrorCode]]
-"""Asks a transaction's coordinator whether this partition of `__consumer_offsets` belongs to the transaction."""
-
-ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
-"""The shard of a group, or why it is not available now."""
+Verify: TypeAlias = Callable[[], Awaitable[ErrorCode]]
+"""Asks a transaction's coordinator whether the group's partition of `__consumer_offsets` belongs to the transaction."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -129,23 +125,6 @@ class OffsetRequests:
     _clock: Clock
     _config: GroupConfig
     _topics: TopicLookup
-
-    async def commit(
-        self,
-        group_id: str,
-        member: AdmitCommit,
-        rows: Sequence[CommitRow],
-        *,
-        retention_ms: int = -1,
-        unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
-        until_s: float | None = None,
-    ) -> list[ErrorCode]:
-        """One error per row, in order; rows with NONE are durable. The arguments are those of `begin_commit`."""
-        until_s = deadline(self._config) if until_s is None else until_s
-        begun = self.begin_commit(
-            group_id, member, rows, retention_ms=retention_ms, unknown_group=unknown_group, until_s=until_s
-        )
-        return await begun.outcome(until_s)
 
     def begin_commit(
         self,
@@ -168,27 +147,7 @@ class OffsetRequests:
             return BegunCommit([error] * len(rows))
         if len(rows) > self._config.commit_rows_max:
             return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
-        group = shard.groups.get(group_id)
-        if group is None:
-            if member.generation >= 0:
-                return BegunCommit([unknown_group] * len(rows))
-            if self._memory.is_full(0, new_group=True):
-                return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
-            group = shard.create(group_id)
-        future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
-        self._effects.step(shard, group, AdmitCommit(future, member.member_id, member.generation, member.instance_id))
-        error = future.result().error
-        if error is ErrorCode.NONE:
-            is_full = partial(self._memory.is_full, new_group=False)
-            now_ms = self._clock.wall_ms()
-            codes, values = judge(
-                rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=retention_ms
-            )
-            write = shard.write_positions(group, values) if values else None
-        else:
-            codes, write = [error] * len(rows), None
-        shard.settle(group)
-        return BegunCommit(codes, write)
+        return self._begin(shard, group_id, member, rows, shard.write_positions, unknown_group, retention_ms)
 
     async def commit_in_transaction(
         self,
@@ -211,9 +170,10 @@ class OffsetRequests:
             return [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows)
         starts: Sequence[int] = range(0, len(rows), _ROWS_PER_TURN)
         guards = deque(shard.guard(producer.producer_id) for _ in starts)
+        member = replace(member, is_transactional=True)
         begun: list[BegunCommit] = []
         try:
-            error = await verify(shard.partition)
+            error = await verify()
             for start in starts:
                 if start:
                     await next_turn()
@@ -223,7 +183,8 @@ class OffsetRequests:
                 if error is not ErrorCode.NONE:
                     begun.append(BegunCommit([error] * len(part)))
                     continue
-                begun.append(self._begin_in_transaction(shard, group_id, member, part, producer, guards[0]))
+                write = partial(shard.write_open, producer, guards[0])
+                begun.append(self._begin(shard, group_id, member, part, write, ErrorCode.ILLEGAL_GENERATION, -1))
                 if begun[-1].write is not None:
                     guards.popleft()  # its write releases it
         finally:
@@ -231,33 +192,34 @@ class OffsetRequests:
                 guard.release()
         return [code for one in begun for code in await one.outcome(until_s)]
 
-    def _begin_in_transaction(
+    def _begin(
         self,
         shard: GroupShard,
         group_id: str,
         member: AdmitCommit,
         rows: Sequence[CommitRow],
-        producer: Producer,
-        guard: Guard,
+        write_rows: Callable[[Group, Sequence[tuple[TopicPosition, CommittedOffset]]], Write],
+        unknown_group: ErrorCode,
+        retention_ms: int,
     ) -> BegunCommit:
         group = shard.groups.get(group_id)
         if group is None:
             if member.generation >= 0:
-                return BegunCommit([ErrorCode.ILLEGAL_GENERATION] * len(rows))
+                return BegunCommit([unknown_group] * len(rows))
             if self._memory.is_full(0, new_group=True):
                 return BegunCommit([ErrorCode.INVALID_COMMIT_OFFSET_SIZE] * len(rows))
             group = shard.create(group_id)
         future: asyncio.Future[AdmitReply] = asyncio.get_running_loop().create_future()
-        self._effects.step(shard, group, replace(member, token=future, is_transactional=True))
+        self._effects.step(shard, group, replace(member, token=future))
         error, write = future.result().error, None
         codes = [error] * len(rows)
         if error is ErrorCode.NONE:
             is_full = partial(self._memory.is_full, new_group=False)
             now_ms = self._clock.wall_ms()
             codes, values = judge(
-                rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=-1
+                rows, group.offsets, self._topics, self._config, is_full, now_ms=now_ms, retention_ms=retention_ms
             )
-            write = shard.write_open(group, producer, values, guard) if values else None
+            write = write_rows(group, values) if values else None
         shard.settle(group)
         return BegunCommit(codes, write)
 

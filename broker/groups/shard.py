@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from broker.config.groups import GroupConfig
+from broker.error_codes import ErrorCode
+from broker.groups.commit_outcome import Write
 from broker.groups.machine.classic import ClassicGroup
 from broker.groups.machine.events import Effect, GroupMetadata
 from broker.groups.offsets import GroupOffsets, TopicPosition
@@ -209,10 +211,6 @@ class GroupShard:
         """
         self._has_lost = True
 
-    def _open_offset(self, group: Group, producer: Producer, where: TopicPosition, value: CommittedOffset) -> None:
-        group.offsets.open.put(producer, where, value)
-        self._open.setdefault(producer.producer_id, set()).add(group.group_id)
-
     def live(self) -> Live:
         groups = [(g.group_id, g.record, list(g.offsets), g.offsets.open.in_order()) for g in self.groups.values()]
         count = sum((record is not None) + len(offsets) + len(opened) for _, record, offsets, opened in groups)
@@ -307,45 +305,42 @@ class GroupShard:
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def write_positions(
-        self, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]
-    ) -> asyncio.Future[Exception | None]:
+    def write_positions(self, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset | None]]) -> Write:
         """Queue commits and tombstones. The future gets the failure, or None when the records are durable and
         applied."""
-        positions = [position for position, _ in values]
-        records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
-        write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        group.writes.begin()
-        group.offsets.begin(positions)
 
-        def done(failure: Exception | None) -> None:
-            group.offsets.end(positions)
-            if failure is None:
-                for (topic, partition), value in values:
-                    group.offsets.apply(topic, partition, value)
-            group.writes.end()
-            if not write.done():
-                write.set_result(failure)
-            self.settle(group)
+        def apply() -> None:
+            for (topic, partition), value in values:
+                group.offsets.apply(topic, partition, value)
 
-        self._shard.submit(records, done)
-        return write
+        return self._write(group, values, apply)
 
     def write_open(
-        self,
-        group: Group,
-        producer: Producer,
-        values: Sequence[tuple[TopicPosition, CommittedOffset]],
-        guard: Guard | None,
-    ) -> asyncio.Future[Exception | None]:
+        self, producer: Producer, guard: Guard, group: Group, values: Sequence[tuple[TopicPosition, CommittedOffset]]
+    ) -> Write:
         """As `write_positions`, for offsets of a transaction: they count when its marker commits them. `guard`: see
         `Shard.submit`. It is released when the write is done, which may be after the request's time-out."""
+
+        def apply() -> None:
+            for position, value in values:
+                group.offsets.open.put(producer, position, value)
+            self._open.setdefault(producer.producer_id, set()).add(group.group_id)
+
+        return self._write(group, values, apply, producer, guard)
+
+    def _write(
+        self,
+        group: Group,
+        values: Sequence[tuple[TopicPosition, CommittedOffset | None]],
+        apply: Callable[[], None],
+        producer: Producer | None = None,
+        guard: Guard | None = None,
+    ) -> Write:
         positions = [position for position, _ in values]
-        records = [
-            offset_record(OffsetKey(group.group_id, *position), value)._replace(producer=producer)
-            for position, value in values
-        ]
-        write: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        records = [offset_record(OffsetKey(group.group_id, *position), value) for position, value in values]
+        if producer is not None:
+            records = [record._replace(producer=producer) for record in records]
+        write: Write = asyncio.get_running_loop().create_future()
         group.writes.begin()
         group.offsets.begin(positions)
 
@@ -353,9 +348,8 @@ class GroupShard:
             if guard is not None:
                 guard.release()
             group.offsets.end(positions)
-            if failure is None and self.groups.get(group.group_id) is group:
-                for position, value in values:
-                    self._open_offset(group, producer, position, value)
+            if failure is None:
+                apply()
             group.writes.end()
             if not write.done():
                 write.set_result(failure)
@@ -376,6 +370,10 @@ class GroupShard:
             self.settle(group)
 
         self._shard.submit([record], done)
+
+
+ShardOf: TypeAlias = Callable[[str], tuple[GroupShard | None, ErrorCode]]
+"""The shard of a group, or why it is not available now."""
 
 
 def _open_record(group_id: str, position: TopicPosition, held: tuple[int, Producer, CommittedOffset]) -> KeyValue:

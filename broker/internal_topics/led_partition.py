@@ -45,8 +45,16 @@ class LedPartition:
         self._workers = workers
 
     async def append(self, batch: bytes, *, may_wait: bool = True) -> int:
+        last_offset = await self._appended(batch, may_wait=may_wait)
         try:
-            last_offset = self._append(batch)
+            await self.committed(last_offset + 1)
+        except Retryable as late:
+            raise NotCommittedYet(str(late), last_offset) from late
+        return last_offset
+
+    async def _appended(self, batch: bytes, *, may_wait: bool) -> int:
+        try:
+            return self._append(batch)
         except ReservationExhausted as short:
             if not may_wait:
                 raise Retryable(
@@ -55,13 +63,8 @@ class LedPartition:
             # If `tier seal` returned the reserved offsets (ADR 13), or appends reached the reserved end, wait as
             # producers do.
             await self._partition.more_offsets(short.end_offset, _RESERVATION_TIMEOUT_S)
-            self._check()
-            last_offset = self._append_again(batch)
-        try:
-            await self.committed(last_offset + 1)
-        except Retryable as late:
-            raise NotCommittedYet(str(late), last_offset) from late
-        return last_offset
+        self._check()
+        return await self._appended(batch, may_wait=False)
 
     def _append(self, batch: bytes) -> int:
         buffer = memoryview(bytearray(batch))
@@ -72,14 +75,6 @@ class LedPartition:
         if header.is_transactional:
             return self._partition.append_transactional(buffer, header, now_ms, is_verified=True).last_offset
         return self._partition.append((buffer,), (header,), now_ms).last_offset
-
-    def _append_again(self, batch: bytes) -> int:
-        try:
-            return self._append(batch)
-        except ReservationExhausted as short:
-            raise Retryable(
-                f"{self.name}: no reserved offsets are left, and new ones need an answer of the bucket: {short}"
-            ) from short
 
     def _check(self) -> None:
         """Called after a wait. `LeaderReplica` is the same object in the partition's next epoch here."""
@@ -111,7 +106,7 @@ class LedPartition:
             yield Replayed(offset, snapshot[1], is_snapshot=True)
         end = log.log_end_offset
         for found in await self._local.batch_ranges(offset, end) if offset < end else ():
-            async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
+            async for batches in self._pieces(found):
                 yield Replayed(offset, batches)
         # Records above the high watermark may still be truncated, and a visible commit must not disappear.
         await self.committed(end)
@@ -123,7 +118,7 @@ class LedPartition:
         if log.local_log_start_offset > start or start == 0:
             return log.local_log_start_offset == 0
         for found in await self._local.batch_ranges(start, start + 1):
-            async for batches in self._pieces(FileRange(found.file, found.position, found.length)):
+            async for batches in self._pieces(found):
                 return is_begin_of_rewrite(batches)
         return False
 

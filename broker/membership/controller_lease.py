@@ -5,6 +5,8 @@ lease decides only *when* to try; `cluster.json` names the controller.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from broker.controller.broker_rpc import NO_LEASE
@@ -66,26 +68,14 @@ class ControllerLease:
     async def beat(self, epoch: int) -> int:
         """Bump the lease of controller epoch `epoch`. Returns the written counter. Raises Fenced when a later
         controller bumped it."""
-        root = await self._lease.commit(
-            lambda lease: self._next(epoch, lease.counter + 1), epoch=epoch, claim=True, initial=self._first(epoch)
-        )
-        return root.content.counter
+        return (await self._write(epoch, lambda lease: self._next(epoch, lease.counter + 1))).counter
 
     async def release(self, epoch: int) -> None:
         """The controller of `epoch` stops: release the lease, so that no broker has to wait. Errors as `beat`."""
-        await self._lease.commit(
-            lambda lease: replace(self._next(epoch, lease.counter), released=True),
-            epoch=epoch,
-            claim=True,
-            initial=self._first(epoch),
-        )
+        await self._write(epoch, lambda lease: replace(self._next(epoch, lease.counter), released=True))
 
-    @property
-    def _lease_ms(self) -> int:
-        return int(self._lease_s * 1000)
-
-    def _first(self, epoch: int) -> Lease:
-        return self._next(epoch, 0)
+    async def _write(self, epoch: int, edit: Callable[[Lease], Lease]) -> Lease:
+        return (await self._lease.commit(edit, epoch=epoch, claim=True, initial=self._next(epoch, 0))).content
 
     def _next(self, epoch: int, counter: int) -> Lease:
-        return Lease(epoch, self._incarnation, counter, lease_ms=self._lease_ms, cluster_id=self.cluster_id)
+        return Lease(epoch, self._incarnation, counter, lease_ms=int(self._lease_s * 1000), cluster_id=self.cluster_id)

@@ -13,6 +13,7 @@ import msgspec
 from broker.config.units import show_duration
 from broker.observe import cluster_findings
 from broker.observe.cluster_findings import Finding
+from broker.observe.standing import ShownCondition
 from broker.partition.leading.produce_backpressure import PRESSURE_DELAYS_AT, PRESSURE_REFUSES_AT
 
 LAG_WARN_MS = 300_000
@@ -89,17 +90,10 @@ class Facts(msgspec.Struct, frozen=True):
     insecure: tuple[str, ...] = ()  # addresses
 
 
-class Named(msgspec.Struct, frozen=True):
-    """A condition that holds, and its sentence."""
-
-    name: str
-    says: str
-
-
-def conditions(facts: Facts) -> list[Named]:
+def conditions(facts: Facts) -> list[ShownCondition]:
     """The conditions that hold, worst first."""
     says = _of_cluster(facts.cluster) | _of_broker(facts) | _of_disk(facts) | _of_bucket(facts) | _of_security(facts)
-    return [Named(condition.value, says[condition]) for condition in Condition if condition in says]
+    return [ShownCondition(condition.value, says[condition]) for condition in Condition if condition in says]
 
 
 def _of_cluster(findings: tuple[Finding, ...]) -> dict[Condition, str]:

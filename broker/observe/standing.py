@@ -1,5 +1,5 @@
-"""A broker's standing: the `cluster`, `read_only` and `blocked` fields of `GET /broker`, read by `cluster status` and
-`tier status`."""
+"""A broker's standing: the `conditions`, `cluster`, `read_only` and `blocked` fields of `GET /broker`, read by
+`cluster status` and `tier status`."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ class ReadOnly(msgspec.Struct, frozen=True):
             f"read-only for {shown(self.for_ms)}, of the bucket of cluster {self.cluster_id}: cluster.json (version "
             f"{self.version}) was read {shown(self.age_ms)} ago{roots}; positions of groups are in memory only"
         )
+
+
+class ShownCondition(msgspec.Struct, frozen=True):
+    """A condition that holds, and its sentence."""
+
+    name: str
+    says: str
 
 
 class Blocked(msgspec.Struct, frozen=True):

@@ -13,10 +13,10 @@ import msgspec
 
 from broker.config.units import show_duration
 from broker.observe.cluster_summary import ClusterSummary, summarize
-from broker.observe.conditions import SHOWN_MAX, Facts, Named, conditions
+from broker.observe.conditions import SHOWN_MAX, Facts, conditions
 from broker.observe.metrics.topics import PartitionFigures, collect_figures
 from broker.observe.sources import Sources, StartupSources, decides, heartbeat_age_s, in_cluster
-from broker.observe.standing import Blocked, InCluster, ReadOnly
+from broker.observe.standing import Blocked, InCluster, ReadOnly, ShownCondition
 from broker.partition.leading.leader_replica import LeaderReplica
 from broker.replication.catch_up import bytes_between
 from broker.transactions.open_ended import OVERDUE_MS
@@ -105,7 +105,7 @@ class BrokerStatus(msgspec.Struct):
     cache_limit_bytes: int
     cache_bytes_max: int
     cache_evictions: int
-    conditions: list[Named]
+    conditions: list[ShownCondition]
     blocked: list[Blocked] = []
     cluster: InCluster | None = None
     read_only: ReadOnly | None = None

@@ -16,9 +16,10 @@ from typing import Final, TypeVar, TypeVarTuple
 from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
-from hotstore.log.locator import ByteRange, LogSlice
+from hotstore.log.locator import LogSlice
 from hotstore.log.segment import IndexNeeded
 from hotstore.log.timestamps import TimestampedOffset
+from seams.files.disk import FileRange
 from seams.loop.workers import Lane
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class LocalReads:
         log = self._log
         return [(of.producer_id, of.first_offset) for of in log.aborted_between(offset, log.end_of(found, end_offset))]
 
-    async def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
+    async def batch_ranges(self, start_offset: int, end_offset: int) -> list[FileRange]:
         """See `PartitionLog.batch_ranges`. The files stay readable after the role. Raises LeaseOver, DamagedLog,
         OSError."""
         return await self._call(self._log.batch_ranges, start_offset, end_offset)

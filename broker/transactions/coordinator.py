@@ -23,7 +23,7 @@ from broker.internal_topics.led_shard import Shard
 from broker.internal_topics.shard_lookup import ShardLookup
 from broker.transactions import machine
 from broker.transactions.interfaces import TransactionalPartition
-from broker.transactions.machine import Change, Expected, Reply, Step
+from broker.transactions.machine import Expected, Reply, Step
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.pending_markers import Ending
 from broker.transactions.shard import Entry, TransactionShard
@@ -91,7 +91,7 @@ class TransactionCoordinator:
         *,
         topic_id_of: Callable[[str], UUID],
         keep_objects: Callable[[], None] = lambda: None,
-        in_session: Callable[[], bool] = lambda: True,
+        in_session: Callable[[], bool],
     ) -> None:
         """`give_id` returns a producer id that was never given before. `topic_id_of` returns the id of the topic that
         now has a name. `in_session` returns whether this broker's session excludes another coordinator (R25).
@@ -349,7 +349,7 @@ class TransactionCoordinator:
         entry = shard.entry(transactional_id)
         entry.began_s = self._clock.monotonic_s()
         written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._write(shard, entry, step, partial(_tell, written))
+        self._write(shard, entry, step.to, partial(_tell, written))
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 failure = await written
@@ -358,14 +358,14 @@ class TransactionCoordinator:
         return step.reply if failure is None else Reply(_code_of(failure))
 
     def _write(
-        self, shard: TransactionShard, entry: Entry, change: Change, told: Callable[[Exception | None], None]
+        self, shard: TransactionShard, entry: Entry, to: Transaction, told: Callable[[Exception | None], None]
     ) -> None:
         def then(failure: Exception | None) -> None:
             if failure is None:
                 self._applied(shard, entry)
             told(failure)
 
-        shard.write(entry, change.to, then)
+        shard.write(entry, to, then)
 
     def _applied(self, shard: TransactionShard, entry: Entry) -> None:
         """A state is durable: send its markers, or assign a new producer id if the state needs one. A partition may
@@ -384,17 +384,14 @@ class TransactionCoordinator:
             )
             self.sender.add(Ending(shard, entry, transaction, marker, self._clock.monotonic_s()))
         elif transaction.needs_fresh_id and not entry.is_pending:
+            now_ms, to = self._clock.wall_ms(), transaction
             if transaction.state is TransactionState.ONGOING:
-                fence = machine.fence(transaction, self._clock.wall_ms(), self._give_id)
-                self._write(shard, entry, fence, partial(self._again, shard, entry))
-            elif machine.keeps_outcome(transaction):
-                if not entry.is_marked:
-                    mark = Change(transaction, Reply(ErrorCode.NONE))
-                    self._write(shard, entry, mark, partial(self._again, shard, entry))
-            else:
-                to = machine.fresh(transaction, self._give_id(), self._clock.wall_ms())
-                change = Change(to, Reply(ErrorCode.NONE))
-                self._write(shard, entry, change, partial(self._again, shard, entry))
+                to = machine.fence(transaction, now_ms, self._give_id).to
+            elif not machine.keeps_outcome(transaction):
+                to = machine.fresh(transaction, self._give_id(), now_ms)
+            elif entry.is_marked:
+                return
+            self._write(shard, entry, to, partial(self._again, shard, entry))
 
     def _again(self, shard: TransactionShard, entry: Entry, failure: Exception | None) -> None:
         """Handle the result of a change that the coordinator began itself. A failed change is repeated later, until the
@@ -412,7 +409,7 @@ class TransactionCoordinator:
         shard, entry = ending.shard, ending.entry
         if not ending.is_current:
             return
-        change = Change(machine.complete(ending.decided, self._clock.wall_ms()), Reply(ErrorCode.NONE))
+        to = machine.complete(ending.decided, self._clock.wall_ms())
 
         def then(failure: Exception | None) -> None:
             if failure is None:
@@ -424,7 +421,7 @@ class TransactionCoordinator:
                 log.warning("the transaction of %r is not complete yet: %s", entry.transactional_id, failure)
                 asyncio.get_running_loop().call_later(_AGAIN_S, self._complete_again, ending)
 
-        self._write(shard, entry, change, then)
+        self._write(shard, entry, to, then)
 
     def _complete_again(self, ending: Ending) -> None:
         if ending.shard.is_ready:
@@ -469,7 +466,7 @@ class TransactionCoordinator:
                 if machine.is_timed_out(transaction, now_ms, age_ms):
                     log.info("transaction of %r timed out after %d ms", entry.transactional_id, transaction.timeout_ms)
                     entry.began_s = self._clock.monotonic_s()
-                    self._write(shard, entry, machine.fence(transaction, now_ms, self._give_id), lambda _: None)
+                    self._write(shard, entry, machine.fence(transaction, now_ms, self._give_id).to, lambda _: None)
                     if turns.over():
                         await next_turn()
 

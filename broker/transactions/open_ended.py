@@ -24,7 +24,7 @@ from coldstore.segments.segment_object import TransactionOutcome
 from logformat.errors import ThermoclineError
 from logformat.transaction_marker import TransactionMarker
 from seams.clock import Clock
-from tiering.opening.decided import decided_in_bucket
+from tiering.opening.bucket_outcomes import decided_in_bucket
 
 log = logging.getLogger(__name__)
 

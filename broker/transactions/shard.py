@@ -44,9 +44,9 @@ class Entry:
         "transactional_id",
     )
 
-    def __init__(self, transactional_id: str, transaction: Transaction | None = None) -> None:
+    def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
-        self.transaction = transaction
+        self.transaction: Transaction | None = None
         self.is_marked = False
         self.is_pending = False
         self.losses = 0
@@ -118,9 +118,7 @@ class TransactionShard:
             if transaction is None:
                 self.entries.pop(transactional_id, None)
                 continue
-            entry = self.entries.get(transactional_id)
-            if entry is None:
-                entry = self.entries[transactional_id] = Entry(transactional_id)
+            entry = self.entry(transactional_id)
             entry.transaction, entry.losses = transaction, self._losses
             entry.is_marked = transaction.needs_fresh_id
 

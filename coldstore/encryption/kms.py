@@ -103,7 +103,7 @@ def wrapped_by_aws(secret: bytes, name: str, key_id: str, region: str | None, en
 _UNWRAPPED: Final[dict[tuple[KmsKey, str], bytes]] = {}  # one for each entry of the key files
 
 
-def unwrapped_once(key: KmsKey, name: str, service: KeyService | None = None) -> bytes:
+def unwrapped_once(key: KmsKey, name: str, service: KeyService | None) -> bytes:
     """The bytes of `key`. The service is asked once per process. Raises InvalidRequest, AccessRefused,
     StoreUnavailable."""
     found = _UNWRAPPED.get((key, name))

@@ -31,7 +31,7 @@ from coldstore.inspection.audit import (
     orphan_findings,
     partitions_in,
 )
-from coldstore.inspection.decided_audit import MarkerWalk
+from coldstore.inspection.marker_audit import MarkerWalk
 from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import TOPICS_PREFIX, PageKey, SegmentKey, parse_key, partition_prefix
 from coldstore.manifest.manifest import Manifest, RemoteSegment

@@ -161,7 +161,7 @@ def sections_beside_indexes(
     scan: Scan,
     lineage: LeaderEpochs,
     producers: ProducerState,
-    transactions: Sequence[DecidedTransaction] = (),
+    transactions: Sequence[DecidedTransaction],
     compacted: Compacted | None = None,
 ) -> dict[Section, bytes]:
     """All sections except the indexes, in the order of `Section`."""

@@ -19,7 +19,7 @@ from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.object_store import ReadStore
 from coldstore.segments.segment_object import SegmentFooter, entry_from_footer, footer_start, tail_bytes
 from logformat.errors import Corrupt, InvalidRequest
-from logformat.record_batch import HEADER_SIZE, BatchHeader, Buffer, read_header, walk
+from logformat.record_batch import HEADER_SIZE, Buffer, read_header, walk
 
 BLOCK_BYTES: Final = 64 * 1024  # headers are read in blocks of this size, at least an index interval
 _FETCH_TRIES: Final = 3  # a retry helps if a bit was flipped in transit
@@ -34,13 +34,6 @@ class ChunkRef(msgspec.Struct, frozen=True):
     position: int
     length: int
     crc32c: int
-
-
-class LocatedBatch(msgspec.Struct, frozen=True):
-    """A batch and its position in its segment's log bytes."""
-
-    position: int
-    header: BatchHeader
 
 
 def chunk_ref(footer: SegmentFooter, key: SegmentKey, index: int) -> ChunkRef:
@@ -85,21 +78,21 @@ def scan_offset(footer: SegmentFooter, timestamp_ms: int) -> int | None:
     return first
 
 
-def find_in_block(block: Buffer, position: int, offset: int) -> LocatedBatch | int:
+def find_in_block(block: Buffer, position: int, offset: int) -> tuple[int, bool]:
     """Search `block` for the batch that holds `offset`, or for the first batch after it. A batch begins at the block's
-    first byte, which is at `position` of the segment. Returns the batch, or the position at which the search continues.
-    Raises CorruptBatch at bytes that cannot begin a batch."""
+    first byte, which is at `position` of the segment. Returns a position and whether the batch is there; otherwise the
+    search continues there. Raises CorruptBatch at bytes that cannot begin a batch."""
     after = 0
     for at, header in walk(block):
         if header.next_offset > offset:
-            return LocatedBatch(position + at, header)
+            return position + at, True
         after = at + header.size
     if len(block) - after >= HEADER_SIZE:  # the block has only a part of the last batch; `walk` checked its header
         header = read_header(block, after)
         if header.next_offset > offset:
-            return LocatedBatch(position + after, header)
+            return position + after, True
         after += header.size
-    return position + after
+    return position + after, False
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from coldstore.object_store import AccessRefused, Got, ObjectInfo, StoreAway, St
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from coldstore.stores.limits import check_key, check_range
 from logformat.errors import InvalidRequest, ThermoclineError
-from seams.clock import Clock
+from seams.clock import Clock, SystemClock
 from seams.files.disk import Disk, File
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
@@ -63,7 +63,7 @@ class DirectoryStore:
         assert root.startswith("/") and root.strip("/"), root
         self._workers = workers
         self._deadlines = deadlines or DirectoryDeadlines()
-        self._files = DirectoryFiles(disk, "/" + root.strip("/"), rng, self._deadlines.lock_s, clock)
+        self._files = DirectoryFiles(disk, "/" + root.strip("/"), rng, self._deadlines.lock_s, clock or SystemClock())
         self._preparing = asyncio.Lock()
         self._prepared = False
 

@@ -29,7 +29,7 @@ from coldstore.object_store import (
 )
 from coldstore.stores.limits import SYSTEM_DIRECTORY, resolve_range
 from logformat.errors import InvalidRequest
-from seams.clock import Clock, SystemClock
+from seams.clock import Clock
 from seams.files.disk import Disk, File, Lock
 from seams.files.part_writer import PartWriter
 from seams.rng import Rng
@@ -43,13 +43,13 @@ class DirectoryFiles:
     """Objects as files below `root` (absolute). Methods may run in several threads. `prepare` is called once, before
     the first write."""
 
-    def __init__(self, disk: Disk, root: str, rng: Rng, lock_wait_s: float, clock: Clock | None = None) -> None:
+    def __init__(self, disk: Disk, root: str, rng: Rng, lock_wait_s: float, clock: Clock) -> None:
         self.root = root
         self._disk = disk
         self._system = f"{root}/{SYSTEM_DIRECTORY}"
         self._rng = rng
         self._lock_wait_s = lock_wait_s
-        self._now_s = (clock or SystemClock()).monotonic_s
+        self._now_s = clock.monotonic_s
         self._writer = ""
         self._writer_lock: Lock | None = None
         # Directories whose names are known to be durable, up to the bucket's own directory. When an object is created,

@@ -16,7 +16,8 @@ from logformat.record_batch import INT32_MAX
 
 
 class Cleanable(NamedTuple):
-    """The dirty part of a log, with the offsets [`first_dirty`, `end`). `is_due`: a pass should begin."""
+    """The dirty part of a log on the disk or in the bucket, with the offsets [`first_dirty`, `end`). `is_due`: a pass
+    should begin."""
 
     first_dirty: int
     end: int
@@ -54,8 +55,15 @@ def cleanable(
         end = segment.end_offset
         dirty_bytes += segment.bytes
         oldest_ms = min(oldest_ms, segment.first_append_ms)
+    return dirty_part(first_dirty, end, clean_bytes, dirty_bytes, now_ms - oldest_ms, config)
+
+
+def dirty_part(
+    first_dirty: int, end: int, clean_bytes: int, dirty_bytes: int, lag_ms: int, config: LogConfig
+) -> Cleanable:
+    """Decide by Kafka's rule whether a pass is due. `lag_ms`: for how long the oldest dirty record waits."""
     found = Cleanable(first_dirty, end, clean_bytes, dirty_bytes, is_due=False)
-    is_overdue = now_ms - oldest_ms > config.max_compaction_lag_ms
+    is_overdue = lag_ms > config.max_compaction_lag_ms
     is_due = dirty_bytes > 0 and (is_overdue or found.dirty_ratio > config.min_cleanable_dirty_ratio)
     return found._replace(is_due=is_due)
 

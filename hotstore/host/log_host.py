@@ -20,6 +20,7 @@ from hotstore.flush.sync_rounds import SyncRounds, SyncTimes
 from hotstore.host.data_dir import DataDir
 from hotstore.host.lease import Lease
 from hotstore.host.log_directories import LogDirectories
+from hotstore.host.offset_checkpoints import CheckpointJob
 from hotstore.host.open_log import OpenLog, RefusedLog
 from hotstore.host.place import Place
 from hotstore.log.log_config import LogConfig
@@ -109,10 +110,10 @@ class LogHost:
         return opened.lease
 
     def forget_joining(self, place: TopicPartition, topic_id: UUID) -> None:
-        """The broker may have left the partition since its log was opened. See `OpenLog.joins_in`."""
+        """The broker may have left the partition since its log was opened. See `OpenLog.joins`."""
         opened = self._open.get(place)
         if opened is not None and opened.topic_id == topic_id:
-            opened.joins_in = -1
+            opened.joins = False
 
     # --- opened and created -------------------------------------------------------------------------------------
 
@@ -290,10 +291,7 @@ class LogHost:
         async def begin_elsewhere() -> None:
             check()
             opened.is_torn = True
-            job = self._data_dir.checkpoints.forget_cleaned(opened.place)
-            async with self._checkpointing:
-                if not job.is_done:
-                    await self._run(job.run)
+            await self._write(self._data_dir.checkpoints.forget_cleaned(opened.place))
             if begin.offset < opened.log.log_end_offset:
                 async with self._checkpointing:
                     await self._run(self._data_dir.checkpoints.lower_recovery_point, opened.place, begin.offset)
@@ -342,9 +340,8 @@ class LogHost:
 
         async def note() -> None:
             check()
-            job = self._data_dir.checkpoints.sample_cleaned(opened.place, min(offset, opened.log.log_end_offset))
-            async with self._checkpointing:
-                await self._run(job.run)
+            end = min(offset, opened.log.log_end_offset)
+            await self._write(self._data_dir.checkpoints.sample_cleaned(opened.place, end))
             opened.log.owner.cleaned()
 
         await opened.at.alone(note)
@@ -507,9 +504,7 @@ class LogHost:
 
     async def write_checkpoints(self) -> None:
         """Write the sampled values. Raises OSError."""
-        job = self._data_dir.checkpoints.sample(())
-        async with self._checkpointing:
-            await self._run(job.run)
+        await self._write(self._data_dir.checkpoints.sample(()))
 
     def _sample(self, opened: OpenLog, high_watermark: int) -> None:
         mark = min(high_watermark, opened.log.log_end_offset)  # a follower lowers it after its log was cut
@@ -520,9 +515,7 @@ class LogHost:
         """See `Lease.note_seen_epoch`."""
         opened.seen_epoch = epoch
         self._sample_seen(opened)
-        job = self._data_dir.checkpoints.seen_epochs_job()
-        async with self._checkpointing:
-            await self._run(job.run)
+        await self._write(self._data_dir.checkpoints.seen_epochs_job())
 
     def _sample_seen(self, opened: OpenLog) -> None:
         opened.noted_epoch = opened.seen_epoch
@@ -553,7 +546,9 @@ class LogHost:
         await opened.at.alone(raise_it)
 
     async def _note_start(self, opened: OpenLog) -> None:
-        job = self._data_dir.checkpoints.sample_start(opened.log)
+        await self._write(self._data_dir.checkpoints.sample_start(opened.log))
+
+    async def _write(self, job: CheckpointJob) -> None:
         async with self._checkpointing:
             if not job.is_done:  # an earlier job may have written it
                 await self._run(job.run)

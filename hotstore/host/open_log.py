@@ -23,8 +23,7 @@ class OpenLog:
     - `is_torn`: a truncation or restart is in progress or failed, so the state in memory differs from the disk.
     - `is_bare`: this process created its directory and put no other file there, so it need not search for files.
     - `is_closing`: no new lease is granted.
-    - `joins_in`: its replica joins by a move, and was assigned the partition since the log was begun or checked in this
-      session of the broker (broker epoch); −1: it does not join.
+    - `joins`: its replica joins by a move, and was assigned the partition since the log was begun or checked.
     """
 
     __slots__ = (
@@ -34,7 +33,7 @@ class OpenLog:
         "is_bare",
         "is_closing",
         "is_torn",
-        "joins_in",
+        "joins",
         "lease",
         "log",
         "noted_epoch",
@@ -51,7 +50,7 @@ class OpenLog:
         self.is_torn = False
         self.is_closing = False
         self.is_bare = is_bare
-        self.joins_in = -1
+        self.joins = False
         self.flusher = flusher
         self._high_watermark = high_watermark
         self.noted_epoch = noted_epoch

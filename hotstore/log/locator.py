@@ -22,7 +22,7 @@ from hotstore.log.batch_walk import find_batch, whole_batches
 from hotstore.log.segment import IndexCache, LoadedIndexes, Segment, SegmentIndexes
 from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
-from seams.files.disk import File
+from seams.files.disk import File, FileRange
 
 APPEND_ENDS_MAX: Final = 1024  # remembered ends of appends, 0.1 MB a log; a reader further behind uses the index
 READ_ENDS_MAX: Final = 128  # remembered ends of reads, one for each sequential reader of a log
@@ -38,14 +38,6 @@ class LogSlice(NamedTuple):
     segment_base: int
     sealed: bool
     cut: bool
-
-
-class ByteRange(NamedTuple):
-    """Complete batches in one file."""
-
-    file: File
-    position: int
-    length: int
 
 
 class Locator:
@@ -185,10 +177,10 @@ class Locator:
         """The segment that begins at `base_offset`. If it was deleted meanwhile, this is another segment."""
         return self.segments[max(bisect_right(self._bases, base_offset) - 1, 0)]
 
-    def ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
+    def ranges(self, start_offset: int, end_offset: int) -> list[FileRange]:
         """All complete batches with an offset in [start_offset, end_offset), as one range for each file. Blocking, if
         the range begins or ends within a segment. Raises DamagedLog."""
-        ranges: list[ByteRange] = []
+        ranges: list[FileRange] = []
         for segment in list(self.segments):
             if segment.end_offset <= start_offset or segment.base_offset >= end_offset or segment.size == 0:
                 continue
@@ -198,10 +190,10 @@ class Locator:
             if end_offset < segment.end_offset:
                 last = segment.locate(end_offset - 1, self.cache)
                 stop = last.position + last.size
-            ranges.append(ByteRange(segment.file, position, stop - position))
+            ranges.append(FileRange(segment.file, position, stop - position))
         return ranges
 
-    def indexes_of(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
+    def indexes_of(self, batches: FileRange, apart_max: int) -> SegmentIndexes | None:
         """Index entries of a range. Blocking. Positions are relative to the range's first byte, offsets to the
         segment's base.
 

@@ -19,7 +19,7 @@ from hotstore.flush.durability import write_index_files, write_producer_files
 from hotstore.host.ballast import Ballast
 from hotstore.local_files import drop_segment_files
 from hotstore.log.batch_walk import walk_headers
-from hotstore.log.locator import ByteRange, LogSlice
+from hotstore.log.locator import LogSlice
 from hotstore.log.log_append import Appended, LogAppend
 from hotstore.log.log_config import LogConfig
 from hotstore.log.log_core import LogState
@@ -32,7 +32,7 @@ from hotstore.recovery.log_creation import Begin, make_directory
 from hotstore.recovery.recovery import Recovered, RecoveryReport, recover
 from logformat.indexes.transaction_index import AbortedTransaction
 from logformat.transaction_marker import marker_of, may_be_marker
-from seams.files.disk import Disk
+from seams.files.disk import Disk, FileRange
 
 __all__ = ["Appended", "LogState", "PartitionLog"]
 
@@ -212,12 +212,12 @@ class PartitionLog(LogAppend, LogCut, LogSwap):
         if segment.file is found.file:
             segment.check(found.position, found.length, self._locator.cache)
 
-    def batch_ranges(self, start_offset: int, end_offset: int) -> list[ByteRange]:
+    def batch_ranges(self, start_offset: int, end_offset: int) -> list[FileRange]:
         """*Blocking*, unless start and end are those of segments: the complete batches with offsets in [start, end),
         one range for each file. Raises DamagedLog."""
         return self._locator.ranges(start_offset, end_offset)
 
-    def batch_indexes(self, batches: ByteRange, apart_max: int) -> SegmentIndexes | None:
+    def batch_indexes(self, batches: FileRange, apart_max: int) -> SegmentIndexes | None:
         """*Blocking*: index entries of a range of `batch_ranges`. None if entries are more than `apart_max` bytes
         apart, or the file does not belong to the log any more. Raises DamagedLog."""
         return self._locator.indexes_of(batches, apart_max)

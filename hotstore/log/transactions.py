@@ -36,7 +36,7 @@ class Transactions:
 
     __slots__ = ("_begun_ms", "_ended", "first_offsets")
 
-    def __init__(self, opened: Iterable[tuple[int, int, int]] = (), ended: Iterable[EndedTransaction] = ()) -> None:
+    def __init__(self, opened: Iterable[tuple[int, int, int]], ended: Iterable[EndedTransaction]) -> None:
         known = sorted(opened, key=lambda of: of[1])
         self.first_offsets: OrderedDict[int, int] = OrderedDict((of[0], of[1]) for of in known)
         self._begun_ms = {of[0]: of[2] for of in known}

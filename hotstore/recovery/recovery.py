@@ -115,7 +115,7 @@ def recover(
     now_ms: int,
     topic_id: bytes | None,
     cache: IndexCache,
-    high_watermark: int = 0,
+    high_watermark: int,
 ) -> tuple[bytes, Recovered]:
     """Open the log; returns its topic id and the log. Blocking. `high_watermark`: a transaction marker at or above it
     may still be truncated. Raises DamagedLog, NewerFormat, OSError."""

@@ -39,12 +39,12 @@ def looks_like_filler(header: BatchHeader) -> bool:
     return looks_like_gap(header)
 
 
-def is_filler(batch: Buffer, pos: int = 0) -> bool:
-    """Whether the whole, valid batch at `pos` is a filler."""
-    header = read_header(batch, pos)
+def is_filler(batch: Buffer) -> bool:
+    """Whether the whole, valid batch is a filler."""
+    header = read_header(batch)
     if not looks_like_filler(header) or header.attributes & CODEC_MASK:
         return False
-    record = next(iter_records(batch, pos, bytes_max=FILLER_BYTES_MAX))
+    record = next(iter_records(batch, bytes_max=FILLER_BYTES_MAX))
     return record.key == FILLER_KEY and record.offset == header.last_offset
 
 

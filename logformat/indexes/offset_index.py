@@ -29,7 +29,7 @@ class OffsetPosition(NamedTuple):
     position: int
 
 
-def int32_column(values: Buffer = b"") -> array[int]:
+def int32_column(values: Buffer) -> array[int]:
     """An array of int32 from big-endian bytes (`array` promises only 2 bytes for 'i', but has 4 on every platform)."""
     column: array[int] = array("i")
     assert column.itemsize == 4

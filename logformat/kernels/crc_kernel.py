@@ -29,11 +29,14 @@ def _byte_table() -> NDArray[np.int64]:
     return crc
 
 
-def _after_zeros(table: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+_TABLE: Final = _byte_table()
+
+
+def _after_zeros(size: int) -> NDArray[np.int64]:
     """Flat [4][256]: the value of each byte of a CRC register after `size` zero bytes (CRCs are linear)."""
     register = (np.arange(256, dtype=np.int64)[None, :] << (8 * np.arange(4, dtype=np.int64)[:, None])).reshape(-1)
     # Doubling: the operator over 2n zeros is the operator over n applied to itself.
-    operator: NDArray[np.int64] = table[register & 0xFF] ^ (register >> 8)
+    operator: NDArray[np.int64] = _TABLE[register & 0xFF] ^ (register >> 8)
     while size > 1:
         assert size % 2 == 0, size
         operator = (
@@ -46,9 +49,8 @@ def _after_zeros(table: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return operator
 
 
-_TABLE: Final = _byte_table()
-_LONG_ZEROS: Final = _after_zeros(_TABLE, _LONG)
-_SHORT_ZEROS: Final = _after_zeros(_TABLE, _SHORT)
+_LONG_ZEROS: Final = _after_zeros(_LONG)
+_SHORT_ZEROS: Final = _after_zeros(_SHORT)
 
 
 def _crc_by_instruction(at: int, end: int) -> int:

@@ -75,7 +75,7 @@ class File(Protocol):
 
 
 class FileRange(msgspec.Struct, frozen=True):
-    """`length` bytes of an open file from `position`, which a response sends without reading them into the process."""
+    """`length` bytes of an open file from `position`. A response sends them without reading them into the process."""
 
     file: File
     position: int

@@ -23,7 +23,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 60.0) -
         time.sleep(POLL_S)
 
 
-async def until(condition: Callable[[], bool], most_s: float) -> float:
+async def until(condition: Callable[[], bool], most_s: float = 120.0) -> float:
     """Seconds of the loop until it holds; TimeoutError after `most_s`."""
     began = asyncio.get_running_loop().time()
     async with asyncio.timeout(most_s):

@@ -174,7 +174,7 @@ def test_a_log_is_changed_through_a_lease_only() -> None:
                     found.append(f"{path}: {ast.unparse(target)} is set")
     assert set(found) <= {
         "tiering/partition_state.py: self.lease.opened.is_bare is set",
-        "broker/partition/following/follower_role.py: opened.joins_in is set",  # of the assignment, not of the log
+        "broker/partition/following/follower_role.py: opened.joins is set",  # of the assignment, not of the log
     }, found
 
 

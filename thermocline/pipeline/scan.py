@@ -82,7 +82,7 @@ class SplitReader:
         *,
         read_committed: bool = True,
         target_bytes: int = TARGET_BYTES,
-        window_bytes: int = WINDOW_BYTES,
+        window_bytes: int,
         footers: Mapping[UUID, SegmentFooter] | None = None,
     ) -> None:
         """`footers`, by segment uuid, are not fetched again."""

@@ -108,7 +108,7 @@ class Window:
         return bool(self.anchors) and header.last_offset == self.anchors[0][1]
 
 
-def windows_of(opened: OpenPiece, window_bytes: int = WINDOW_BYTES) -> list[Window]:
+def windows_of(opened: OpenPiece, window_bytes: int) -> list[Window]:
     """The windows of a piece, in order. Each has `window_bytes` or up to one index interval more; the last may be
     shorter."""
     piece, log_bytes = opened.piece, opened.log_bytes

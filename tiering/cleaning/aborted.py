@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from coldstore.manifest.manifest import RemoteSegment
 from coldstore.segments.segment_object import SegmentFooter, TransactionOutcome
-from tiering.cleaning.cold_plan import DECIDED_MAX, ColdDirt
+from hotstore.cleaning.cleanable import Cleanable
+from tiering.cleaning.cold_plan import DECIDED_MAX
 
 ABORTED_MAX: Final = 2 * DECIDED_MAX
 """Aborted transactions of one pass, about 20 MB while it begins. The limit is above that of one footer, so that every
@@ -29,7 +30,7 @@ class Aborted(NamedTuple):
 
 
 async def find_aborted(
-    entries: Sequence[RemoteSegment], dirt: ColdDirt, footer_of: Callable[[RemoteSegment], Awaitable[SegmentFooter]]
+    entries: Sequence[RemoteSegment], dirt: Cleanable, footer_of: Callable[[RemoteSegment], Awaitable[SegmentFooter]]
 ) -> Aborted:
     """Raises the errors of `footer_of`."""
     found: set[tuple[int, int, int]] = set()

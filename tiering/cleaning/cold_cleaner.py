@@ -24,12 +24,13 @@ from coldstore.manifest.replacement import room_for_replaced, set_clean_end
 from coldstore.object_store import ObjectMissing
 from coldstore.segments.segment_object import SegmentFooter
 from hotstore.cleaning.clean_pass import STEP_BYTES, MapTooSmall
+from hotstore.cleaning.cleanable import Cleanable
 from hotstore.cleaning.engine import CleanerLost
 from logformat.compaction.rules import LOAD_FACTOR, CleanRules
 from logformat.errors import Corrupt, Fenced
 from seams.crash_points import reach
 from tiering.cleaning.aborted import find_aborted
-from tiering.cleaning.cold_plan import GROUP_MAX, ColdDirt, ColdForecast, Room, dirt_of, forecast, joins
+from tiering.cleaning.cold_plan import GROUP_MAX, ColdForecast, Room, dirt_of, forecast, joins
 from tiering.cleaning.cold_rewrite import cleaned_body, is_unchanged
 from tiering.cleaning.pass_objects import PassObjects, PolicyChanged
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
@@ -59,7 +60,7 @@ class _Pass:
     config: TierConfig
     era: int
     entries: Sequence[RemoteSegment]
-    dirt: ColdDirt
+    dirt: Cleanable
     files: ScratchFiles
     end: int = 0
     map_end: int = 0

@@ -14,6 +14,7 @@ import msgspec
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_entries import RANGES_MAX, REPLACED_MAX
+from hotstore.cleaning.cleanable import Cleanable, dirty_part
 from hotstore.log.log_config import LogConfig
 from logformat.record_batch import INT32_MAX
 
@@ -27,23 +28,7 @@ STALE_SHARE: Final = 0.5
 """Assumed share of stale bytes in dirty bytes, before a pass has measured it."""
 
 
-class ColdDirt(msgspec.Struct, frozen=True):
-    """Log bytes in the bucket, clean and dirty. `end`: a pass may read up to this offset. `is_due`: a pass should
-    begin."""
-
-    first_dirty: int
-    end: int
-    clean_bytes: int
-    dirty_bytes: int
-    is_due: bool
-
-    @property
-    def dirty_ratio(self) -> float:
-        total = self.clean_bytes + self.dirty_bytes
-        return self.dirty_bytes / total if total else 0.0
-
-
-def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, config: LogConfig) -> ColdDirt:
+def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, config: LogConfig) -> Cleanable:
     """The dirty part of the live `entries` of a bucket that is clean below `clean_end`. The dirty part ends before the
     first record that is younger than `min.compaction.lag.ms`."""
     clean = sum(entry.log_bytes for entry in entries if entry.end_offset <= clean_end)
@@ -56,10 +41,7 @@ def dirt_of(entries: Sequence[RemoteSegment], clean_end: int, now_ms: int, confi
         end, dirty = entry.end_offset, dirty + entry.log_bytes
         if entry.max_timestamp_ms >= 0:
             oldest_ms = min(oldest_ms, entry.max_timestamp_ms)
-    found = ColdDirt(clean_end, end, clean, dirty, is_due=False)
-    is_overdue = now_ms - oldest_ms > config.max_compaction_lag_ms
-    is_due = dirty > 0 and (is_overdue or found.dirty_ratio > config.min_cleanable_dirty_ratio)
-    return ColdDirt(clean_end, end, clean, dirty, is_due)
+    return dirty_part(clean_end, end, clean, dirty, now_ms - oldest_ms, config)
 
 
 class Room(msgspec.Struct, frozen=True):

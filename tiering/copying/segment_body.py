@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import RemoteSegment
@@ -23,7 +24,6 @@ from coldstore.object_store import Upload
 from coldstore.segments.footer_room import footer_room
 from coldstore.segments.segment_object import DecidedTransaction, build_footer, object_crc32c
 from coldstore.segments.segment_scanner import Scan, SegmentScanner, interval_of
-from hotstore.log.locator import ByteRange
 from hotstore.log.partition_log import PartitionLog
 from logformat.compaction.filler import FILLER_BYTES_MAX, filler_from
 from logformat.errors import Corrupt, Retryable
@@ -34,9 +34,9 @@ from logformat.leader_epochs import LeaderEpochs
 from logformat.producer_snapshot import ProducerState
 from logformat.record_batch import read_header
 from seams.crash_points import reach
-from seams.files.disk import Buffer, ClosedFile
+from seams.files.disk import Buffer, ClosedFile, FileRange
 from tiering.copying.copy_plan import CopyRange
-from tiering.copying.decided import decided, open_in
+from tiering.copying.footer_transactions import decided, open_in
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class SegmentSource(msgspec.Struct, frozen=True):
     space until `release_files`."""
 
     topic: str
-    ranges: list[ByteRange]
+    ranges: list[FileRange]
     start_offset: int
     end_offset: int
     lineage: LeaderEpochs
@@ -85,16 +85,17 @@ class SegmentSource(msgspec.Struct, frozen=True):
                 done += len(piece)
 
     def _read(self, number: int, done: int, piece: memoryview) -> None:
-        file, position, length = self.ranges[number]  # read for each piece: `release_files` replaces it
-        if file.read_into(position + done, piece) != len(piece):
-            raise Corrupt(f"{file.path}: ends before position {position + length}; the log says it holds more")
+        found = self.ranges[number]  # read for each piece: `release_files` replaces it
+        if found.file.read_into(found.position + done, piece) != len(piece):
+            end = found.position + found.length
+            raise Corrupt(f"{found.file.path}: ends before position {end}; the log says it holds more")
 
     def release_files(self) -> None:
         """The copy ended: drop the files. An abandoned upload that is still sending fails at its next piece.
 
         This is needed because an error's traceback may hold the source until the garbage collector runs.
         """
-        self.ranges[:] = [each._replace(file=ClosedFile(each.file.path)) for each in self.ranges]
+        self.ranges[:] = [replace(each, file=ClosedFile(each.file.path)) for each in self.ranges]
 
     def footer(self, key: SegmentKey, scan: Scan, size: int | None = None) -> bytes:
         return build_footer(
@@ -117,7 +118,7 @@ def source_of(
 ) -> SegmentSource:
     """Find the bytes of the range, and read the other input of the footer. `aborted`: transactions that overlap the
     range; all transactions that began in it are decided (TX5). Raises Corrupt, OSError, RangeChanged."""
-    ranges: Sequence[ByteRange] = local.batch_ranges(wanted.start_offset, wanted.end_offset)
+    ranges: Sequence[FileRange] = local.batch_ranges(wanted.start_offset, wanted.end_offset)
     segments = local.segments_between(wanted.start_offset, wanted.end_offset)
     if not segments or segments[0].base_offset > wanted.start_offset:
         raise RangeChanged(
@@ -147,7 +148,7 @@ def source_of(
     )
 
 
-def _from_offset(ranges: Sequence[ByteRange], offset: int) -> tuple[bytes, Sequence[ByteRange]]:
+def _from_offset(ranges: Sequence[FileRange], offset: int) -> tuple[bytes, Sequence[FileRange]]:
     """The bytes from `offset` on, as new bytes before those of the ranges. While the topic was not tiered, local
     compaction may have put a filler over the bucket's end; an object begins with the rest of it. *Blocking*."""
     first = ranges[0]
@@ -156,7 +157,7 @@ def _from_offset(ranges: Sequence[ByteRange], offset: int) -> tuple[bytes, Seque
     if cut is start:
         return b"", ranges
     taken = read_header(start).size
-    left = first._replace(position=first.position + taken, length=first.length - taken)
+    left = replace(first, position=first.position + taken, length=first.length - taken)
     return bytes(cut[: len(cut) - (len(start) - taken)]), [left, *ranges[1:]] if left.length else ranges[1:]
 
 
@@ -211,7 +212,7 @@ class ProvenBody:
 
 
 def check_local(
-    ranges: Sequence[ByteRange], start_offset: int, end_offset: int, lineage: LeaderEpochs
+    ranges: Sequence[FileRange], start_offset: int, end_offset: int, lineage: LeaderEpochs
 ) -> Iterator[bool]:
     """Check each batch of a local range, as before its copy: a step for each piece, which yields True. Raises Corrupt
     with the offset of the first damaged batch; OSError."""

@@ -53,7 +53,7 @@ def excess_bytes(
     return min(over, local_bytes()) if over > 0 else over
 
 
-def room_bytes(local_bytes: Callable[[], int], space: Space, wanted: int, sharers: int = 1) -> int:
+def room_bytes(local_bytes: Callable[[], int], space: Space, wanted: int, sharers: int) -> int:
     """Bytes that logs should free so that `wanted` are free on the file system."""
     lacking = _share(wanted - space.free, sharers)
     return min(lacking, local_bytes()) if lacking > 0 else 0

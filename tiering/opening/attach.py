@@ -56,9 +56,9 @@ class AttachedTiers:
         logs: LogHost,
         limits: TierLimits,
         make_tier: Callable[[TieredPartition], PartitionTier],
-        is_fresh: Callable[[], bool] = lambda: True,
-        is_complete: Callable[[], bool] = lambda: True,
-        ahead: ReadAhead | None = None,
+        is_fresh: Callable[[], bool],
+        is_complete: Callable[[], bool],
+        ahead: ReadAhead,
     ) -> None:
         self._store = store
         self._world = world
@@ -67,7 +67,7 @@ class AttachedTiers:
         self._make_tier = make_tier
         self._is_fresh = is_fresh
         self._is_complete = is_complete
-        self._ahead = ahead or ReadAhead(store, world, limits.store_timeout_s)
+        self._ahead = ahead
         self._pages = self._ahead.pages
         self._tiers: dict[Key, PartitionTier] = {}
         self._manifests: dict[Key, tuple[int, ManifestStore]] = {}  # for open and opening logs, with their leader epoch

@@ -25,7 +25,7 @@ class DeferredStart:
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
-    def while_opening(self, *, is_start: bool = False) -> Iterator[None]:
+    def while_opening(self, *, is_start: bool) -> Iterator[None]:
         """Defer starts until the last of these contexts ends; with `is_start` there is no time limit."""
         self._opening += 1
         self._starting += is_start

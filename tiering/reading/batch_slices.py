@@ -20,7 +20,7 @@ from coldstore.manifest.manifest_entries import RemoteSegment
 from coldstore.segments.segment_object import SegmentFooter
 from logformat.errors import Corrupt
 from logformat.record_batch import LENGTH_MIN, LOG_OVERHEAD, MAGIC, Buffer
-from seams.files.disk import File, FileRange
+from seams.files.disk import FileRange
 
 WALK_BYTES: Final = 64 << 10
 _BASE_OFFSET: Final = struct.Struct(">q")
@@ -51,14 +51,6 @@ class OpenSegment(msgspec.Struct, frozen=True, eq=False):
 
     def chunk_at(self, position: int) -> int:
         return position // self.footer.chunk_bytes
-
-
-class HeldChunk(NamedTuple):
-    """A checked chunk in the page cache: its bytes begin at `position` of `file`."""
-
-    file: File
-    position: int
-    length: int
 
 
 class BatchBorder(NamedTuple):

@@ -15,7 +15,8 @@ from typing import Final
 
 from coldstore.manifest.manifest import Manifest, PagePointer
 from coldstore.segments.chunk_cache import MemoryFile
-from tiering.reading.batch_slices import HeldChunk, OpenSegment
+from seams.files.disk import FileRange
+from tiering.reading.batch_slices import OpenSegment
 
 SEGMENTS_BYTES_MAX: Final = 32 << 20  # bytes of footers: about 200 to 400 segments of 128 MiB
 PLACES_MAX: Final = 16_384
@@ -39,8 +40,8 @@ class HeldChunks:
         self._pin_s = pin_s
         self._unread = Unread(unread_bytes_max, pin_s)
         self._bytes = 0
-        self._free: OrderedDict[ChunkId, HeldChunk] = OrderedDict()
-        self._pinned: OrderedDict[ChunkId, tuple[HeldChunk, float]] = OrderedDict()
+        self._free: OrderedDict[ChunkId, FileRange] = OrderedDict()
+        self._pinned: OrderedDict[ChunkId, tuple[FileRange, float]] = OrderedDict()
 
     def __contains__(self, chunk_id: ChunkId) -> bool:
         return chunk_id in self._free or chunk_id in self._pinned
@@ -61,12 +62,12 @@ class HeldChunks:
         """Bytes that may be prefetched now."""
         return self._unread.room(now_s)
 
-    def peek(self, chunk_id: ChunkId) -> HeldChunk | None:
+    def peek(self, chunk_id: ChunkId) -> FileRange | None:
         """The chunk, without counting as a read of it."""
         pinned = self._pinned.get(chunk_id)
         return self._free.get(chunk_id) if pinned is None else pinned[0]
 
-    def read(self, chunk_id: ChunkId) -> HeldChunk | None:
+    def read(self, chunk_id: ChunkId) -> FileRange | None:
         """The chunk, for an answer; it is no longer pinned."""
         self._unread.read(chunk_id)
         pinned = self._pinned.pop(chunk_id, None)
@@ -86,7 +87,7 @@ class HeldChunks:
             if end >= min((index + 1) * size, opened.footer.log_bytes):
                 self.used_up((uuid, index))
 
-    def add(self, chunk_id: ChunkId, chunk: HeldChunk, now_s: float, *, pinned: bool) -> None:
+    def add(self, chunk_id: ChunkId, chunk: FileRange, now_s: float, *, pinned: bool) -> None:
         """`pinned`: a reader waits for the chunk. Otherwise it was prefetched."""
         self.drop(chunk_id)
         self._bytes += _weight(chunk)
@@ -301,5 +302,5 @@ def _base(opened: OpenSegment) -> LogPlace:
     return (opened.key.topic_id.int, opened.key.partition, opened.entry.base_offset)
 
 
-def _weight(chunk: HeldChunk) -> int:
+def _weight(chunk: FileRange) -> int:
     return chunk.length * (_MEMORY_WEIGHT if isinstance(chunk.file, MemoryFile) else 1)

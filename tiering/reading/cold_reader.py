@@ -28,7 +28,7 @@ from seams.world import World
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.by_time import find_by_timestamp
 from tiering.reading.chunk_table import ChunkTable
-from tiering.reading.limits import DEFAULT_LIMITS, ReadLimits, read_limits
+from tiering.reading.limits import ReadLimits, read_limits
 from tiering.reading.loader import MOVES_MAX, ROOT, Loader, ManifestView, Moved
 from tiering.reading.plan import Missing, answer
 from tiering.reading.prefetch import Prefetcher
@@ -47,7 +47,7 @@ class ColdReader:
         tasks: Tasks,
         clock: Clock,
         rng: Rng,
-        limits: ReadLimits = DEFAULT_LIMITS,
+        limits: ReadLimits,
     ) -> None:
         self.hits = 0
         self.misses = 0

@@ -16,14 +16,15 @@ from coldstore.keys import SegmentKey
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing
 from coldstore.segments.segment_object import tail_bytes
-from coldstore.segments.segment_reader import BLOCK_BYTES, LocatedBatch, find_in_block, index_position
+from coldstore.segments.segment_reader import BLOCK_BYTES, find_in_block, index_position
 from logformat.errors import Corrupt, Retryable, ThermoclineError
 from logformat.record_batch import HEADER_SIZE
 from seams.clock import Clock
+from seams.files.disk import FileRange
 from seams.loop.tasks import Tasks
 from seams.loop.workers import Lane, Workers
 from seams.rng import Rng
-from tiering.reading.batch_slices import HeldChunk, OpenSegment
+from tiering.reading.batch_slices import OpenSegment
 from tiering.reading.chunk_table import ChunkId, ChunkTable, LogPlace, SegmentId
 from tiering.reading.limits import ReadLimits
 from tiering.reading.single_flight import SingleFlight
@@ -134,14 +135,12 @@ class Loader:
         while position + HEADER_SIZE <= footer.log_bytes:
             left = footer.chunk_bytes - position % footer.chunk_bytes
             length = min(BLOCK_BYTES, footer.log_bytes - position, left if left >= HEADER_SIZE else BLOCK_BYTES)
-            found = find_in_block(await self.read(manifests, opened, position, length), position, place[2])
-            if isinstance(found, LocatedBatch):
-                self._table.places.add(place, opened.entry.uuid.int, found.position)
-                self._table.chunks.pin(
-                    (opened.entry.uuid.int, opened.chunk_at(found.position)), self._clock.monotonic_s()
-                )
+            block = await self.read(manifests, opened, position, length)
+            position, is_found = find_in_block(block, position, place[2])
+            if is_found:
+                self._table.places.add(place, opened.entry.uuid.int, position)
+                self._table.chunks.pin((opened.entry.uuid.int, opened.chunk_at(position)), self._clock.monotonic_s())
                 return
-            position = found
         raise Corrupt(f"{opened.key}: no batch holds offset {place[2]}")
 
     async def read(self, manifests: ManifestView, opened: OpenSegment, position: int, length: int) -> bytes:
@@ -160,7 +159,7 @@ class Loader:
             position += count
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> HeldChunk:
+    async def _chunk(self, manifests: ManifestView, opened: OpenSegment, index: int) -> FileRange:
         chunk_id = (opened.entry.uuid.int, index)
         held = self._table.chunks.peek(chunk_id)
         if held is None or not self._table.segments.is_there(opened.entry.uuid.int, self._clock.monotonic_s()):

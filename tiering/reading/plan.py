@@ -20,7 +20,6 @@ from tiering.reading.batch_slices import (
     PLACE_BYTES,
     BatchBorder,
     ColdSlice,
-    HeldChunk,
     OpenSegment,
     TooLarge,
     cut,
@@ -52,7 +51,7 @@ class ChunkSpan:
     def __init__(self, table: ChunkTable, opened: OpenSegment, start: int, want: int, now_s: float) -> None:
         self._opened = opened
         self._first = index = opened.chunk_at(start)
-        self._chunks: list[HeldChunk] = []
+        self._chunks: list[FileRange] = []
         self.end = start  # log bytes before it are loaded
         uuid = opened.entry.uuid.int
         if not table.segments.is_there(uuid, now_s):

@@ -22,9 +22,9 @@ from coldstore.segments.chunk_cache import ChunkCache
 from coldstore.segments.segment_object import SegmentFooter
 from coldstore.segments.segment_reader import ChunkRef, chunk_ref, fetch_committed_footer
 from logformat.errors import Corrupt
-from seams.files.disk import File
+from seams.files.disk import File, FileRange
 from seams.loop.workers import Lane, Workers
-from tiering.reading.batch_slices import HeldChunk, OpenSegment
+from tiering.reading.batch_slices import OpenSegment
 from tiering.reading.limits import RANGE_BYTES_MAX
 
 _PAUSES_S: Final = (0.0, 0.02, 0.04, 0.08)
@@ -52,7 +52,7 @@ class ChunkSource:
         """The footer of the object that a manifest names by `entry`. Raises as `fetch_committed_footer`."""
         return await fetch_committed_footer(self._store, key, entry)
 
-    async def load(self, opened: OpenSegment, index: int) -> HeldChunk:
+    async def load(self, opened: OpenSegment, index: int) -> FileRange:
         """The chunk, checked. Raises Corrupt, ObjectMissing, AccessRefused, Retryable, OSError."""
         chunk = chunk_ref(opened.footer, opened.key, index)
         # A repeated load recovers from a bit flipped in transit, but not at rest. A proxy that damages many answers, or
@@ -72,16 +72,16 @@ class ChunkSource:
         if self.is_directory is not False:
             await self._workers.run(self._check_name, opened, lane=Lane.COLD_READ)
 
-    async def _load(self, chunk: ChunkRef, object_bytes: int) -> HeldChunk:
+    async def _load(self, chunk: ChunkRef, object_bytes: int) -> FileRange:
         if self.is_directory is not False:
             file = await self._workers.run(self._open_checked, chunk, object_bytes, lane=Lane.COLD_READ)
             self.is_directory = file is not None
             if file is not None:
-                return HeldChunk(file, chunk.position, chunk.length)
+                return FileRange(file, chunk.position, chunk.length)
         cached = await self._cache.find(chunk)
         if cached is None:
             cached = await self._cache.put(chunk, await self._fetch(chunk))
-        return HeldChunk(cached, 0, chunk.length)
+        return FileRange(cached, 0, chunk.length)
 
     async def _fetch(self, chunk: ChunkRef) -> bytes:
         """The chunk by ranged GETs of at most 4 MiB; the cache checks it."""

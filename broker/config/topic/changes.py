@@ -56,7 +56,7 @@ def replaced_configs(
     existing: Mapping[str, str],
     given: Sequence[tuple[str, str | None]],
     *,
-    internal: bool = False,
+    internal: bool,
 ) -> dict[str, str]:
     """The explicit configs after `given` replaced all existing configs (AlterConfigs). Raises as `altered_configs`."""
     return _accept(broker, existing, replaced(given), internal=internal)

@@ -52,7 +52,7 @@ def append_run(
     headers: Sequence[Fields],
     now_ms: int,
     *,
-    ends_refused: bool = False,
+    ends_refused: bool,
 ) -> Appended | list[Appended | Refused]:
     """Append a run. Returns one Appended if its batches are contiguous, otherwise the result of each batch.
 

@@ -44,7 +44,7 @@ class ProduceFlow:
         wait, uninspected = self._wait_for_room(request), produce.uninspected(self._context, request)
         if wait is not None or uninspected or unverified(self._context, request):
             return self._responder.later(self._after(wait, uninspected, header, call, request))
-        return self._append(header, call, request)
+        return self._append(header, call, request, {}, None)
 
     async def answer_wide(self, header: RequestHeader, call: Call, request: ProduceRequest) -> Answer:
         """Append piece by piece, in order. The connection's next request waits until all pieces are appended."""
@@ -84,9 +84,7 @@ class ProduceFlow:
         until_s: float,
     ) -> ProduceResponse:
         """Append one piece, in the codecs of its topics. A batch that is not recompressed by `until_s` is refused."""
-        append = partial(
-            produce.append_all, self._context, call, piece, pending, inspections, verification=verification
-        )
+        append = partial(produce.append_all, self._context, call, piece, pending, inspections, verification)
         jobs = recompression.jobs(self._context, piece, call.version)
         if not jobs:
             return append()
@@ -119,11 +117,11 @@ class ProduceFlow:
         header: RequestHeader,
         call: Call,
         request: ProduceRequest,
-        inspections: produce.Inspections = produce.NO_INSPECTIONS,
-        verification: Verification | None = None,
+        inspections: produce.Inspections,
+        verification: Verification | None,
     ) -> Answer:
         pending = produce.PendingAcks()
-        response = produce.append_all(self._context, call, request, pending, inspections, verification=verification)
+        response = produce.append_all(self._context, call, request, pending, inspections, verification)
         response.responses += call.refused
         if request.acks == 0:
             _check_unacknowledged(response)

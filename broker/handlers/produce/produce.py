@@ -97,8 +97,6 @@ Uninspected = list[tuple[ProduceRequestPartition, int, bool]]
 RECORD_ERRORS_MAX: Final = 1_000
 """Most refused records in one response, 0.3 KB each; Kafka lists all. The error message has the count."""
 
-NO_INSPECTIONS: Final[Inspections] = {}
-
 Recompressions = Mapping[int, Recompressed]
 """Batches recompressed to their topic's codec, by the same ids."""
 
@@ -151,9 +149,9 @@ def append_all(
     call: Call,
     request: ProduceRequest,
     pending: PendingAcks,
-    inspections: Inspections = NO_INSPECTIONS,
+    inspections: Inspections,
+    verification: Verification | None,
     recompressions: Recompressions = NO_RECOMPRESSIONS,
-    verification: Verification | None = None,
 ) -> ProduceResponse:
     """Append every batch of the request now; `pending` counts the batches for whose commit the response has to wait.
     `verification`: the coordinators' answers in this turn of the event loop."""

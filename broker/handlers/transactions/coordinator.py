@@ -13,6 +13,7 @@ from uuid import UUID
 from broker.context import Call, Context
 from broker.error_codes import ErrorCode
 from broker.groups.coordinator import OFFSETS_TOPIC
+from broker.security.rules.transactions import partitions_added
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.interfaces import TransactionalPartition
 from broker.transactions.machine import Expected
@@ -81,20 +82,7 @@ async def handle_add_partitions_to_txn(
             TV_0,
         )
         shown = {at: _shown(error, call.version) for at, error in errors.items()}
-        return wire.AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=[
-                wire.AddPartitionsToTxnResponseTopic(
-                    name=topic.name,
-                    results_by_partition=[
-                        wire.AddPartitionsToTxnResponsePartition(
-                            partition_index=index, partition_error_code=shown[topic.name, index]
-                        )
-                        for index in topic.partitions
-                    ],
-                )
-                for topic in topics
-            ]
-        )
+        return partitions_added(topics, lambda topic, index: shown[topic.name, index])
     answer = wire.AddPartitionsToTxnResponse()
     for transaction in request.transactions:
         errors = await _add(

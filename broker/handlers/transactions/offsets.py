@@ -43,7 +43,7 @@ async def handle_txn_offset_commit(
     member = AdmitCommit(None, request.member_id, request.generation_id, request.group_instance_id)
     until_s = groups.deadline()
 
-    async def verify(_: int) -> ErrorCode:
+    async def verify() -> ErrorCode:
         at = offsets_partition(context, request.group_id)
         if at is None or context.verifier is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -27,7 +27,6 @@ from broker.partition.following.follower_replica import FollowerReplica
 from broker.partition.registry import RefusedCopy
 from broker.partition.roles import Roles
 from broker.replication.fetch_session_handler import Key, key_of
-from broker.replication.in_sync import NO_SESSION
 from broker.replication.replication_quota import is_throttled
 from hotstore.errors import DamagedLog, ForeignLog, may_pass
 from hotstore.host.lease import Lease
@@ -246,9 +245,9 @@ class FollowerRole:
             opened = None
         lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
-        joins, session = roles.node_id in row.adding, roles.metadata.image.nodes[roles.node_id].broker_epoch
+        joins = roles.node_id in row.adding
         if lost is None and is_out and is_new and opened is not None and joins:
-            lost = lacks_segments(opened.log) or may_lack_tombstones(opened, row.leader_epoch, session)
+            lost = lacks_segments(opened.log) or may_lack_tombstones(opened, row.leader_epoch)
         if lost is not None:
             if is_out:
                 await self._begin_anew(lost)
@@ -260,10 +259,7 @@ class FollowerRole:
                 roles.registry.refused[place] = self._refused
                 return None
         opened = opened or await roles.logs.create(place, topic_id, config)
-        if not joins:
-            opened.joins_in = NO_SESSION
-        elif is_out:
-            opened.joins_in = session
+        opened.joins = joins and (is_out or opened.joins)
         return opened
 
     async def _begin_anew(self, why: str) -> None:
@@ -289,14 +285,13 @@ class FollowerRole:
             await lease.call(remove_reservation, lease.log.directory)
 
 
-def may_lack_tombstones(opened: OpenLog, leader_epoch: int, session: int) -> str | None:
+def may_lack_tombstones(opened: OpenLog, leader_epoch: int) -> str | None:
     """The reason why a log that a move gives to this broker may have records that other replicas deleted; None if it
     has none. While this broker was not assigned the partition, its log did not keep their tombstones (ADR 32). The
     leader epoch grew when the broker left, so the log has not seen the epoch. If the replica is joining already, its
-    log is of this move, unless the broker lost its `session`: it may have missed the end of one move and the beginning
-    of the next."""
+    log is of this move (`LogHost.forget_joining`)."""
     log = opened.log
-    is_of_before = opened.joins_in != session and opened.seen_epoch < leader_epoch
+    is_of_before = not opened.joins and opened.seen_epoch < leader_epoch
     if not is_of_before or not log.config.compacts or log.log_end_offset == log.local_log_start_offset:
         return None
     return f"it is compacted and last agreed with a leader of epoch {opened.seen_epoch}, so it may lack tombstones"

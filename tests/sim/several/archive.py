@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from broker.config.places import Launch
-from coldstore.object_store import Got, ObjectInfo, ObjectStore, Upload
-from seams.files.disk import File
+from coldstore.object_store import ObjectInfo, ObjectStore, Upload
+from coldstore.stores.read_only import ReadOnlyStore
 from tests.sim.actors import NO_ANSWER, Reader, Stage
 from tests.sim.checks.history import Final, Place, Poll
 from tests.sim.client import LATEST, Client, ServerError
-from tests.sim.playing import Outcome, played
-from tests.sim.run import BROKER_SETTINGS
-from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.run import DURATION_S, SeveralBrokers, Shape, seats_of, shape_of
+from tests.sim.several.fleet import Fleet
+from tests.sim.several.run import SeveralBrokers, Shape, simulate_beside
 from tests.sim.world.cluster import HOST, Node
 from tests.sim.world.links import STORE, both_ways
-from tests.sim.world.loop import SimLoop
 from tests.sim.world.machines import Machine
 
 PORT = 9999
@@ -36,31 +34,12 @@ SERVES_S = 30.0
 REACHES_END_S = 60.0  # an idle root is looked at twice a minute
 
 
-class WritesSeen:
+class WritesSeen(ReadOnlyStore):
     """`ObjectStore` over `store`; `writes` names what was asked for that is no read."""
 
     def __init__(self, store: ObjectStore, writes: list[str]) -> None:
-        self._store = store
+        super().__init__(store)
         self._writes = writes
-
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
-        return await self._store.get(key, start, length)
-
-    async def get_if_changed(self, key: str, etag: str | None) -> Got | None:
-        return await self._store.get_if_changed(key, etag)
-
-    async def head(self, key: str) -> ObjectInfo:
-        return await self._store.head(key)
-
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        return self._store.list(prefix)
-
-    def open_local(self, key: str) -> File | None:
-        return self._store.open_local(key)
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
         self._writes.append(f"PUT {key}")
@@ -73,9 +52,6 @@ class WritesSeen:
     async def delete(self, keys: Sequence[str]) -> None:
         self._writes.append(f"DELETE {keys}")
         await self._store.delete(keys)
-
-    async def close(self) -> None:
-        await self._store.close()
 
 
 class Archive:
@@ -131,18 +107,6 @@ class Archive:
             launch=Launch(read_only=True),
             way=lambda store: WritesSeen(store, self.writes),
         )
-
-
-def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int | None = None) -> Outcome:
-    """As `several.run.simulate`, with a read-only broker beside them."""
-    shape = shape_of(seed, brokers, duration_s, replication_factor)
-
-    def make(loop: SimLoop) -> BesideAnArchive:
-        settings = [*BROKER_SETTINGS, *shape.settings]
-        return BesideAnArchive(shape, Fleet(loop, f"archive/{brokers}/{seed}", seats_of(shape), settings))
-
-    with brokers_are_seen():
-        return played(make)
 
 
 class BesideAnArchive(SeveralBrokers):
@@ -216,3 +180,7 @@ class BesideAnArchive(SeveralBrokers):
                         found = there[poll.place].get(offset)
                         self.found("archive-differs", f"{poll.place} {offset}: served {value}, there is {found}")
                         return
+
+
+simulate = partial(simulate_beside, "archive", BesideAnArchive)
+"""As `several.run.simulate`, with a read-only broker beside them."""

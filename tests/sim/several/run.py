@@ -9,7 +9,7 @@ and number of brokers, same digest (for one commit and Python minor version).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,6 +185,25 @@ def simulate(
         late_work, encrypts = late_of(loop, name, shape.late), drawn_encryption(name)
         fleet = Fleet(loop, name, seats_of(shape), settings, late=late_work, encrypts=encrypts)
         return SeveralBrokers(shape, fleet)
+
+    with brokers_are_seen():
+        return played(make)
+
+
+def simulate_beside(
+    name: str,
+    acts: Callable[[Shape, Fleet], SeveralBrokers],
+    seed: int,
+    brokers: int,
+    duration_s: float = DURATION_S,
+    replication_factor: int | None = None,
+) -> Outcome:
+    """As `simulate`, with the acts of `name` and none of tables and transactions."""
+    shape = shape_of(seed, brokers, duration_s, replication_factor)
+
+    def make(loop: SimLoop) -> SeveralBrokers:
+        settings = [*BROKER_SETTINGS, *shape.settings]
+        return acts(shape, Fleet(loop, f"{name}/{brokers}/{seed}", seats_of(shape), settings))
 
     with brokers_are_seen():
         return played(make)

@@ -5,21 +5,12 @@ Owns starting them and one partition that has a replica on each. Must not know w
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from broker.metadata.records import Row
 from tests.support.brokers.broker_kit import Life, Place
+from tests.support.brokers.shared_bucket import until
 
 NODES = (1, 2, 3)
 VALUES = [(offset, b"%d" % offset) for offset in range(5)]
-
-
-async def until(happened: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(60.0):
-        while not happened():
-            await asyncio.sleep(0.05)
-    assert happened(), what
 
 
 class Three:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from broker.config.groups import GroupConfig
@@ -22,6 +22,27 @@ from seams.rng import SeededRng
 from tests.support.collector import without_collector
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
+
+ANYONE = AdmitCommit(None)
+"""A consumer outside group management."""
+
+
+async def commit_rows(
+    groups: GroupCoordinator,
+    group_id: str,
+    rows: Sequence[CommitRow],
+    member: AdmitCommit = ANYONE,
+    *,
+    retention_ms: int = -1,
+    unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
+    until_s: float | None = None,
+) -> list[ErrorCode]:
+    """One error per row, in order; rows with NONE are durable."""
+    until_s = groups.deadline() if until_s is None else until_s
+    begun = groups.offsets.begin_commit(
+        group_id, member, rows, retention_ms=retention_ms, unknown_group=unknown_group, until_s=until_s
+    )
+    return await begun.outcome(until_s)
 
 
 class GroupWorld:
@@ -124,7 +145,7 @@ class GroupWorld:
         self, group: str, offset: int, member_id: str = "", generation: int = -1, *, topic: str = "t", **more: Any
     ) -> ErrorCode:
         row = CommitRow(topic, more.pop("partition", 0), offset, -1, more.pop("metadata", ""))
-        (code,) = await self.groups.offsets.commit(group, AdmitCommit(None, member_id, generation), [row], **more)
+        (code,) = await commit_rows(self.groups, group, [row], AdmitCommit(None, member_id, generation), **more)
         return code
 
     async def fetch(self, group: str, topic: str = "t", partition: int = 0) -> int | ErrorCode:

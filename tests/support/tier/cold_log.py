@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment, new_manifest
 from coldstore.object_store import ObjectStore
@@ -17,9 +19,11 @@ from seams.files.posix_disk import PosixDisk
 from seams.loop.tasks import Tasks
 from seams.loop.workers import Workers
 from seams.rng import SeededRng
+from tests.support.fast_loop import FastClock
 from tests.support.store.memory_store import upload_of
 from tests.support.tier.cold_objects import MadeObject, segment_object
 from tests.support.tier.cold_values import TOPIC_ID
+from tests.support.workers import LoopWorkers
 from tiering.reading.batch_slices import ColdSlice
 from tiering.reading.cold_reader import ColdReader
 from tiering.reading.limits import ReadLimits
@@ -134,6 +138,20 @@ async def a_reader(
     )
     await reader.start()
     return reader
+
+
+@asynccontextmanager
+async def reading(
+    store: ObjectStore, disk: Disk, workers: LoopWorkers, tasks: Tasks, **options: Any
+) -> AsyncIterator[ColdReader]:
+    """As `a_reader`, in virtual time, with the cache on `disk`. Closes the reader and `tasks`."""
+    clock: Any = FastClock()
+    reader = await a_reader(store, workers, tasks, "/cache", disk=disk, clock=clock, **options)  # type: ignore[arg-type]
+    try:
+        yield reader
+    finally:
+        await tasks.close()
+        await reader.close()
 
 
 def content(answer: ColdSlice) -> bytes:

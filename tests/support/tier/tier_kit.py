@@ -176,7 +176,7 @@ class Life:
             life.tasks,
             limits,
             report=lambda name, failure: house.failures.append((name, failure)),
-            ahead=ahead,
+            ahead=ahead or ReadAhead(store, world, limits.store_timeout_s),
             engine=LocalEngine(SeededRng(epoch)),
         )
         await life.service.start()

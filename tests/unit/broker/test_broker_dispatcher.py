@@ -112,20 +112,28 @@ async def test_few_large_requests_are_in_work_at_once() -> None:
     await life.stop()
 
 
+def readers_noted(monkeypatch: pytest.MonkeyPatch, may_read: asyncio.Event | None = None) -> list[Peer]:
+    """The peers whose large fetches are read from now on, in order. Each read waits for `may_read`."""
+    begun: list[Peer] = []
+    read = Fetch.attempt_in_turns
+
+    async def noted(self: Fetch) -> FetchAttempt:
+        begun.append(self._peer)
+        if may_read is not None:
+            await may_read.wait()
+        return await read(self)
+
+    monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
+    return begun
+
+
 async def test_large_fetches_are_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: sixty fetches of 19 900 partitions were decoded and read at once, and grew the broker by 780 MiB.
     With four at once, a turn of the loop took 55 ms instead of 9. A fetch that waits for records does not count."""
     life = await Place().start()
     await life.create("log")
-    may_read, begun = asyncio.Event(), []
-    read = Fetch.attempt_in_turns
-
-    async def waits(self: Fetch) -> FetchAttempt:
-        begun.append(self)
-        await may_read.wait()
-        return await read(self)
-
-    monkeypatch.setattr(Fetch, "attempt_in_turns", waits)
+    may_read = asyncio.Event()
+    begun = readers_noted(monkeypatch, may_read)
     wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=30_000)
     asked = [life.dispatch(ApiKey.FETCH, wide) for _ in range(9)]
     await asyncio.sleep(1)
@@ -149,38 +157,18 @@ async def test_large_fetches_of_clients_do_not_delay_those_of_brokers(monkeypatc
     2.7 s, and a thousand closed its connection after 60 s."""
     life = await Place().start()
     await life.create("log")
-    may_read, begun = asyncio.Event(), []
-    read = Fetch.attempt_in_turns
-
-    async def waits(self: Fetch) -> FetchAttempt:
-        begun.append(self)
-        await may_read.wait()
-        return await read(self)
-
-    monkeypatch.setattr(Fetch, "attempt_in_turns", waits)
+    may_read = asyncio.Event()
+    begun = readers_noted(monkeypatch, may_read)
     wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
     broker = Peer(2, "10.0.0.2:1", life.context.config.brokers_listener)
     asked = [life.dispatch(ApiKey.FETCH, wide) for _ in range(9)]
     asked += [life.dispatch(ApiKey.FETCH, wide, peer=broker) for _ in range(9)]
     await asyncio.sleep(1)
-    assert [fetching._peer for fetching in begun] == [life.peer, broker]
+    assert begun == [life.peer, broker]
     may_read.set()
     for answer in asked:
         assert await parts_of(answer)
     await life.stop()
-
-
-def readers_noted(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
-    """The peers whose large fetches are read from now on, in order."""
-    begun: list[Peer] = []
-    read = Fetch.attempt_in_turns
-
-    async def noted(self: Fetch) -> FetchAttempt:
-        begun.append(self._peer)
-        return await read(self)
-
-    monkeypatch.setattr(Fetch, "attempt_in_turns", noted)
-    return begun
 
 
 @pytest.mark.parametrize("user", ["User:ANONYMOUS", "User:alice"])
@@ -222,13 +210,8 @@ async def test_fetches_of_some_hundred_partitions_do_not_wait_for_larger_ones(mo
     connection was closed after 60 s."""
     life = await Place().start()
     await life.create("log")
-    may_read, read = asyncio.Event(), Fetch.attempt_in_turns
-
-    async def waits(self: Fetch) -> FetchAttempt:
-        await may_read.wait()
-        return await read(self)
-
-    monkeypatch.setattr(Fetch, "attempt_in_turns", waits)
+    may_read = asyncio.Event()
+    readers_noted(monkeypatch, may_read)
     wide = fetch_request(*(("log", index, 0) for index in range(READ_AT_ONCE_MAX + 1)), max_wait_ms=0)
     larger = life.dispatch(ApiKey.FETCH, wide)
     await asyncio.sleep(1)

@@ -25,7 +25,8 @@ from broker.wire.messages import (
 from seams.files.disk import remove_tree
 from tests.support.brokers.broker_kit import Life, Place
 from tests.support.brokers.neighbours import commit, join
-from tests.support.brokers.three_machines import NODES, Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, Three
 
 NONE = ErrorCode.NONE
 

@@ -11,7 +11,8 @@ import pytest
 
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.brokers.three_machines import NODES, VALUES, Three, served, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, VALUES, Three, served
 
 LOG = f"/data/a/log-0/{0:020}.log"
 

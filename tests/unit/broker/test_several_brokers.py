@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 from uuid import UUID
 
 from broker.error_codes import ErrorCode
@@ -28,6 +27,7 @@ from broker.wire.messages import (
 from coldstore.stores.operations import Operation
 from tests.support.brokers.broker_kit import Life, Place, batch_of, produce_request
 from tests.support.store.faulty_store import Fault
+from tests.support.waiting import until
 
 NONE = ErrorCode.NONE
 Brokers = dict[int, Life]
@@ -49,12 +49,6 @@ async def _three(place: Place) -> Brokers:
 
 def actives(life: Life) -> list[int]:
     return [node_id for node_id, node in life.context.metadata.image.nodes.items() if node.active]
-
-
-async def until(holds: Any, timeout_s: float = 120.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():
-            await asyncio.sleep(0.05)
 
 
 async def made(brokers: Brokers, asked: Life, name: str, partitions: int) -> list[int]:

@@ -14,7 +14,8 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import ElectLeadersRequest, ElectLeadersRequestTopic
 from logformat.record_batch import walk
 from seams.files.disk import read_file
-from tests.support.brokers.three_machines import NODES, VALUES, Three, served, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, VALUES, Three, served
 
 LOG = "/data/a/log-0/00000000000000000000.log"
 GAP_BYTES = 6  # of the value of the control record that makes a gap; no value here has as many

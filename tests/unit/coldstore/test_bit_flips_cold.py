@@ -27,7 +27,7 @@ from tests.support.brokers.cluster_kit import claim, cluster_root, created
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.fast_loop import FastClock, run_fast
 from tests.support.store.memory_store import MemoryStore, StoredObject
-from tests.support.tier.cold_log import a_reader, cold_log, content, put
+from tests.support.tier.cold_log import cold_log, content, put, reading
 from tests.support.tier.cold_objects import segment_object
 from tests.support.tier.cold_values import TOPIC_ID, remote_segment
 from tests.support.workers import LoopWorkers
@@ -231,26 +231,16 @@ def test_every_bit_of_a_segment_object(step: int, capsys: pytest.CaptureFixture[
             damaged = bytearray(made.data)
             damaged[at // 8] ^= 1 << at % 8
             store.objects[str(made.key)] = changed(whole, data=bytes(damaged))
-            tasks = Tasks()
-            reader = await a_reader(
-                store,
-                LoopWorkers(),
-                tasks,
-                "/cache",
-                disk=CrashDisk(),  # type: ignore[arg-type]
-                clock=FastClock(),  # type: ignore[arg-type]
-                limits=ReadLimits(prefetch_chunks=0),
-            )
             served, refusal = b"", ""
-            try:
-                served = await drained(reader, log)
-            except (Corrupt, Retryable) as refused:
-                refusal = str(refused)
+            limits = ReadLimits(prefetch_chunks=0)
+            async with reading(store, CrashDisk(), LoopWorkers(), Tasks(), limits=limits) as reader:
+                try:
+                    served = await drained(reader, log)
+                except (Corrupt, Retryable) as refused:
+                    refusal = str(refused)
             assert log.bytes.startswith(served), f"byte {at // 8} bit {at % 8}"
             assert refusal or served == log.bytes
             counts["refused" if refusal else "harmless"] += 1
-            await reader.close()
-            await tasks.close()
             await asyncio.sleep(0.001)  # a moment each: so many at one moment are a livelock to the loop
         report.append(
             f"{'segment object':44} {sum(counts.values()):7} bits: {counts['refused']:6} refused,      0 repaired, "

@@ -27,12 +27,12 @@ from logformat.records import Record, encode_batch
 from seams.loop.tasks import Tasks
 from tests.support.disk.crash_disk import CrashDisk
 from tests.support.disk.hotstore_kit import append, flush, new_log, open_log, seal
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import run_fast
 from tests.support.pipeline.decode_logs import read_slowly
 from tests.support.pipeline.history_bucket import HistoryBucket
 from tests.support.pipeline.ugly_logs import T0, UglyLog, bounds, offsets_for, ticks, ugly_logs
 from tests.support.store.memory_store import MemoryStore
-from tests.support.tier.cold_log import ColdLog, FixedManifests, a_reader, manifest_of, put
+from tests.support.tier.cold_log import ColdLog, FixedManifests, manifest_of, put, reading
 from tests.support.tier.cold_objects import MadeObject, object_of
 from tests.support.tier.packed_footers import packing, thin
 from tests.support.workers import LoopWorkers
@@ -246,12 +246,8 @@ def test_the_cold_tier_finds_the_first_record_of_a_time(
     async def main() -> list[tuple[int, int] | None]:
         store = MemoryStore()
         await put(store, ColdLog(made, manifests))
-        tasks = Tasks()
-        reader = await a_reader(store, LoopWorkers(), tasks, "/cache", disk=CrashDisk(), clock=FastClock())
-        found = [await reader.offset_for_timestamp(manifests, at, end) for at in timestamps]
-        await tasks.close()
-        await reader.close()
-        return found
+        async with reading(store, CrashDisk(), LoopWorkers(), Tasks()) as reader:
+            return [await reader.offset_for_timestamp(manifests, at, end) for at in timestamps]
 
     with packing(always=packed):
         answers = run_fast(main())

@@ -299,7 +299,7 @@ async def test_peer_t15_cleaning_up_a_failed_copy_may_fail_too() -> None:
     await life.fill(60)
     await copied(opened)
     assert store.hits[Fault.LOST] == 4 and store.hits[Fault.BEFORE] == 2
-    await settle(lambda: len(house.objects()) == opened.tier.status().cold_segments)
+    await settle(lambda: len(house.objects()) == opened.tier.partition_state.manifest.live.segments)
     store.script(Operation.PUT_SEGMENT, Fault.LOST, times=2)
     store.script(Operation.DELETE, Fault.BEFORE, times=10**6)
     await life.fill(30)

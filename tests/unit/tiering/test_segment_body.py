@@ -17,7 +17,6 @@ from coldstore.object_store import ChecksumRefused, ObjectStore, Upload
 from coldstore.segments.segment_object import SegmentFooter, entry_from_footer
 from coldstore.segments.segment_sections import FooterOutgrown
 from coldstore.stores.directory import DirectoryStore
-from hotstore.log.locator import ByteRange
 from hotstore.log.log_config import LogConfig
 from hotstore.log.partition_log import PartitionLog
 from hotstore.log.segment import SegmentInfo
@@ -25,7 +24,7 @@ from logformat.errors import Corrupt, Retryable
 from logformat.gap import gap_batches
 from logformat.leader_epochs import EpochStart, LeaderEpochs
 from logformat.producer_snapshot import BatchRecord, ProducerEntry, ProducerState
-from seams.files.disk import Buffer, File, replace_file
+from seams.files.disk import Buffer, File, FileRange, replace_file
 from seams.rng import SeededRng
 from tests.support.collector import without_collector
 from tests.support.disk.crash_disk import CrashDisk
@@ -55,7 +54,7 @@ class Range:
             content = b"".join(made[first:last])
             file = self.disk.open(f"/log/{number}", write=True, create=True)
             file.write_at(0, [b"before", content])
-            ranges.append(ByteRange(self._counted(file), len(b"before"), len(content)))
+            ranges.append(FileRange(self._counted(file), len(b"before"), len(content)))
         self.source = SegmentSource("events", ranges, 0, end, lineage, ProducerState(end, ()))
 
     def _counted(self, file: File) -> File:
@@ -122,7 +121,7 @@ def test_a_body_that_nobody_holds_is_gone(one_pass: bool) -> None:
     replace_file(disk, "/log/0", data)
     file = disk.open("/log/0")
     held = weakref.ref(file)
-    source = SegmentSource("events", [ByteRange(file, 0, len(data))], 0, 1600, LINEAGE, ProducerState(1600, ()))
+    source = SegmentSource("events", [FileRange(file, 0, len(data))], 0, 1600, LINEAGE, ProducerState(1600, ()))
     with without_collector():
         body = ProvenBody(KEY, source) if one_pass else checked_body(KEY, source)
         taken(body.upload)
@@ -138,7 +137,7 @@ def test_a_source_that_is_let_go_keeps_no_file_open() -> None:
     replace_file(disk, "/log/0", b"".join(LARGE))
     file = disk.open("/log/0")
     held = weakref.ref(file)
-    source = SegmentSource("events", [ByteRange(file, 0, file.size())], 0, 1600, LINEAGE, ProducerState(1600, ()))
+    source = SegmentSource("events", [FileRange(file, 0, file.size())], 0, 1600, LINEAGE, ProducerState(1600, ()))
     pieces = source.pieces()
     next(pieces)
     with without_collector():

@@ -20,7 +20,6 @@ from coldstore.stores.directory import DirectoryStore
 from coldstore.stores.metered import MeteredStore
 from coldstore.stores.operations import Operation
 from hotstore.host.data_dir import DataDir
-from hotstore.log.locator import ByteRange
 from hotstore.log.partition_log import PartitionLog
 from hotstore.recovery.log_loading import make_log
 from logformat.errors import Corrupt
@@ -28,7 +27,7 @@ from logformat.indexes.offset_index import OffsetIndex
 from logformat.indexes.time_index import TimeIndex
 from logformat.record_batch import LEADER_EPOCH_AT, walk
 from logformat.values import TopicPartition
-from seams.files.disk import read_file
+from seams.files.disk import FileRange, read_file
 from seams.rng import SeededRng
 from tests.support.fast_loop import FastClock
 from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore, even_rates
@@ -111,7 +110,7 @@ async def test_a_range_that_changed_before_its_copy_is_planned_again(monkeypatch
     opened = await life.open(new=True)
     log, look, blocks = opened.log, PartitionLog.batch_ranges, list[dict[Block, str]]()
 
-    def changed(self: PartitionLog, start: int, end: int) -> list[ByteRange]:
+    def changed(self: PartitionLog, start: int, end: int) -> list[FileRange]:
         blocks.append(dict(opened.tier.partition_state.blocks))
         if len(blocks) == 1:
             log.advance_log_start(end)

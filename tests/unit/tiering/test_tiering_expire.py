@@ -344,7 +344,10 @@ async def test_deleted_objects_do_not_keep_their_disk(how: str) -> None:
     assert len(at_hand.chunks) and len(at_hand.segments)
     if how == "expired":
         opened.tier.reconfigure(replace(COLD_FAST, retention_ms=1))
-        await settle(lambda: opened.tier.status().cold_segments == 0, within_s=LIMITS.gc_grace_ms / 1000 + 60)
+        await settle(
+            lambda: opened.tier.partition_state.manifest.live.segments == 0,
+            within_s=LIMITS.gc_grace_ms / 1000 + 60,
+        )
     else:
         await life.detach()
         await life.service.purge_topic(opened.tier.partition_state.topic_id, 1, lambda: True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.observe.standing import Blocked, InCluster, ReadOnly
+from broker.observe.standing import Blocked, InCluster, ReadOnly, ShownCondition
 
 Partition = tuple[str, int]  # topic, index
 
@@ -29,11 +29,6 @@ class PartitionTierStatus(msgspec.Struct, frozen=True):
     rewrite_requests: int | None = None
     rewrite_bytes: int | None = None
     replaced_bytes: int | None = None
-
-
-class ShownCondition(msgspec.Struct, frozen=True):
-    name: str
-    says: str
 
 
 class BrokerStatus(msgspec.Struct, frozen=True):

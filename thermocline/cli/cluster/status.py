@@ -14,8 +14,7 @@ import msgspec
 from broker.config.units import show_duration
 from broker.observe.cluster_findings import Finding
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from broker.observe.standing import InCluster, LateReplica, ReadOnly
-from thermocline.cli.clients.statuses import ShownCondition
+from broker.observe.standing import InCluster, LateReplica, ReadOnly, ShownCondition
 from thermocline.cli.cluster.moves.copying import Copying
 from thermocline.cli.terminal.output import Cell, json_line, plain, table
 from thermocline.units import show_size

@@ -217,7 +217,7 @@ def arm_crash_point(spec: str | None, *, testing: bool) -> None:
         raise CommandFailed(f"THERMOCLINE_CRASH_AT={spec}: {unknown}", Exit.USAGE) from unknown
 
 
-def set_up_logging(log_format: str, level: str, broker: str | None = None) -> None:
+def set_up_logging(log_format: str, level: str, broker: str | None) -> None:
     """Lines on stderr, as text or JSON; `broker`: a name in every line."""
     from thermocline.cli.serve.log_lines import JsonLines, NoFlood, TextLines
 

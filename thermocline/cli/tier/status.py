@@ -6,9 +6,12 @@ or the bucket knows are None without that source.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from broker.config.units import show_duration
 from thermocline.cli.clients.statuses import BrokerStatus, Partition, PartitionTierStatus
@@ -45,7 +48,7 @@ class StatusRow:
     replaced_bytes: int | None = None
 
     def json(self) -> str:
-        return json_line(asdict(self))
+        return json_line(dataclasses.asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +92,11 @@ def rows(
 def _with_status(row: StatusRow, status: PartitionTierStatus | None) -> StatusRow:
     if status is None:
         return row
-    remote_end = row.remote_end_offset
-    if not remote_end and status.remote_end_offset:
-        remote_end = status.remote_end_offset  # everything expired: ListOffsets has no record, but the end remains
-    return replace(
-        row,
-        remote_end_offset=remote_end,
-        log_end_offset=status.log_end_offset,
-        local_bytes=row.local_bytes if status.local_bytes is None else status.local_bytes,
-        cold_bytes=row.cold_bytes if status.cold_bytes is None else status.cold_bytes,
-        copy_lag_bytes=status.copy_lag_bytes,
-        copy_lag_segments=status.copy_lag_segments,
-        copy_lag_ms=status.copy_lag_ms,
-        seal_age_ms=status.seal_age_ms,
-        gaps=row.gaps if status.gaps is None else status.gaps,
-        blocked_by=status.blocked_by,
-        stale_bytes=status.stale_bytes,
-        rewrite_requests=status.rewrite_requests,
-        rewrite_bytes=status.rewrite_bytes,
-        replaced_bytes=status.replaced_bytes,
-    )
+    known = {name: value for name, value in asdict(status).items() if value is not None and hasattr(row, name)}
+    if row.remote_end_offset or not status.remote_end_offset:
+        # ListOffsets has the end. If everything expired, it has no record, but the end remains in the status.
+        known.pop("remote_end_offset", None)
+    return replace(row, **known)
 
 
 _NUMBERS = (

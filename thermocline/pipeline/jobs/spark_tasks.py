@@ -26,6 +26,7 @@ R = TypeVar("R")
 _FINAL: Final = (DataLoss, NewerFormat, Corrupt, InvalidRequest)  # NewerFormat comes first, because it is a Corrupt
 _POLL_S: Final = 0.25
 _STOP_S: Final = 10.0
+_INTERVAL_S: Final = 0.2  # of lines of progress
 
 Progress = Callable[[int, int], None]  # tasks done, of how many
 
@@ -148,16 +149,15 @@ def _is_error(line: str) -> bool:
 
 
 class ThrottledProgress:
-    """Progress for people: at most one line in `seconds`."""
+    """Progress for people: at most one line in `_INTERVAL_S`."""
 
-    def __init__(self, show: Callable[[str], None], what: str, seconds: float = 0.2) -> None:
+    def __init__(self, show: Callable[[str], None], what: str) -> None:
         self._show = show
         self._what = what
-        self._seconds = seconds
         self._shown_at = 0.0
 
     def __call__(self, done: int, count: int) -> None:
         now = time.monotonic()
-        if now - self._shown_at >= self._seconds:
+        if now - self._shown_at >= _INTERVAL_S:
             self._shown_at = now
             self._show(f"{self._what}: {done} of {count} tasks")

@@ -8,29 +8,15 @@ and has power again in its own time; with `sync` nothing may be lost by it, with
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from seams.rng import SeededRng
 from tests.sim.nemesis import KEEPS
-from tests.sim.playing import Outcome, played
-from tests.sim.run import BROKER_SETTINGS
 from tests.sim.several.faults.kinds import Times
-from tests.sim.several.fleet import Fleet, brokers_are_seen
-from tests.sim.several.run import DURATION_S, SeveralBrokers, Shape, seats_of, shape_of
-from tests.sim.world.loop import SimLoop
+from tests.sim.several.fleet import Fleet
+from tests.sim.several.run import SeveralBrokers, Shape, simulate_beside
 
 NAME = "power cut, all machines"
-
-
-def simulate(seed: int, brokers: int, duration_s: float = DURATION_S, replication_factor: int | None = None) -> Outcome:
-    """As `several.run.simulate`, with no power anywhere now and then."""
-    shape = shape_of(seed, brokers, duration_s, replication_factor)
-
-    def make(loop: SimLoop) -> Blackouts:
-        settings = [*BROKER_SETTINGS, *shape.settings]
-        return Blackouts(shape, Fleet(loop, f"power/{brokers}/{seed}", seats_of(shape), settings))
-
-    with brokers_are_seen():
-        return played(make)
 
 
 class Blackouts(SeveralBrokers):
@@ -69,3 +55,7 @@ class Blackouts(SeveralBrokers):
         if not self._sync:
             for seat in fleet.seats:
                 await losses.lose(seat, NAME)
+
+
+simulate = partial(simulate_beside, "power", Blackouts)
+"""As `several.run.simulate`, with no power anywhere now and then."""

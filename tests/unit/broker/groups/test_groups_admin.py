@@ -9,7 +9,7 @@ import pytest
 from broker.error_codes import ErrorCode as E
 from broker.groups import admin
 from broker.groups.machine.classic import ClassicGroup
-from broker.groups.machine.events import AdmitCommit, GroupState, Protocol
+from broker.groups.machine.events import GroupState, Protocol
 from broker.groups.offset_requests import CommitRow
 from broker.handlers.groups.admin import (
     handle_delete_groups,
@@ -29,7 +29,7 @@ from broker.wire.generated.messages import (
 )
 from logformat.errors import Corrupt, Retryable, StorageFailed
 from tests.support.conversations.group_conversation import subscription
-from tests.support.groups.group_world import GroupWorld, in_world, longest_hold
+from tests.support.groups.group_world import GroupWorld, commit_rows, in_world, longest_hold
 from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 CLIENT = ClientInfo("client", "127.0.0.1")
@@ -180,7 +180,7 @@ async def test_a_deletion_of_positions_ends_with_its_group(w):
     next rows followed a commit to the group that was made since: it was there until the next load, and then gone."""
     first = [("t", index) for index in range(admin._TOMBSTONES_PER_TURN)]
     rows = [CommitRow(topic, index, 7, -1, "") for topic, index in first]
-    assert set(await w.groups.offsets.commit("g", AdmitCommit(None, "", -1), rows)) == {E.NONE}
+    assert set(await commit_rows(w.groups, "g", rows)) == {E.NONE}
     w.log.hold()
     w.log.fail = [Retryable("away")]
     refused = w.ask(w.commit("g", 7, partition=len(first)))
@@ -204,7 +204,7 @@ async def test_the_last_positions_of_a_deletion_are_not_deleted_after_a_later_co
     durable. They deleted a commit that had come and had been answered meanwhile."""
     count = 2 * admin._TOMBSTONES_PER_TURN + 1
     rows = [CommitRow("t", index, 7, -1, "") for index in range(count)]
-    assert set(await w.groups.offsets.commit("g", AdmitCommit(None, "", -1), rows)) == {E.NONE}
+    assert set(await commit_rows(w.groups, "g", rows)) == {E.NONE}
     named = [OffsetDeleteRequestPartition(partition_index=index) for index in range(count)]
     request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=named)])
     w.log.hold()

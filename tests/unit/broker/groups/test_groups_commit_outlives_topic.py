@@ -6,13 +6,12 @@ import asyncio
 from uuid import UUID
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.handlers.groups.members import ClientInfo
 from broker.handlers.groups.offsets import handle_offset_commit
 from broker.metadata.image import TopicFacts
 from broker.wire.messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from tests.support.groups.group_world import GroupWorld
+from tests.support.groups.group_world import GroupWorld, commit_rows
 
 WHO = ClientInfo("c", "127.0.0.1")
 ROWS, AT_ONCE = 2_000, 1_500
@@ -42,7 +41,7 @@ async def test_a_coordinator_that_knows_the_older_topic_takes_a_commit_by_name_f
     world.topics = {"t": TopicFacts(old, 1)}
     await world.ready()
     by_id = [CommitRow("t", 0, 8, -1, "", new)]
-    assert await world.groups.offsets.commit("g", AdmitCommit(None, "", -1), by_id) == [E.UNKNOWN_TOPIC_ID]
+    assert await commit_rows(world.groups, "g", by_id) == [E.UNKNOWN_TOPIC_ID]
     assert await world.commit("g", 7) is E.NONE
     world.topics["t"] = TopicFacts(new, 1)
     assert await world.fetch("g") == -1

@@ -10,7 +10,7 @@ import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.machine.classic import ClassicGroup
-from broker.groups.machine.events import AdmitCommit, Leaver, Protocol
+from broker.groups.machine.events import Leaver, Protocol
 from broker.groups.offset_requests import CommitRow
 from broker.groups.offsets import Wanted
 from broker.groups.shard import Group
@@ -22,7 +22,7 @@ from seams.rng import SeededRng
 from tests.support.collector import without_collector
 from tests.support.conversations.group_conversation import subscription
 from tests.support.fast_loop import FastClock, run_fast
-from tests.support.groups.group_world import GroupWorld, in_world
+from tests.support.groups.group_world import GroupWorld, commit_rows, in_world
 from tests.support.groups.memory_offsets_log import MemoryOffsetsLog
 
 # ---- commits are durable before they are answered or seen ------------------------------------------------------------
@@ -132,7 +132,7 @@ async def test_a_client_that_goes_away_does_not_take_its_commit_along(w):
 async def test_each_partition_of_a_commit_has_its_own_verdict(w):
     """What is too large is left out, the rest is stored."""
     rows = [CommitRow("t", 0, 1, -1, ""), CommitRow("t", 1, 1, -1, "m" * 5_000), CommitRow("t", 2, 1, -1, "")]
-    codes = await w.groups.offsets.commit("g", AdmitCommit(None), rows)
+    codes = await commit_rows(w.groups, "g", rows)
     assert codes == [E.NONE, E.OFFSET_METADATA_TOO_LARGE, E.NONE]
     assert [await w.fetch("g", "t", i) for i in range(3)] == [1, -1, 1]
 
@@ -151,7 +151,7 @@ async def test_a_bug_in_the_log_does_not_stop_the_writer(w):
 async def test_a_commit_that_no_batch_can_hold_is_refused(w):
     """BATCH_BYTES_MAX is a promise to the log."""
     rows = [CommitRow("t", i, 1, -1, "m" * 4_000) for i in range(5_000)]
-    assert set(await w.groups.offsets.commit("g", AdmitCommit(None), rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
+    assert set(await commit_rows(w.groups, "g", rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
     assert (w.log.appends, await w.fetch("g"), w.groups.group_count) == (0, -1, 0)
 
 
@@ -610,7 +610,7 @@ async def test_the_number_of_groups_is_bounded():
 async def test_one_request_cannot_name_a_million_things(w):
     """commit_rows_max, fetch_rows_max, leavers_max: refused before any work is done for them."""
     rows = [CommitRow("t", i, 1, -1, "") for i in range(20_001)]
-    assert set(await w.groups.offsets.commit("g", AdmitCommit(None), rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
+    assert set(await commit_rows(w.groups, "g", rows)) == {E.INVALID_COMMIT_OFFSET_SIZE}
     error, _ = await w.groups.offsets.fetch("g", [Wanted("t", range(100_001))])
     assert error is E.INVALID_REQUEST
     assert (await w.groups.members.leave("g", [Leaver("m")] * 10_001)).error is E.INVALID_REQUEST

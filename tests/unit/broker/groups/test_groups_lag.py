@@ -9,11 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.error_codes import ErrorCode as E
 from broker.groups import lag
-from broker.groups.machine.events import AdmitCommit, GroupState
+from broker.groups.machine.events import GroupState
 from broker.groups.offset_requests import CommitRow
 from broker.metadata.image import TopicFacts
 from tests.support.brokers.broker_kit import Life, Place
-from tests.support.groups.group_world import GroupWorld, in_world
+from tests.support.groups.group_world import GroupWorld, commit_rows, in_world
 
 
 def shown(survey: lag.Survey) -> list[tuple[int, str, str, int]]:
@@ -51,7 +51,7 @@ async def test_a_survey_is_bounded_and_shows_what_lags_most(w):
     """10 000 positions of 100 groups: 2 000 are shown, the largest lags; all are counted."""
     for group in range(100):
         rows = [CommitRow("t", partition, group, -1, "") for partition in range(100)]
-        assert set(await w.groups.offsets.commit(f"g{group:02}", AdmitCommit(None), rows)) == {E.NONE}
+        assert set(await commit_rows(w.groups, f"g{group:02}", rows)) == {E.NONE}
     beats = 0
 
     async def beat() -> None:
@@ -74,7 +74,7 @@ async def test_the_lag_of_a_whole_broker_is_scraped():
 
     async def commit(life: Life, group: str, offset: int) -> None:
         rows = [CommitRow("log", 0, offset, -1, "")]
-        assert await life.context.groups.offsets.commit(group, AdmitCommit(None), rows) == [E.NONE]
+        assert await commit_rows(life.context.groups, group, rows) == [E.NONE]
 
     life = await Place().start()
     await life.create("log")

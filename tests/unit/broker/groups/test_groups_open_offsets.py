@@ -35,7 +35,7 @@ async def put(
 ) -> E:
     """A TxnOffsetCommit of one row, verified."""
 
-    async def verified(_: int) -> E:
+    async def verified() -> E:
         return E.NONE
 
     row = CommitRow("t", partition, offset, -1, "")
@@ -153,7 +153,7 @@ async def test_a_transaction_that_ended_before_the_append_gets_no_more_offsets(w
     """TX40: verified, then a marker, then the append: it would open a transaction that nobody ends."""
     gate = asyncio.Event()
 
-    async def verify(_: int) -> E:
+    async def verify() -> E:
         await gate.wait()
         return E.NONE
 
@@ -252,7 +252,7 @@ async def test_members_are_checked_as_in_kafka(w):
     assert await put(w, "nobody", 1, 7, member_id="who", generation=3) == E.ILLEGAL_GENERATION
     refused = E.INVALID_TXN_STATE
 
-    async def verify(_: int) -> E:
+    async def verify() -> E:
         return refused
 
     rows = [CommitRow("t", 0, 5, -1, "")]

@@ -8,14 +8,13 @@ from uuid import UUID
 import pytest
 
 from broker.error_codes import ErrorCode as E
-from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.groups.records import CommittedOffset, OffsetKey, offset_record
 from broker.internal_topics.batches import Producer, batch_of
 from broker.metadata.image import TopicFacts
 from logformat.errors import Retryable
 from tests.support.fast_loop import run_fast
-from tests.support.groups.group_world import GroupWorld, parse_batches
+from tests.support.groups.group_world import GroupWorld, commit_rows, parse_batches
 from tests.unit.broker.groups.test_groups_open_offsets import mark, put
 
 OLD, NEW = TopicFacts(UUID(int=1), 1), TopicFacts(UUID(int=2), 1)
@@ -220,7 +219,7 @@ async def test_many_groups_lose_a_topic_without_pushing_commits_out(w):
     """1 000 tombstones beside a commit: it is not refused, and all of them are written."""
     rows = [CommitRow("t", 0, 1, -1, ""), CommitRow("u", 0, 1, -1, "")]
     for i in range(1_000):
-        assert await w.groups.offsets.commit(f"g{i}", AdmitCommit(None), rows) == [E.NONE, E.NONE]
+        assert await commit_rows(w.groups, f"g{i}", rows) == [E.NONE, E.NONE]
     del w.topics["t"]
     w.groups.withdrawn("t")
     assert await w.commit("g1", 2, topic="u") is E.NONE
@@ -234,7 +233,7 @@ async def test_a_group_of_many_positions_loses_a_topic_in_turns(w):
     """More than the cleaner writes at once, and more than a batch of the log takes in one write."""
     rows = [CommitRow("t", partition, 1, -1, "") for partition in range(20_000)]
     w.topics["t"] = TopicFacts(UUID(int=1), 20_000)
-    assert set(await w.groups.offsets.commit("g", AdmitCommit(None), rows)) == {E.NONE}
+    assert set(await commit_rows(w.groups, "g", rows)) == {E.NONE}
     del w.topics["t"]
     w.groups.withdrawn("t")
     await asyncio.sleep(60)
@@ -247,9 +246,9 @@ async def test_a_commit_that_names_the_topic_by_id_means_that_topic(w):
     """OffsetCommit 10: not the one that was made under its name since the request was read."""
     by_id = [CommitRow("t", 0, 42, -1, "", OLD.topic_id)]
     w.topics["t"] = NEW
-    assert await w.groups.offsets.commit("g", AdmitCommit(None), by_id) == [E.UNKNOWN_TOPIC_ID]
+    assert await commit_rows(w.groups, "g", by_id) == [E.UNKNOWN_TOPIC_ID]
     w.topics["t"] = OLD
-    assert await w.groups.offsets.commit("g", AdmitCommit(None), by_id) == [E.NONE]
+    assert await commit_rows(w.groups, "g", by_id) == [E.NONE]
     assert await w.fetch("g") == 42
 
 
@@ -258,7 +257,7 @@ async def test_many_tombstones_that_cannot_be_written_wait_for_the_next_round(w)
     """A log that takes nothing, e.g. on a full disk, was asked again without end: a busy loop of refused appends."""
     rows = [CommitRow("t", partition, 1, -1, "") for partition in range(3_000)]
     w.topics["t"] = TopicFacts(UUID(int=1), 3_000)
-    assert set(await w.groups.offsets.commit("g", AdmitCommit(None), rows)) == {E.NONE}
+    assert set(await commit_rows(w.groups, "g", rows)) == {E.NONE}
     w.log.fail = [Retryable("full") for _ in range(1_000)]
     del w.topics["t"]
     w.groups.withdrawn("t")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -78,9 +78,11 @@ async def pair(*settings: str) -> AsyncIterator[Pair]:
     await made.end_there()
 
 
-def between(scenario: Callable[[Pair], Awaitable[None]]) -> None:
+def between(
+    scenario: Callable[[Pair], Awaitable[None]], house: Callable[[], AbstractAsyncContextManager[Pair]] = pair
+) -> None:
     async def played() -> None:
-        async with pair() as made:
+        async with house() as made:
             await scenario(made)
 
     run_fast(played(), timeout_s=HOUR_S)

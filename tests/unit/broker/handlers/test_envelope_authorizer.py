@@ -3,7 +3,7 @@ only a broker speaks for others."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,9 +15,8 @@ from broker.net.dispatch import Peer
 from broker.security.authorizer.kinds import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from broker.wire import messages as m
 from broker.wire.apis import ApiKey
-from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.scenario import by
-from tests.unit.broker.handlers.test_envelope import Pair, create, framed, pair
+from tests.unit.broker.handlers.test_envelope import Pair, between, create, framed, pair
 
 SETTINGS = (
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -51,20 +50,12 @@ async def guarded() -> AsyncIterator[Pair]:
         yield made
 
 
-def between(scenario: Callable[[Pair], Awaitable[None]]) -> None:
-    async def played() -> None:
-        async with guarded() as made:
-            await scenario(made)
-
-    run_fast(played(), timeout_s=HOUR_S)
-
-
 async def asked(made: Pair, request: Any, peer: Peer) -> dict[str, int]:
     answer = await made.here.call(ApiKey.CREATE_TOPICS, request, peer=peer)
     return {topic.name: topic.error_code for topic in answer.topics}
 
 
-@by(between)
+@by(between, guarded)
 async def test_the_controllers_acls_count_for_the_client_that_asked_elsewhere(made: Pair, /) -> None:
     """`here` has no ACL at all. A right that was given on the controller counts at once; host by host."""
     await made.there.context.controller.create_acls([may_create("a"), may_create("near", "10.0.0.1")])
@@ -74,7 +65,7 @@ async def test_the_controllers_acls_count_for_the_client_that_asked_elsewhere(ma
     assert made.topics(made.there) == {"a", "near", "b"} and made.topics(made.here) == set()
 
 
-@by(between)
+@by(between, guarded)
 async def test_a_client_on_the_brokers_listener_sends_no_envelope(made: Pair, /) -> None:
     """Not in the name of a super user, and not in its own; without ClusterAction it is no broker."""
     listener = made.there.context.config.brokers_listener
@@ -94,7 +85,7 @@ async def test_a_client_on_the_brokers_listener_sends_no_envelope(made: Pair, /)
     assert made.topics(made.there) == set()
 
 
-@by(between)
+@by(between, guarded)
 async def test_a_broker_has_its_own_topics_made(made: Pair, /) -> None:
     """In an envelope without a principal; the client whose group is looked for needs no right to create topics."""
     describe = Acl(
@@ -108,7 +99,7 @@ async def test_a_broker_has_its_own_topics_made(made: Pair, /) -> None:
     assert made.topics(made.there) == {"__consumer_offsets"}
 
 
-@by(between)
+@by(between, guarded)
 async def test_acls_are_made_by_the_controller_for_who_may(made: Pair, /) -> None:
     row = m.CreateAclsRequestCreation(2, "x", 3, "User:bob", "*", Operation.READ, Permission.ALLOW)
     for peer, code in (

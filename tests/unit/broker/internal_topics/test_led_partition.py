@@ -10,7 +10,6 @@ import pytest
 
 from broker.error_codes import ErrorCode as E
 from broker.groups.coordinator import OFFSETS_TOPIC
-from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.internal_topics.led_partition import InternalTopicWatcher
 from broker.internal_topics.shard_life import ShardState
@@ -18,13 +17,15 @@ from broker.partition.leading import leader_replica
 from coldstore.stores.operations import Operation
 from logformat.record_batch import LENGTH_AT
 from tests.support.brokers.broker_kit import Life, Place
-from tests.support.brokers.three_machines import NODES, Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, Three
+from tests.support.groups.group_world import commit_rows
 from tests.support.store.faulty_store import Fault
 
 
 async def commit(life: Life, offset: int, metadata: str = "", group: str = "g") -> E:
     rows = [CommitRow("log", 0, offset, -1, metadata)]
-    (code,) = await life.context.groups.offsets.commit(group, AdmitCommit(None), rows)
+    (code,) = await commit_rows(life.context.groups, group, rows)
     return code
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from seams.rng import SeededRng
 from tests.support.brokers.broker_kit import Life, Place
-from tests.support.brokers.three_machines import Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import Three
 from tests.support.store.faulty_store import FaultyStore
 from tests.support.store.memory_store import MemoryStore
 

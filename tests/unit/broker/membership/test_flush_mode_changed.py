@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.support.brokers.three_machines import NODES, VALUES, Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, VALUES, Three
 from tests.support.disk.crash_disk import CrashDisk
 
 MODES = pytest.mark.parametrize("after", ["os", "sync"])

@@ -15,7 +15,8 @@ from logformat.checkpoints import encode_offsets
 from logformat.values import TopicPartition
 from seams.files.disk import replace_file
 from tests.support.brokers.cluster_kit import id_of
-from tests.support.brokers.three_machines import NODES, VALUES, Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, VALUES, Three
 
 
 def image_of(*rows: Row) -> ClusterImage:

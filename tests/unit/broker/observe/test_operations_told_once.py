@@ -177,7 +177,6 @@ def lag(
         blocked_by=blocked_by,
         blocked_why=blocked_why,
         cold_bytes=0,
-        cold_segments=0,
         remote_end_offset=0,
     )
     return name, status

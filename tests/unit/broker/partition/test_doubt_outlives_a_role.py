@@ -38,6 +38,17 @@ async def _held_by_2(*settings: str) -> Pair:
     return pair
 
 
+async def _goes_on(pair: Pair) -> None:
+    """2 starts and leads again, and gives no offset of the five again. The pair ends."""
+    await pair.start(2)
+    pair.elect(2, (2,))
+    pair.publish()
+    await until(lambda: pair.leads(2), "it leads again")
+    answer = await pair.lives[2].produce(NAME, b"new")
+    assert answer.error_code == 0 and answer.base_offset >= 5
+    await pair.stop()
+
+
 async def test_a_log_that_nobody_led_since_the_power_was_cut_is_not_vouched_for() -> None:
     """It held the log alone, and was stopped in order before it was elected: its marker said that the log is whole."""
     pair = await _held_by_2("thermocline.flush=os")
@@ -48,13 +59,7 @@ async def test_a_log_that_nobody_led_since_the_power_was_cut_is_not_vouched_for(
     pair.publish()
     await until(lambda: pair.followed(2) is not None, "it waits to be elected")
     await pair.lives.pop(2).stop()
-    await pair.start(2)
-    pair.elect(2, (2,))
-    pair.publish()
-    await until(lambda: pair.leads(2), "it leads again")
-    answer = await pair.lives[2].produce(NAME, b"new")
-    assert answer.error_code == 0 and answer.base_offset >= 5
-    await pair.stop()
+    await _goes_on(pair)
 
 
 async def test_a_gap_that_a_role_did_not_come_to_flush_is_flushed_by_the_next() -> None:
@@ -74,13 +79,7 @@ async def test_a_gap_that_a_role_did_not_come_to_flush_is_flushed_by_the_next() 
     await asyncio.sleep(20.0)
     pair.places[2].power_cut()
     await pair.lives.pop(2).crash()
-    await pair.start(2)
-    pair.elect(2, (2,))
-    pair.publish()
-    await until(lambda: pair.leads(2), "it leads again")
-    answer = await pair.lives[2].produce(NAME, b"new")
-    assert answer.error_code == 0 and answer.base_offset >= 5
-    await pair.stop()
+    await _goes_on(pair)
 
 
 async def test_a_role_that_did_not_come_to_begin_is_in_doubt_as_one_that_did() -> None:

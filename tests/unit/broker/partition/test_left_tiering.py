@@ -7,7 +7,8 @@ from typing import Any
 from broker.wire.apis import ApiKey
 from broker.wire.messages import CreateTopicsRequest, CreateTopicsRequestConfig, CreateTopicsRequestTopic
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
-from tests.unit.broker.test_several_brokers import two_brokers, until
+from tests.support.waiting import until
+from tests.unit.broker.test_several_brokers import two_brokers
 
 
 async def test_a_replica_that_lacks_what_only_the_bucket_held_copies_the_log_anew() -> None:

@@ -12,7 +12,7 @@ from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.inspection.orphan_safety import keep_by_manifest
 from coldstore.keys import SegmentKey, parse_key
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
-from tests.support.brokers.three_machines import until
+from tests.support.brokers.shared_bucket import until
 
 
 def segments(place: Place) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from hotstore.host.open_log import OpenLog
-from tests.support.brokers.three_machines import NODES, VALUES, Three, until
+from tests.support.brokers.shared_bucket import until
+from tests.support.brokers.three_machines import NODES, VALUES, Three
 
 
 async def test_nothing_is_copied_into_a_log_that_was_closed_for_the_stop() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -44,14 +43,9 @@ from logformat.values import NewerFormat
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place, batch_of, fetch_request, produce_request
 from tests.support.fast_loop import HOUR_S, run_fast
 from tests.support.store.faulty_store import WRITES, Fault
+from tests.support.waiting import until
 
 READS = {Operation.GET, Operation.GET_IF_CHANGED, Operation.HEAD, Operation.LIST}
-
-
-async def until(holds: Any, timeout_s: float = 120.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():
-            await asyncio.sleep(0.05)
 
 
 async def owner_with(place: Place, topic: str = "log", count: int = 30) -> Life:

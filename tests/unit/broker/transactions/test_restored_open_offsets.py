@@ -32,7 +32,7 @@ async def put(life: Life, offset: int, producer: Producer) -> ErrorCode:
     """A TxnOffsetCommit of the group g, verified."""
     groups = life.context.groups
 
-    async def verified(_: int) -> ErrorCode:
+    async def verified() -> ErrorCode:
         return ErrorCode.NONE
 
     row = CommitRow("t", 0, offset, -1, "", groups.topic_id("t"))

@@ -7,8 +7,7 @@ import json
 from msgspec.structs import replace
 
 from broker.observe.cluster_status import BrokerRow, PartitionRow
-from broker.observe.standing import InCluster, LateReplica
-from thermocline.cli.clients.statuses import ShownCondition
+from broker.observe.standing import InCluster, LateReplica, ShownCondition
 from thermocline.cli.cluster.findings import findings, notes
 from thermocline.cli.cluster.forget import plan
 from thermocline.cli.cluster.status import Cluster, ClusterState, json_lines, picture

@@ -29,6 +29,7 @@ from coldstore.object_store import (
 from coldstore.stores.directory import DirectoryDeadlines, DirectoryStore
 from coldstore.stores.directory_files import SMALL_BYTES_MAX, DirectoryFiles
 from logformat.errors import InvalidRequest
+from seams.clock import SystemClock
 from seams.files.disk import Buffer
 from seams.files.part_writer import PART_MAX, PART_MIN
 from seams.files.posix_disk import PosixDisk
@@ -260,8 +261,9 @@ def test_a_power_cut_clean_up_never_touches_a_living_writer(tmp_path: Path, work
     program = (
         f"import sys; sys.path.insert(0, {os.getcwd()!r})\n"
         "from coldstore.stores.directory_files import DirectoryFiles\n"
-        "from seams.files.posix_disk import PosixDisk; from seams.rng import SystemRng\n"
-        f"files = DirectoryFiles(PosixDisk(), {str(tmp_path)!r}, SystemRng(), 5.0)\n"
+        "from seams.clock import SystemClock; from seams.rng import SystemRng\n"
+        "from seams.files.posix_disk import PosixDisk\n"
+        f"files = DirectoryFiles(PosixDisk(), {str(tmp_path)!r}, SystemRng(), 5.0, SystemClock())\n"
         "files.prepare(); open(files._temporary(), 'wb').write(b'half')\n"
         "print('ready', flush=True); sys.stdin.read()\n"
     )
@@ -275,7 +277,7 @@ def test_a_power_cut_clean_up_never_touches_a_living_writer(tmp_path: Path, work
     dead.wait()
     tmp = tmp_path / ".thermocline" / "tmp"
     assert len(list(tmp.iterdir())) == 4
-    files = DirectoryFiles(PosixDisk(), str(tmp_path), SystemRng(), 5.0)
+    files = DirectoryFiles(PosixDisk(), str(tmp_path), SystemRng(), 5.0, SystemClock())
     files.prepare()
     left = sorted(path.name for path in tmp.iterdir())
     assert len(left) == 3 and f"{files._writer}.lock" in left
@@ -437,7 +439,7 @@ class _PrunedMeanwhile(PosixDisk):
 
 def test_a_put_survives_a_directory_that_goes_while_it_is_made(tmp_path: Path) -> None:
     disk = _PrunedMeanwhile(2)
-    files = DirectoryFiles(disk, str(tmp_path), SystemRng(), 5.0)
+    files = DirectoryFiles(disk, str(tmp_path), SystemRng(), 5.0, SystemClock())
     files.prepare()
     files.write_segment("topics/t/0/segments/1", upload_of(b"x" * 10))
     assert files.read_range("topics/t/0/segments/1", 0, 10).data == b"x" * 10
@@ -446,7 +448,7 @@ def test_a_put_survives_a_directory_that_goes_while_it_is_made(tmp_path: Path) -
 
 def test_puts_survive_the_pruning_of_their_directories(tmp_path: Path) -> None:
     """A deleter removes empty directories while others put into them: no put fails, none is lost."""
-    stores = [DirectoryFiles(PosixDisk(), str(tmp_path), SystemRng(), 5.0) for _ in range(3)]
+    stores = [DirectoryFiles(PosixDisk(), str(tmp_path), SystemRng(), 5.0, SystemClock()) for _ in range(3)]
     for files in stores:
         files.prepare()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hotstore.errors import (
     DamagedLog,
@@ -508,7 +509,7 @@ def test_the_indexes_of_a_range_are_its_segments_own(released: bool) -> None:
     ]
     assert set(found.times.entries()) <= set(whole.time_index.entries()) and len(found.times) == len(found.offsets)
     assert log.batch_indexes(rest, 199) is None
-    assert log.batch_indexes(rest._replace(file=fresh().active_segment.file), 4096) is None
+    assert log.batch_indexes(replace(rest, file=fresh().active_segment.file), 4096) is None
 
 
 def test_a_worker_may_look_while_the_loop_appends() -> None:

@@ -304,7 +304,7 @@ class LogMachine(RuleBasedStateMachine):
         if not inside:
             return
         ranges = self.log.batch_ranges(inside[0].base_offset, inside[-1].end_offset)
-        data = b"".join(file.read_at(position, length) for file, position, length in ranges)
+        data = b"".join(found.file.read_at(found.position, found.length) for found in ranges)
         assert data == b"".join(stored.data for stored in inside)
 
 

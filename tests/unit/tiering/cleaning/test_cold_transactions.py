@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from coldstore.manifest.manifest import RemoteSegment
 from coldstore.segments.segment_object import DecidedTransaction, SegmentFooter, TransactionOutcome
+from hotstore.cleaning.cleanable import Cleanable
 from logformat.record_batch import Codec, read_header, walk
 from logformat.records import Record, encode_batch, iter_records
 from logformat.transaction_marker import TransactionMarker, marker_of
@@ -30,7 +31,6 @@ from thermocline.pipeline.arrow_store import open_arrow_store
 from thermocline.pipeline.scan import scan
 from tiering.cleaning import aborted as aborted_room
 from tiering.cleaning.aborted import find_aborted
-from tiering.cleaning.cold_plan import ColdDirt
 from tiering.cleaning.cold_rewrite import decided_of
 
 TIER_ON = replace(COMPACT_TIER, configs={"remote.storage.enable": "true"})
@@ -189,7 +189,7 @@ async def test_a_pass_ends_before_it_knows_too_many_transactions(monkeypatch: py
     await life.opened[0].tier.seal_and_copy()
     entries = (await house.manifest()).tail
     named = dict(zip(entries, await footers(house), strict=True))
-    dirt = ColdDirt(0, entries[-1].end_offset, 0, 1, is_due=True)
+    dirt = Cleanable(0, entries[-1].end_offset, 0, 1, is_due=True)
 
     async def footer_of(entry: RemoteSegment) -> SegmentFooter:
         return named[entry]

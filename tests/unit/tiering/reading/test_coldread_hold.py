@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from coldstore.segments.chunk_cache import MemoryFile
 from logformat.errors import Corrupt
 from logformat.record_batch import read_header
+from seams.files.disk import FileRange
 from tests.support.tier.cold_objects import batches, segment_object
-from tiering.reading.batch_slices import BatchBorder, HeldChunk, OpenSegment, TooLarge, cut
+from tiering.reading.batch_slices import BatchBorder, OpenSegment, TooLarge, cut
 from tiering.reading.chunk_table import CHUNKS_MAX, PINNED_TIMES, HeldChunks, OpenSegments, Places
 
 SEGMENT = 1
@@ -18,8 +19,8 @@ PIN_S = 30.0
 UNREAD_MAX = 1000
 
 
-def chunk(length: int = 10) -> HeldChunk:
-    return HeldChunk(OnDisk(), 0, length)  # type: ignore[arg-type]
+def chunk(length: int = 10) -> FileRange:
+    return FileRange(OnDisk(), 0, length)  # type: ignore[arg-type]
 
 
 class OnDisk:
@@ -82,7 +83,7 @@ def test_a_chunk_in_our_own_memory_weighs_more() -> None:
     """A full cache disk must not turn the page cache's budget into the process's size."""
     held = HeldChunks(100, UNREAD_MAX, PIN_S)
     for number in range(10):
-        held.add((SEGMENT, number), HeldChunk(MemoryFile(bytes(10), "x"), 0, 10), 0.0, pinned=False)
+        held.add((SEGMENT, number), FileRange(MemoryFile(bytes(10), "x"), 0, 10), 0.0, pinned=False)
     assert len(held) == 1
 
 

@@ -15,17 +15,17 @@ from logformat.records import Record, encode_batch, iter_records
 from seams.loop.tasks import Tasks
 from seams.rng import SeededRng
 from tests.support.disk.crash_disk import CrashDisk
-from tests.support.fast_loop import FastClock, run_fast
+from tests.support.fast_loop import run_fast
 from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore
 from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.cold_log import (
     ColdLog,
-    a_reader,
     content,
     drain,
     fetch,
     log_of,
     put,
+    reading,
 )
 from tests.support.tier.cold_objects import MadeObject, object_of
 from tests.support.workers import LoopWorkers
@@ -86,20 +86,9 @@ def test_any_log_from_any_offset_is_exactly_its_bytes(shape: Shape, data: st.Dat
         store = DirectoryStore(disk, workers, "/bucket", SeededRng(1)) if in_directory else MemoryStore()  # type: ignore[arg-type]
         await put(store, log)
         limits = ReadLimits(hold_bytes=12 * shape.chunk_bytes, unread_bytes_max=4 * shape.chunk_bytes)
-        reader = await a_reader(
-            store,
-            workers,  # type: ignore[arg-type]
-            tasks,
-            "/cache",
-            disk=disk,
-            clock=FastClock(),  # type: ignore[arg-type]
-            cache_bytes=6 * shape.chunk_bytes,
-            limits=limits,
-        )
-        for offset in offsets:
-            assert await drain(reader, log, offset, bytes_max) == log.bytes_from(offset)
-        await tasks.close()
-        await reader.close()
+        async with reading(store, disk, workers, tasks, cache_bytes=6 * shape.chunk_bytes, limits=limits) as reader:
+            for offset in offsets:
+                assert await drain(reader, log, offset, bytes_max) == log.bytes_from(offset)
 
     run_fast(scenario())
 
@@ -118,32 +107,22 @@ def test_an_answer_is_as_large_as_its_limit_allows(shape: Shape, data: st.DataOb
         disk, workers, tasks = CrashDisk(), LoopWorkers(), Tasks()
         store = MemoryStore()
         await put(store, log)
-        reader = await a_reader(
-            store,
-            workers,  # type: ignore[arg-type]
-            tasks,
-            "/cache",
-            disk=disk,
-            clock=FastClock(),  # type: ignore[arg-type]
-            cache_bytes=1 << 24,
-        )
-        await drain(reader, log, 0, 3000)
-        answer = await fetch(reader, log, offset, bytes_max, min_one=min_one)
-        expected = log.bytes_from(offset)
-        first = read_header(expected).size
-        assert content(answer) == expected[: answer.length]
-        assert answer.length <= bytes_max or (min_one and answer.length == first)
-        if first <= bytes_max or min_one:
-            assert answer.length >= first
-        else:
-            assert answer.length == 0
-        left = len(expected) - answer.length
-        if left and answer.length and bytes_max > answer.length:
-            following = read_header(expected, answer.length).size
-            slack = bytes_max - answer.length
-            assert slack < following + shape.interval + 6 * 6100, "stopped long before the limit"
-        await tasks.close()
-        await reader.close()
+        async with reading(store, disk, workers, tasks, cache_bytes=1 << 24) as reader:
+            await drain(reader, log, 0, 3000)
+            answer = await fetch(reader, log, offset, bytes_max, min_one=min_one)
+            expected = log.bytes_from(offset)
+            first = read_header(expected).size
+            assert content(answer) == expected[: answer.length]
+            assert answer.length <= bytes_max or (min_one and answer.length == first)
+            if first <= bytes_max or min_one:
+                assert answer.length >= first
+            else:
+                assert answer.length == 0
+            left = len(expected) - answer.length
+            if left and answer.length and bytes_max > answer.length:
+                following = read_header(expected, answer.length).size
+                slack = bytes_max - answer.length
+                assert slack < following + shape.interval + 6 * 6100, "stopped long before the limit"
 
     run_fast(scenario())
 
@@ -161,33 +140,23 @@ def test_a_stumbling_store_changes_no_byte(shape: Shape, seed: int, rate: float)
         await put(memory, log)
         rates = {(Operation.GET, fault): rate for fault in (Fault.BEFORE, Fault.TRUNCATED, Fault.FLIPPED)}
         store = FaultyStore(memory, SeededRng(seed), FaultPlan(rates=rates, latency_s=(0.0, 0.05)))
-        reader = await a_reader(
-            store,
-            workers,  # type: ignore[arg-type]
-            tasks,
-            "/cache",
-            disk=disk,
-            clock=FastClock(),  # type: ignore[arg-type]
-            cache_bytes=4 * shape.chunk_bytes,
-        )
-        from logformat.errors import Corrupt, Retryable
+        async with reading(store, disk, workers, tasks, cache_bytes=4 * shape.chunk_bytes) as reader:
+            from logformat.errors import Corrupt, Retryable
 
-        offset, parts = 0, []
-        for _ in range(3000):
-            if offset >= log.end_offset:
-                break
-            try:
-                data = content(await fetch(reader, log, offset, 3000))
-            except (Retryable, Corrupt):
-                continue
-            at = 0
-            while at < len(data):
-                header = read_header(data, at)
-                at, offset = at + header.size, header.next_offset
-            parts.append(data)
-        assert b"".join(parts) == log.bytes
-        await tasks.close()
-        await reader.close()
+            offset, parts = 0, []
+            for _ in range(3000):
+                if offset >= log.end_offset:
+                    break
+                try:
+                    data = content(await fetch(reader, log, offset, 3000))
+                except (Retryable, Corrupt):
+                    continue
+                at = 0
+                while at < len(data):
+                    header = read_header(data, at)
+                    at, offset = at + header.size, header.next_offset
+                parts.append(data)
+            assert b"".join(parts) == log.bytes
 
     run_fast(scenario())
 
@@ -217,16 +186,7 @@ def test_a_time_finds_what_a_scan_of_all_records_finds(shape: Shape, time: int, 
         disk, workers, tasks = CrashDisk(), LoopWorkers(), Tasks()
         store = MemoryStore()
         await put(store, log)
-        reader = await a_reader(
-            store,
-            workers,  # type: ignore[arg-type]
-            tasks,
-            "/cache",
-            disk=disk,
-            clock=FastClock(),  # type: ignore[arg-type]
-        )
-        assert await reader.offset_for_timestamp(log.manifests, T0 + time, before) == expected
-        await tasks.close()
-        await reader.close()
+        async with reading(store, disk, workers, tasks) as reader:
+            assert await reader.offset_for_timestamp(log.manifests, T0 + time, before) == expected
 
     run_fast(scenario())

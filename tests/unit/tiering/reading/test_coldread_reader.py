@@ -35,6 +35,7 @@ from tests.support.tier.cold_log import (
     fetch,
     manifest_of,
     put,
+    reading,
 )
 from tests.support.tier.cold_objects import T0, segment_object
 from tests.support.tier.cold_values import TOPIC_ID
@@ -115,21 +116,8 @@ async def world(
     memory, disk, workers, tasks = MemoryStore(), CrashDisk(), LoopWorkers(), Tasks()
     await put(memory, log)
     store = wrap(memory)
-    reader = await a_reader(
-        store,
-        workers,  # type: ignore[arg-type]
-        tasks,
-        "/cache",
-        disk=disk,
-        clock=FastClock(),  # type: ignore[arg-type]
-        cache_bytes=cache_bytes,
-        limits=limits,
-    )
-    try:
+    async with reading(store, disk, workers, tasks, cache_bytes=cache_bytes, limits=limits) as reader:
         yield World(log, memory, store, reader, tasks, disk, workers)
-    finally:
-        await tasks.close()
-        await reader.close()
 
 
 def directory_store(disk: CrashDisk, workers: LoopWorkers) -> DirectoryStore:
@@ -142,19 +130,8 @@ async def directory_world(batches: list[list[int]] | None = None, **options: int
     disk, workers, tasks = CrashDisk(), LoopWorkers(), Tasks()
     store = directory_store(disk, workers)
     await put(store, log)
-    reader = await a_reader(
-        store,
-        workers,  # type: ignore[arg-type]
-        tasks,
-        "/cache",
-        disk=disk,
-        clock=FastClock(),  # type: ignore[arg-type]
-    )
-    try:
+    async with reading(store, disk, workers, tasks) as reader:
         yield World(log, MemoryStore(), store, reader, tasks, disk, workers)
-    finally:
-        await tasks.close()
-        await reader.close()
 
 
 # ── what an answer is ────────────────────────────────────────────────────────────────────────────────────────────────

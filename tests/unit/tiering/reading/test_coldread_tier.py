@@ -47,7 +47,7 @@ async def equal_tiers(life: Life) -> None:
     await opened.flusher.flush()
     await opened.tier.seal_and_copy()
     end = opened.log.log_end_offset
-    assert opened.tier.remote_end_offset == end and opened.tier.status().cold_segments > 5
+    assert opened.tier.remote_end_offset == end and opened.tier.partition_state.manifest.live.segments > 5
     whole = hot_from(opened, 0, end)
     for bytes_max in (1, 700, 10_000):
         assert await cold_from(opened, 0, bytes_max) == whole

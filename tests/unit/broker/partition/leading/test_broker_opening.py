@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from broker.error_codes import ErrorCode
-from broker.groups.machine.events import AdmitCommit
 from broker.groups.offset_requests import CommitRow
 from broker.internal_topics.shard_life import ShardState
 from broker.partition.leading.leader_role import LeaderRole
@@ -17,6 +16,7 @@ from coldstore.object_store import StoreUnavailable
 from logformat.values import TopicPartition
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
 from tests.support.fast_loop import run_fast
+from tests.support.groups.group_world import commit_rows
 
 
 def _flip_footers(place: Place) -> None:
@@ -192,4 +192,4 @@ def _flip_root(place: Place, topic_id: str) -> None:
 
 async def _commit(life: Life, offset: int) -> list[ErrorCode]:
     groups = life.context.groups
-    return await groups.offsets.commit("g", AdmitCommit(None), [CommitRow("log", 0, offset, -1, "")])
+    return await commit_rows(groups, "g", [CommitRow("log", 0, offset, -1, "")])

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from coldstore.inspection.decided_audit import MarkerWalk
+from coldstore.inspection.marker_audit import MarkerWalk
 from coldstore.segments.segment_object import DecidedTransaction, SegmentFooter, TransactionOutcome
 from hotstore.log.log_config import LogConfig
 from tests.support.disk.crash_disk import CrashDisk
