@@ -132,7 +132,8 @@ class PartitionTier:
         """Make offsets below `offset` unreadable; durable when this returns. Raises Retryable, Fenced, OSError;
         EditRefused for an internal topic with replicas whose snapshot does not reach `offset`."""
         partition = self.partition_state
-        in_root = self.enabled or partition.remote_end_offset or not partition.is_alone
+        # An unknown root may name objects of these records, although the topic is no longer tiered.
+        in_root = self.enabled or not partition.claimed or partition.remote_end_offset or not partition.is_alone
         # A start that the root has already may be missing in the local checkpoint: an earlier call failed in between.
         if in_root and offset > partition.log_start_offset:
             await partition.claim()

@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
+from coldstore.manifest.manifest import EditRefused, RemoteSegment
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload, answered_within
 from coldstore.segments.segment_sections import FooterOutgrown
 from logformat.errors import Corrupt, Retryable
@@ -104,16 +104,11 @@ class Copier:
         return body.entry
 
     async def _commit(self, entry: RemoteSegment) -> None:
+        # With the log start: all offsets that the copy skips are below it, and deleted records may be in the object.
         partition = self._partition
         log_start = partition.log_start_offset
-
-        def name_it(manifest: Manifest) -> Manifest:
-            if entry.base_offset > manifest.remote_end_offset:
-                manifest = manifest.set_log_start(log_start)  # all skipped offsets are below it
-            return manifest.add(entry)
-
         try:
-            await partition.commit(name_it)
+            await partition.commit(lambda m: m.set_log_start(log_start).add(entry))
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest changed meanwhile: {refused}") from refused
 

@@ -193,16 +193,16 @@ class Expirer:
         self._asked_end, self._is_asked = end, False
 
     async def _expire_uncopied(self, due_by: TierConfig, visible: int, now_ms: int) -> None:
-        """Delete segments of a log that is not tiered, by plain retention. The log start moves first, durably. In a
-        rebuilt cluster, records without another copy are not deleted, because configs set on all brokers are unknown
-        there (R29).
+        """Delete segments of a log that is not tiered, by plain retention. The log start moves first, durably. Nothing
+        is deleted before the claim, which shows that this broker still leads (R6, R23) and which objects the root
+        names. In a rebuilt cluster, records without another copy are not deleted, because configs set on all brokers
+        are unknown there (R29).
         """
         partition, local = self._partition, self._partition.log
         config = replace(
             local.config, tiered=False, retention_ms=due_by.retention_ms, retention_bytes=due_by.retention_bytes
         )
-        is_root_asked = not partition.is_alone  # check that this broker still leads before a deletion (R6, R23)
-        if not partition.is_complete() or self._has_older_in_bucket() or (is_root_asked and not partition.claimed):
+        if not partition.is_complete() or self._has_older_in_bucket() or not partition.claimed:
             self._is_behind = True  # checked again after an interval
             return
         if active_expired(local.active_info(), visible, now_ms, config):
@@ -231,11 +231,13 @@ class Expirer:
         return first_local_offset(self._partition.log) > start
 
     async def _start_at(self, offset: int, due_by: TierConfig) -> None:
-        """Move the root's start first if another broker may lead next, or if the root names objects. Otherwise the
-        root's start follows at the next check (cold_expirer), so a store outage does not fill the disk."""
+        """Move the root's start first if the log is tiered (G9), if another broker may lead next, or if the root names
+        objects. Otherwise the root's start follows at the next check (cold_expirer), so a store outage does not fill
+        the disk."""
         partition = self._partition
         manifest = partition.manifest
-        if partition.claimed and (not partition.is_alone or (manifest is not None and manifest.live.segments)):
+        is_in_root = partition.config.enabled or not partition.is_alone
+        if is_in_root or (manifest is not None and manifest.live.segments):
             await partition.move_start(lambda m: m.set_log_start(offset), due_by)
         else:
 

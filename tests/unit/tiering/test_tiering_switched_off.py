@@ -17,6 +17,7 @@ from seams import crash_points
 from seams.rng import SeededRng
 from tests.support.store.faulty_store import Fault, FaultPlan, FaultyStore
 from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC, TOPIC_ID, House, Life, Opened, read_everything, settle
+from tiering.tier_config import TierConfig
 
 HALF_LOCAL = replace(TIER, local_retention_bytes=4000)
 OFF = replace(TIER, enabled=False, configs={"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
@@ -510,3 +511,73 @@ async def test_local_segments_that_were_due_before_the_switch_stay() -> None:
     assert opened.log.log_start_offset == 0
     assert len(await read_everything(house, opened)) == 60
     await life.kill()
+
+
+# ── a log start that only the disk knows ─────────────────────────────────────────────────────────────────────────────
+
+
+async def copied_under_an_unknown_root(house: House, tier: TierConfig) -> tuple[Life, Opened]:
+    """Everything sealed is in the bucket and on the disk. In the next life the store takes no root, so nothing is
+    claimed."""
+    life = await house.start()
+    opened = await life.open(new=True)
+    await life.fill(60)
+    base = opened.log.active_info().base_offset
+    await settle(lambda: opened.tier.remote_end_offset == base)
+    await life.kill()
+    store = FaultyStore(house.memory, SeededRng(1))
+    store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+    life = await house.start(store=store)
+    return life, await life.open(tier=tier)
+
+
+async def start_on_a_new_disk(house: House, life: Life, tier: TierConfig) -> int:
+    """The log start after the disk was lost, and that of what is read."""
+    await life.kill()
+    house.lose_disk()
+    life = await house.start()
+    opened = await life.open(tier=tier)
+    start = opened.log.log_start_offset
+    assert min(await read_everything(house, opened), default=start) >= start
+    await life.kill()
+    return start
+
+
+@pytest.mark.parametrize("tier", [replace(TIER, copy_disable=True, retention_ms=5000), replace(OFF, retention_ms=5000)])
+async def test_retention_before_the_claim_does_not_hide_records_that_a_lost_disk_brings_back(tier: TierConfig) -> None:
+    """Regression: before the claim plain retention moved the log start on the disk alone, and deleted the segments. The
+    root still named their objects, so after the loss of the disk the log began at 0 again."""
+    house = House()
+    life, opened = await copied_under_an_unknown_root(house, tier)
+    await asyncio.sleep(60)
+    start = opened.log.log_start_offset
+    assert await start_on_a_new_disk(house, life, tier) >= start
+
+
+async def test_records_deleted_before_the_claim_stay_deleted_on_a_new_disk() -> None:
+    """Regression: the topic was no longer tiered, and DeleteRecords did not know yet that the root names objects. It
+    answered when the start was on the disk alone."""
+    house = House()
+    life, opened = await copied_under_an_unknown_root(house, OFF)
+    with pytest.raises(Retryable):
+        await opened.tier.delete_records(7)
+    start = opened.log.log_start_offset
+    assert await start_on_a_new_disk(house, life, OFF) >= start
+
+
+async def test_records_deleted_before_the_topic_was_tiered_stay_deleted_on_a_new_disk() -> None:
+    """Regression: a copy named its object in a root with an older log start, while this broker could not move the
+    root's start because it did not know the current leaders."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=OFF)
+    opened.log.reconfigure(replace(LOG, tiered=False))
+    await life.fill(60)
+    await opened.tier.delete_records(7)
+    assert (await house.manifest()).log_start_offset == 0, "the durable place of a log that is not tiered is the disk"
+    opened.tier.partition_state._is_fresh = lambda: False
+    opened.log.reconfigure(LOG)
+    opened.tier.reconfigure(TIER)
+    base = opened.log.active_info().base_offset
+    await settle(lambda: opened.tier.remote_end_offset == base)
+    assert await start_on_a_new_disk(house, life, TIER) == 7
