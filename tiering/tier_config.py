@@ -17,7 +17,9 @@ NO_SESSION: Final = -1
 
 
 class TierConfig(msgspec.Struct, frozen=True):
-    """A topic's tiering configs. `local_*` are resolved: never −2. `topic` and `configs` go into the root."""
+    """A topic's tiering configs. `local_*` are resolved: never −2. `topic` and `configs` go into the root. `compacts`,
+    `min_compaction_lag_ms` and `delete_retention_ms`: as in `LogConfig`; a pass over the bucket ends when they change,
+    which a broker's config may do too."""
 
     enabled: bool
     internal: bool
@@ -27,6 +29,9 @@ class TierConfig(msgspec.Struct, frozen=True):
     local_retention_ms: int
     local_retention_bytes: int
     seal_ms: int
+    compacts: bool
+    min_compaction_lag_ms: int
+    delete_retention_ms: int
     topic: str
     configs: Mapping[str, str]
 

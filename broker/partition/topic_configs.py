@@ -43,6 +43,9 @@ class TopicConfigs:
             local_retention_ms=config.local_retention_ms,
             local_retention_bytes=config.local_retention_bytes,
             seal_ms=self._live.now.seal_ms,
+            compacts=config.compacts,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            delete_retention_ms=config.delete_retention_ms,
             topic=topic.name,
             configs=topic.configs,
         )

@@ -74,6 +74,9 @@ TIER = TierConfig(
     local_retention_ms=-1,
     local_retention_bytes=-1,
     seal_ms=3_600_000,
+    compacts=False,
+    min_compaction_lag_ms=0,
+    delete_retention_ms=86_400_000,
     topic=TOPIC,
     configs={"remote.storage.enable": "true"},
 )

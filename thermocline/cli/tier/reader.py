@@ -6,7 +6,7 @@ bootstrap address has a Kafka broker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.error_codes import ErrorCode
@@ -111,9 +111,9 @@ class TierReader:
                 alike.setdefault(retention_sentence(configs), []).append(topic)
         return [f"{', '.join(topics)}: {words}" for words, topics in alike.items()]
 
-    def uncopied(self) -> dict[str, str]:
-        """Topics with records that are never copied, and the config that causes it."""
-        holding = {row.topic for row in self.read() if (row.high_watermark or 0) > (row.log_start_offset or 0)}
+    def uncopied(self, found: Iterable[StatusRow]) -> dict[str, str]:
+        """Topics among `found` with records that are never copied, and the config that causes it."""
+        holding = {row.topic for row in found if (row.high_watermark or 0) > (row.log_start_offset or 0)}
         return {
             topic: f"{_TIERED}=false" if configs.get(_TIERED) == "false" else f"{_COPY_DISABLED}=true"
             for topic, configs in sorted(self._topic_configs.items())

@@ -1,13 +1,15 @@
 """`thermocline tier seal`: one POST to each broker, and progress on stderr.
 
-It reports "everything is in the bucket" only if every broker was asked, every partition has a leader, and the requested
-topic is tiered. A wait without progress says why.
+It reports "everything is in the bucket" only if every broker was asked, every partition has a leader, the requested
+topic is tiered, and all that was committed when the command began is in the bucket by the leaders' word. A wait without
+progress says why.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from broker.config.units import show_duration
@@ -17,6 +19,7 @@ from thermocline.cli.clients.statuses import BrokerStatus, PartitionTierStatus
 from thermocline.cli.terminal.outcome import CommandFailed, Exit
 from thermocline.cli.terminal.output import ProgressLine, note
 from thermocline.cli.tier.reader import TierReader
+from thermocline.cli.tier.status import StatusRow
 from thermocline.units import show_size
 
 _SAY_AGAIN_S: Final = 30.0
@@ -27,8 +30,7 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
     """Seal and copy a topic (None: all). With `wait`, return when the topic is in the bucket. Raises CommandFailed when
     a part of the topic is not there."""
     source = TierReader(bootstrap, topic, None)
-    if topic is not None:
-        source.read()  # raises for a mistyped name
+    committed = {(row.topic, row.partition): row.high_watermark for row in source.read()}  # raises for a mistyped name
     brokers = http_addresses(bootstrap)
     if wait and len(brokers) > 1:
         for address in brokers.values():
@@ -37,18 +39,40 @@ def seal(bootstrap: str, topic: str | None, *, wait: bool) -> int:
     if not all(done):
         note("sealed; copying continues, see `thermocline tier status`")
         return Exit.DONE
-    uncopied = source.uncopied()
+    found = source.read()
+    uncopied = source.uncopied(found)
     if leaderless := source.leaderless():
         raise CommandFailed(
-            f"no leader: {', '.join(leaderless[:_NAMED_MAX])}{' …' * (len(leaderless) > _NAMED_MAX)}; records that "
-            "only their brokers hold are not in the bucket; see `thermocline cluster status`"
+            f"no leader: {_named(leaderless)}; records that only their brokers hold are not in the bucket; see "
+            "`thermocline cluster status`"
         )
     if topic in uncopied:
         raise CommandFailed(f"topic {topic} is not copied to the bucket: {uncopied[topic]}; it is on this disk only")
+    # A partition whose leader changed between the answers of two brokers may have been sealed by neither.
+    left = [
+        f"{row.topic}-{row.partition}"
+        for row in found
+        if row.topic not in uncopied and _is_left(row, committed.get((row.topic, row.partition), 0))
+    ]
+    if left:
+        raise CommandFailed(
+            f"not all of {_named(left)} is in the bucket: another broker may have begun to lead it since this command "
+            "began; run the command again"
+        )
     note("everything is in the bucket" if not uncopied else "everything that is tiered is in the bucket")
     for name, why in uncopied.items():
         note(f"NOT in the bucket, on this disk only: {name} ({why})")
     return Exit.DONE
+
+
+def _is_left(row: StatusRow, committed: int | None) -> bool:
+    """Whether the bucket may lack records below `committed` (None: unknown)."""
+    end = row.high_watermark if committed is None else committed
+    return end is None or max(row.remote_end_offset or 0, row.log_start_offset or 0) < end
+
+
+def _named(partitions: Sequence[str]) -> str:
+    return f"{', '.join(partitions[:_NAMED_MAX])}{' …' * (len(partitions) > _NAMED_MAX)}"
 
 
 def _post(address: HttpAddress, topic: str | None, *, wait: bool) -> bool:

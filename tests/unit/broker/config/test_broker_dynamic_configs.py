@@ -300,6 +300,26 @@ def test_a_key_store_that_an_older_version_took_has_no_effect(caplog: pytest.Log
     assert live.now.configured[own] == "/keys/first.pem" and "has no effect" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log.cleaner.min.compaction.lag.ms", "7000"),
+        ("log.cleaner.delete.retention.ms", "7000"),
+        ("log.cleanup.policy", "compact"),
+    ],
+)
+async def test_a_pass_over_the_bucket_sees_a_changed_default(name: str, value: str) -> None:
+    """Regression: only a topic's own configs ended a pass. For hours it removed records, and gave tombstones a time, by
+    the default of before."""
+    life = await Place().start()
+    await life.create("a")
+    state = life.partition("a").tier.partition_state
+    before = state.config
+    assert await altered(life, (BROKER, ALL, [(name, SET, value)])) == [(0, None)]
+    assert state.config != before
+    await life.stop()
+
+
 async def test_advertised_listeners_are_shown_as_they_are_told() -> None:
     """With their names, as Kafka writes them, also where only an address was given; null where nothing was set."""
     for given, expected in (("out.example:19092", "PLAINTEXT://out.example:19092"), (None, None)):

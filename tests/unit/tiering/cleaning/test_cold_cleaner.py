@@ -520,8 +520,12 @@ async def test_retention_counts_the_bytes_that_are_left_when_a_pass_ends_beside_
     await life.stop()
 
 
-async def test_a_pass_whose_configs_change_while_its_files_are_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: the pass was planned by the old `min.compaction.lag.ms`, and noted the new configs as its own."""
+@pytest.mark.parametrize("is_default", [False, True], ids=["topic's config", "broker's config"])
+async def test_a_pass_whose_configs_change_while_its_files_are_opened_ends(
+    monkeypatch: pytest.MonkeyPatch, *, is_default: bool
+) -> None:
+    """Regression: the pass was planned by the old `min.compaction.lag.ms`, and noted the new configs as its own. It did
+    not see at all that `log.cleaner.min.compaction.lag.ms` of all brokers was changed."""
     house = House()
     life = await house.start(limits=FAST)
     opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
@@ -533,9 +537,10 @@ async def test_a_pass_whose_configs_change_while_its_files_are_opened_ends(monke
         files = await open_files(shared)
         if not opening:
             opening.append(files)
-            lag = {**COMPACT_TIER.configs, "min.compaction.lag.ms": "86400000"}
-            opened.log.reconfigure(replace(COMPACT, min_compaction_lag_ms=86_400_000))
-            opened.tier.reconfigure(replace(COMPACT_TIER, configs=lag))
+            lag_ms, lag = 86_400_000, {} if is_default else {"min.compaction.lag.ms": "86400000"}
+            opened.log.reconfigure(replace(COMPACT, min_compaction_lag_ms=lag_ms))
+            configs = COMPACT_TIER.configs | lag  # type: ignore[operator]
+            opened.tier.reconfigure(replace(COMPACT_TIER, min_compaction_lag_ms=lag_ms, configs=configs))
         return files
 
     monkeypatch.setattr(scratch.ColdCleaning, "open_files", open_late)
