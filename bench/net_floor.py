@@ -57,9 +57,6 @@ _PARTITION = struct.Struct(">iii")  # partitions, partition, records length
 _ANSWER = struct.Struct(f">iiih{len(TOPIC)}siihqqqi")
 _FETCH_ANSWER = struct.Struct(f">iiihiih{len(TOPIC)}siihqqqiii")
 _INT64 = struct.Struct(">q")
-_FETCH_PARTITION_BYTES = (
-    38  # after the partition array's length: partition 4, epoch 4, offset 8, start 8, max bytes 4, …
-)
 
 
 class Floor:
