@@ -62,10 +62,10 @@ class Server:
         limits: NetLimits,
         report: FailureReport,
         *,
+        workers: Workers,
         tick_s: float = 1.0,
         afterwards: Afterwards | None = None,
         beats: Beats = Beats(),  # noqa: B008 - immutable
-        workers: Workers | None = None,
     ) -> None:
         self.counters = NetCounters()
         self.handshakes = Handshakes(workers, report)
