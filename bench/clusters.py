@@ -22,8 +22,9 @@ from typing import Final
 
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-from bench.sides import BENCH, KAFKA, READY_S, Side, admin, free_ports, wait_answering
+from bench.sides import BENCH, KAFKA, READY_S, Side, admin, wait_answering
 from tests.support.processes.broker_process import BrokerProcess, start_broker
+from tests.support.processes.ports import free_port_run
 
 HEAP: Final = "-Xms512m -Xmx512m"  # a third of what the single peer gets, and more than Kafka needs here
 
@@ -55,7 +56,7 @@ def kafka_cluster(count: int = 3) -> Iterator[ClusterSide]:
     """A fresh Kafka of `count` brokers for the length of the block."""
     subprocess.run([KAFKA, "get"], check=True, stdout=subprocess.DEVNULL)
     root = Path(tempfile.mkdtemp(prefix="thermocline-bench-kafkas-"))
-    first = free_ports(2 * count)
+    first = free_port_run(2 * count)
     environment = {**os.environ, "KAFKA_PEER_RUN": str(root), "KAFKA_PEER_HEAP": HEAP}
     words = [KAFKA, "start", str(first), str(count)]
     try:

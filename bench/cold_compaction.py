@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 import tempfile
 import time
@@ -23,36 +22,16 @@ from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from confluent_kafka import Producer
-
 from bench.compaction_scale import say, watched
-from bench.rows.compact import set_ratio
-from bench.sides import Side, create, metrics, thermocline
+from bench.rows.compact import fill, set_ratio
+from bench.sides import Side, Thermocline, create, metrics
 from tests.support.store.s3_servers import versitygw_server
 
 SEGMENT_BYTES: Final = 128 << 20
 VALUE_BYTES: Final = 1000
+RECORD_BYTES: Final = VALUE_BYTES + 24  # about, with its key
 MAP_BYTES: Final = 16 << 20
 WAIT_S: Final = 900.0
-
-
-def fill(side: Side, topic: str, nbytes: int, keys: range) -> None:
-    """About `nbytes` of log, keys in an order of chance; values do not shrink."""
-    rng = random.Random(keys.start)
-    noise = rng.randbytes(1 << 20)
-    settings = {"bootstrap.servers": side.address, "acks": 1, "linger.ms": 20, "batch.size": 100_000, "log_level": 0}
-    producer = Producer({**settings, "queue.buffering.max.messages": 200_000})
-    for _ in range(nbytes // (VALUE_BYTES + 24)):
-        at = rng.randrange(len(noise) - VALUE_BYTES)
-        while True:
-            try:
-                producer.produce(topic, noise[at : at + VALUE_BYTES], key=b"key-%09d" % rng.choice(keys), partition=0)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        producer.poll(0)
-    if producer.flush(120):
-        raise RuntimeError(f"{topic} is not filled")
 
 
 def manifest(bucket: Path, topic: str) -> dict:
@@ -124,21 +103,21 @@ def main() -> None:
     parser.add_argument("--s3", action="store_true")
     options = parser.parse_args()
     nbytes, segment = options.mebibytes << 20, options.segment_mebibytes << 20
-    keys = nbytes // (VALUE_BYTES + 24) // 10
+    keys = nbytes // RECORD_BYTES // 10
     with tempfile.TemporaryDirectory(prefix="thermocline-cold-") as root:
         bucket = Path(root) / "bucket"
         settings: dict[str, object] = {"log.cleaner.dedupe.buffer.size": MAP_BYTES, "log.cleaner.backoff.ms": 3_600_000}
         settings["thermocline.cold.compaction.bytes.per.hour"] = 1 << 50  # no throttle
         with (
             bucket_of(bucket, is_s3=options.s3) as (url, environment),
-            thermocline(Path(root), "broker", url, environment, settings) as side,
+            Thermocline(Path(root), "broker", url, environment, settings).running() as side,
         ):
             configs = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1.0", "segment_bytes": segment}
             topic = create(side, "table", 1, **configs, remote_storage_enable="true", local_retention_bytes=segment)
-            fill(side, topic, nbytes + segment // 2, range(keys))
+            fill(side, topic, VALUE_BYTES, (nbytes + segment // 2) // RECORD_BYTES, range(keys))
             wait_copied(bucket, topic, nbytes)
             measure(side, bucket, topic, "all dirty")
-            fill(side, topic, nbytes // 2, range(keys // 2, keys))
+            fill(side, topic, VALUE_BYTES, nbytes // 2 // RECORD_BYTES, range(keys // 2, keys))
             wait_copied(bucket, topic, nbytes + nbytes // 2)
             measure(side, bucket, topic, "half as much added")
 

@@ -34,7 +34,6 @@ class Run:
     cpu_s: float
     requests_per_s: float = 0.0
     p99_ms: float = 0.0
-    user_s: float = 0.0
 
     @property
     def cpu_s_per_gb(self) -> float:
@@ -85,7 +84,7 @@ class Loadgen(AbstractContextManager["Loadgen"]):
         found: dict[str, float] = json.loads(out)
         nbytes = found["MBps"] * 1e6 * found["secs"]
         cpu_s = found["usr"] + found["sys"]
-        return Run(nbytes, found["MBps"], cpu_s, found["rps"], found["p99"], found["usr"])
+        return Run(nbytes, found["MBps"], cpu_s, found["rps"], found["p99"])
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:

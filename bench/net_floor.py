@@ -32,7 +32,9 @@ from broker.net.limits import NetLimits  # noqa: E402
 from broker.net.server import Bind, Server  # noqa: E402
 from seams.files.disk import FileRange  # noqa: E402
 from seams.files.posix_disk import PosixDisk  # noqa: E402
+from seams.loop.tasks import log_failure  # noqa: E402
 from seams.net import TcpNet  # noqa: E402
+from tests.support.workers import InlineWorkers  # noqa: E402
 
 TOPIC = b"bench"
 FILE_BYTES = 64 << 20  # read and written round and round: the page cache is measured, neither disk nor fresh memory
@@ -57,9 +59,6 @@ _PARTITION = struct.Struct(">iii")  # partitions, partition, records length
 _ANSWER = struct.Struct(f">iiih{len(TOPIC)}siihqqqi")
 _FETCH_ANSWER = struct.Struct(f">iiihiih{len(TOPIC)}siihqqqiii")
 _INT64 = struct.Struct(">q")
-_FETCH_PARTITION_BYTES = (
-    38  # after the partition array's length: partition 4, epoch 4, offset 8, start 8, max bytes 4, …
-)
 
 
 class Floor:
@@ -174,7 +173,7 @@ class Naive(asyncio.Protocol):
 async def serve(kind: str, directory: str, profile: str | None) -> None:
     floor = Floor(directory)
     if kind == "thermocline":
-        server = Server(TcpNet(), floor, NetLimits(), lambda name, failure: print(name, repr(failure), file=sys.stderr))
+        server = Server(TcpNet(), floor, NetLimits(), log_failure, workers=InlineWorkers())
         await server.bind([Bind("PLAINTEXT", "127.0.0.1", 0)])
         await server.accept()
         port = server.addresses["PLAINTEXT"][1]

@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +27,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.support.processes.broker_process import BrokerProcess, start_broker
+from tests.support.processes.ports import free_port_run
 
 BENCH = Path(__file__).parent
 KAFKA: Final = str(BENCH / "peers" / "kafka")
@@ -93,7 +92,7 @@ class KafkaPeer:
     """Apache Kafka with tiered storage on a local directory; its data under `root`."""
 
     def __init__(self, root: Path, settings: Mapping[str, object] | None = None, *, tls: bool = False) -> None:
-        self.side = Side("Kafka", port := free_ports(3), 0, root=root)
+        self.side = Side("Kafka", port := free_port_run(3), 0, root=root)
         told = dict(settings or {})
         if tls:
             self.side.tls_port = port + 2
@@ -185,6 +184,15 @@ class Thermocline:
         if self._broker is not None:
             self._broker.kill()
 
+    @contextmanager
+    def running(self) -> Iterator[Side]:
+        """The fresh broker for the length of the block; its data goes with it."""
+        try:
+            yield self.start()
+        finally:
+            self.kill()
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
 
 @contextmanager
 def kafka_peer(settings: Mapping[str, object] | None = None, *, tls: bool = False) -> Iterator[Side]:
@@ -197,26 +205,6 @@ def kafka_peer(settings: Mapping[str, object] | None = None, *, tls: bool = Fals
     finally:
         peer.kill()
         shutil.rmtree(root, ignore_errors=True)
-
-
-@contextmanager
-def thermocline(
-    root: Path,
-    name: str,
-    bucket: str | None = None,
-    environment: Mapping[str, str] | None = None,
-    settings: Mapping[str, object] | None = None,
-    checkout: Path | None = None,
-    python: str = sys.executable,
-    listen: str | None = "127.0.0.1:0",
-) -> Iterator[Side]:
-    """A fresh broker of ours for the length of the block."""
-    broker = Thermocline(root, name, bucket, environment, settings, checkout, python, listen)
-    try:
-        yield broker.start()
-    finally:
-        broker.kill()
-        shutil.rmtree(broker.data_dir, ignore_errors=True)
 
 
 def metrics(http: str) -> list[str]:
@@ -336,16 +324,3 @@ def read_through(directory: Path) -> None:
             with suppress(FileNotFoundError), open(f"{parent}/{name}", "rb", buffering=0) as file:
                 while file.read(1 << 20):
                     pass
-
-
-def free_ports(count: int = 2) -> int:
-    """A port P that is free, as are the next ones, `count` in all (Kafka's controller takes P + 1).
-
-    Below those that the kernel gives to connections: one of these could take a port before its broker does.
-    """
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with ExitStack() as sockets, suppress(OSError):
-            for number in range(count):
-                sockets.enter_context(socket.socket()).bind(("127.0.0.1", port + number))
-            return port

@@ -25,7 +25,6 @@ from bench.sides import (
     delete,
     kafka_peer,
     read_through,
-    thermocline,
     wait_cold,
 )
 from bench.table import Measured, Row
@@ -88,12 +87,12 @@ class Stage:
     @cached_property
     def synced(self) -> Side:
         """Ours with its defaults: fdatasync before an ack of acks=all."""
-        return self.sides.enter_context(thermocline(self.root, "synced", python=self.python))
+        return self.sides.enter_context(Thermocline(self.root, "synced", python=self.python).running())
 
     @cached_property
     def paged(self) -> Side:
         """Ours with thermocline.flush=os: what Kafka does by default."""
-        return self.sides.enter_context(thermocline(self.root, "paged", settings=PAGED, python=self.python))
+        return self.sides.enter_context(Thermocline(self.root, "paged", settings=PAGED, python=self.python).running())
 
     @cached_property
     def _other_synced(self) -> Side:
@@ -104,7 +103,7 @@ class Stage:
         return self.sides.enter_context(self._other("other-paged", PAGED))
 
     def _other(self, name: str, settings: Mapping[str, object] | None = None) -> AbstractContextManager[Side]:
-        return thermocline(self.root, name, settings=settings, checkout=self.beside, python=self.peer_python)
+        return Thermocline(self.root, name, None, None, settings, self.beside, self.peer_python).running()
 
     def peer_of(self, ours: Side) -> Side:
         """Whom `ours` (`synced` or `paged`) is compared with: Kafka, or the other version of it in the same mode."""

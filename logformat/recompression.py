@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
-
 from logformat.compression import Compression, DecompressedTooLarge, compress_at
 from logformat.errors import InvalidRequest
 from logformat.record_batch import (
-    ATTRIBUTES_AT,
     CODEC_MASK,
-    CRC_AT,
-    HEADER,
     HEADER_SIZE,
     INT64_MAX,
-    LOG_OVERHEAD,
     BatchTooLarge,
     Codec,
     CorruptBatch,
     InvalidRecordBatch,
+    batch_of,
     check_batch,
 )
 from logformat.records import records_bytes
@@ -69,12 +64,8 @@ def recompress(batch: memoryview, compression: Compression, batch_bytes_max: int
     size = HEADER_SIZE + len(body)
     if size > batch_bytes_max:
         raise _too_large(str(size), batch_bytes_max)
-    made = bytearray(size)
     attributes = header.attributes & ~CODEC_MASK | compression.codec
-    HEADER.pack_into(made, 0, *header._replace(length=size - LOG_OVERHEAD, attributes=attributes))
-    made[HEADER_SIZE:] = body
-    made[CRC_AT:ATTRIBUTES_AT] = crc32c(memoryview(made)[ATTRIBUTES_AT:]).to_bytes(4, "big")
-    return memoryview(made)
+    return memoryview(batch_of(header._replace(attributes=attributes), body))
 
 
 def _too_large(size: str, batch_bytes_max: int) -> InvalidRequest:

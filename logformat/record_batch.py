@@ -296,6 +296,14 @@ def check_stored(buf: Buffer, pos: int, end: int, *, offset_min: int = 0) -> Bat
     return _make(fields)
 
 
+def batch_of(header: BatchHeader, body: Buffer) -> bytearray:
+    """The batch with this header and body. Length and CRC are computed."""
+    batch = bytearray(HEADER.pack(*header._replace(length=LENGTH_MIN + len(body))))
+    batch += body
+    batch[CRC_AT:ATTRIBUTES_AT] = crc32c(memoryview(batch)[ATTRIBUTES_AT:]).to_bytes(4, "big")
+    return batch
+
+
 def stamp_log_append_time(buf: memoryview | bytearray, pos: int, now_ms: int) -> None:
     """Make `now_ms` the timestamp of all records of the batch at `pos`, in place, and renew the CRC (LogAppendTime)."""
     (attributes,) = _INT16.unpack_from(buf, pos + ATTRIBUTES_AT)

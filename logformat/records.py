@@ -11,20 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from logformat.compression import DecompressedTooLarge, compress, decompress
 from logformat.indexes.time_index import TimestampOffset
 from logformat.record_batch import (
-    ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_BIT,
-    CRC_AT,
-    HEADER,
     HEADER_SIZE,
     INT32_MAX,
     INT64_MAX,
-    LOG_OVERHEAD,
     MAGIC,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -37,6 +31,7 @@ from logformat.record_batch import (
     CorruptBatch,
     InvalidRecordBatch,
     TimestampType,
+    batch_of,
     read_header,
 )
 
@@ -213,7 +208,7 @@ def encode_batch(
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     header = BatchHeader(
         base_offset=first,
-        length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+        length=0,
         leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
@@ -226,10 +221,7 @@ def encode_batch(
         base_sequence=base_sequence,
         record_count=len(records),
     )
-    batch = bytearray(HEADER.pack(*header))
-    batch += body
-    batch[CRC_AT:ATTRIBUTES_AT] = crc32c(memoryview(batch)[ATTRIBUTES_AT:]).to_bytes(4, "big")
-    return bytes(batch)
+    return bytes(batch_of(header, body))
 
 
 def encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:

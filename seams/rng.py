@@ -22,30 +22,11 @@ class Rng(Protocol):
         ...
 
 
-class SystemRng:
-    """The operating system's randomness."""
+class _Drawn:
+    """Draws from one source."""
 
-    def __init__(self) -> None:
-        self._random = random.SystemRandom()
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._random.uniform(low, high)
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> uuid.UUID:
-        return uuid.uuid4()
-
-    def random_bytes(self, count: int) -> bytes:
-        return self._random.randbytes(count)
-
-
-class SeededRng:
-    """A reproducible source: same seed, same draws."""
-
-    def __init__(self, seed: int | str) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
 
     def uniform(self, low: float, high: float) -> float:
         return self._random.uniform(low, high)
@@ -58,3 +39,17 @@ class SeededRng:
 
     def random_bytes(self, count: int) -> bytes:
         return self._random.randbytes(count)
+
+
+class SystemRng(_Drawn):
+    """The operating system's randomness."""
+
+    def __init__(self) -> None:
+        super().__init__(random.SystemRandom())
+
+
+class SeededRng(_Drawn):
+    """A reproducible source: same seed, same draws."""
+
+    def __init__(self, seed: int | str) -> None:
+        super().__init__(random.Random(seed))

@@ -34,15 +34,16 @@ PRODUCE_BYTES_PER_S: Final = 20_000_000
 BATCH: Final = 16 << 10
 
 
-def fill(side: Side, topic: str, value_bytes: int, records: int) -> None:
-    """Records of `records` / 10 distinct keys, in an order of chance; values do not shrink."""
-    rng = random.Random(1)
+def fill(side: Side, topic: str, value_bytes: int, records: int, keys: range | None = None) -> None:
+    """Records of these keys (by default `records` / 10), in an order of chance; values do not shrink."""
+    keys = range(records // 10) if keys is None else keys
+    rng = random.Random(keys.start)
     noise = rng.randbytes(1 << 20)
     settings = {"bootstrap.servers": side.address, "acks": 1, "linger.ms": 20, "batch.size": 100_000, "log_level": 0}
-    producer = Producer({**settings, "queue.buffering.max.messages": 1_000_000})
+    producer = Producer({**settings, "queue.buffering.max.messages": 200_000})
     for _ in range(records):
         at = rng.randrange(len(noise) - value_bytes)
-        key = b"key-%09d" % rng.randrange(records // 10)
+        key = b"key-%09d" % rng.choice(keys)
         while True:
             try:
                 producer.produce(topic, noise[at : at + value_bytes], key=key, partition=0)

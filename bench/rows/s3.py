@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bench import loads
-from bench.sides import BENCH, Side, create, thermocline, wait_cold
+from bench.sides import BENCH, Side, Thermocline, create, wait_cold
 from bench.stage import Stage
 from bench.table import Floor, Measured, Row
 from coldstore.stores.s3 import S3Store
@@ -93,9 +93,8 @@ def broker(
     bucket = f"{name}-peer" if peer else name
     checkout, python = (stage.beside, stage.peer_python) if peer else (None, stage.python)
     dotted = {key.replace("_", "."): value for key, value in settings.items()}
-    with thermocline(
-        stage.root, bucket, server.bucket_url(bucket), server.environment(), dotted, checkout, python
-    ) as side:
+    ours = Thermocline(stage.root, bucket, server.bucket_url(bucket), server.environment(), dotted, checkout, python)
+    with ours.running() as side:
         yield side, bucket
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from bench import loads
 from bench.rows.produce import SHAPES
-from bench.sides import Side, thermocline
+from bench.sides import Side, Thermocline
 from bench.stage import PAGED, Stage
 from bench.table import Floor, Measured, Row
 from broker.config.authorizer import ALLOWS_WITHOUT_ACLS, CLASS_NAME, STANDARD_AUTHORIZER
@@ -45,7 +45,9 @@ def produce_with_acls(shape: str, stage: Stage) -> list[Row]:
     plain = stage.paged
     # Until there are ACLs everybody may make them; from then on the authorizer decides by them.
     settings = {**PAGED, CLASS_NAME: STANDARD_AUTHORIZER, ALLOWS_WITHOUT_ACLS: "true"}
-    guarded = stage.sides.enter_context(thermocline(stage.root, "acls", settings=settings, python=stage.python))
+    guarded = stage.sides.enter_context(
+        Thermocline(stage.root, "acls", settings=settings, python=stage.python).running()
+    )
     acls = _acls()[::-1]  # own rights first
     for start in range(0, len(acls), _ACLS_A_REQUEST):
         create_acls(guarded.address, acls[start : start + _ACLS_A_REQUEST])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench import loads
-from bench.sides import Side, create, delete, kafka_peer, thermocline
+from bench.sides import Side, Thermocline, create, delete, kafka_peer
 from bench.stage import PAGED, Stage
 from bench.table import Floor, Measured, Row
 from tests.support.net.certificates import Authority
@@ -40,15 +40,18 @@ def _sides(stage: Stage) -> _Sides:
         "max.connection.creation.rate": 1_000_000,
     }
     own = {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0", **settings, **PAGED}
-    ours = stage.sides.enter_context(thermocline(stage.root, "tls", settings=own, python=stage.python, listen=None))
+    ours = stage.sides.enter_context(
+        Thermocline(stage.root, "tls", settings=own, python=stage.python, listen=None).running()
+    )
     if stage.beside is None:
         kafka = stage.sides.enter_context(kafka_peer(settings, tls=True))
         topic = create(kafka, "warm-tls", 4)
         loads.produce(kafka, topic, 4, 16 << 10, seconds=6)
         delete(kafka, topic)
     else:
-        other = {"settings": own, "checkout": stage.beside, "python": stage.peer_python, "listen": None}
-        kafka = stage.sides.enter_context(thermocline(stage.root, "other-tls", **other))  # type: ignore[arg-type]
+        kafka = stage.sides.enter_context(
+            Thermocline(stage.root, "other-tls", None, None, own, stage.beside, stage.peer_python, None).running()
+        )
     _started[stage] = _Sides(kafka, ours)
     return _started[stage]
 

@@ -17,7 +17,7 @@ from bench import loads
 from bench.range_reader import read_range
 from bench.rows.cluster import clusters, on_topic
 from bench.rows.s3 import broker
-from bench.sides import Side, create, thermocline, wait_cold
+from bench.sides import Side, Thermocline, create, wait_cold
 from bench.stage import PAGED, Stage
 from bench.table import Floor, Measured, Row
 from tests.support.store.s3_servers import moto_server
@@ -205,7 +205,7 @@ def cold_read_committed(stage: Stage) -> list[Row]:
     speed = Row("txn-cold-read-committed/speed", work, "MB/s", Floor(0.95))
     asked = Row("txn-cold-read-committed/requests", work, "requests", Floor(1.0, None, True))
     levels = ((False, lambda row: row.peer), (True, lambda row: row.ours))
-    with thermocline(stage.root, "txn-cold", settings=cache_of(COLD_BYTES), python=stage.python) as side:
+    with Thermocline(stage.root, "txn-cold", settings=cache_of(COLD_BYTES), python=stage.python).running() as side:
         topic, end = cold_log(side, COLD_BYTES, 16 << 20)
 
         def turn(committed: bool, found: list[Measured]) -> None:

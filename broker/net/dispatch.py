@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from seams.files.disk import FileRange
+from seams.loop.tasks import failure_of_task
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's principal of a client without authentication."""
@@ -103,8 +104,7 @@ class Later:
             listener(self)
 
     def _settle(self, future: asyncio.Future[Answer]) -> None:
-        failure = asyncio.CancelledError() if future.cancelled() else future.exception()
-        if failure is not None:
+        if (failure := failure_of_task(future)) is not None:
             self.fail(failure)
         elif isinstance(result := future.result(), Later):
             self._follow(result)

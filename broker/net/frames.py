@@ -47,13 +47,13 @@ class FrameReader:
     __slots__ = (
         "_backing",
         "_budget",
-        "_charged",
         "_copied",
         "_expected",
         "_frame_bytes_max",
         "_held",
         "_pool",
         "_pooled",
+        "charged",
         "end",
         "pos",
         "view",
@@ -68,7 +68,7 @@ class FrameReader:
         self.view = _NOTHING
         self.pos = 0
         self.end = 0
-        self._charged = 0
+        self.charged = 0  # bytes of the budget that this connection holds; set here only
         self._expected = 0  # whole size of this peer's recent large frames
         self._held = False
         self._copied = 0  # bytes charged for a frame that is held elsewhere
@@ -78,14 +78,9 @@ class FrameReader:
         return self.end - self.pos
 
     @property
-    def charged(self) -> int:
-        """Bytes of the budget that this connection holds."""
-        return self._charged
-
-    @property
     def stable(self) -> bool:
         """Whether frames come from an exact copy that is never written to: they stay valid without `hold`."""
-        return self._backing is not None and not self._pooled and not self._charged
+        return self._backing is not None and not self._pooled and not self.charged
 
     def limit(self, frame_bytes_max: int) -> None:
         """The maximum of frames whose length was not read yet."""
@@ -190,7 +185,7 @@ class FrameReader:
         self._held = False
         copied, self._copied = self._copied, 0
         if copied:
-            self._budget.give(self, copied, self._charged)
+            self._budget.give(self, copied, self.charged)
 
     def close(self) -> None:
         """The connection is closed: return all memory but that of a held frame. After `release`, call this again."""
@@ -261,10 +256,10 @@ class FrameReader:
             if self._pooled:
                 self._pooled = False
                 self._pool.give(backing)
-        freed, self._charged = self._charged, charged
+        freed, self.charged = self.charged, charged
         if freed:
             self._budget.give(self, freed, charged)
 
     def _charge_forced(self, count: int) -> None:
-        self._charged += count
+        self.charged += count
         self._budget.force(count)

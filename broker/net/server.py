@@ -62,10 +62,10 @@ class Server:
         limits: NetLimits,
         report: FailureReport,
         *,
+        workers: Workers,
         tick_s: float = 1.0,
         afterwards: Afterwards | None = None,
         beats: Beats = Beats(),  # noqa: B008 - immutable
-        workers: Workers | None = None,
     ) -> None:
         self.counters = NetCounters()
         self.handshakes = Handshakes(workers, report)
@@ -228,10 +228,10 @@ class Server:
             log.warning("a connection is refused: %s", descriptors.shortage(share))
             return Admission.REFUSE
         if not is_apart:
-            delay_s = self._address_rates.arrived(_host(connection), now_s)
+            delay_s = self._address_rates.arrived(connection.peer.host, now_s)
             if delay_s > 0:
                 return self._delay(connection, delay_s)
-        verdict = self._admissions[connection.peer.listener].arrived(connection, _host(connection), now_s)
+        verdict = self._admissions[connection.peer.listener].arrived(connection, connection.peer.host, now_s)
         if verdict is Admission.WAIT:
             self._admit_later(now_s)
         if self._tick_timer is None:
@@ -254,7 +254,7 @@ class Server:
             timer.cancel()
         if connection.admission in (Admission.ADMIT, Admission.WAIT):
             admissions = self._admissions[connection.peer.listener]
-            admissions.left(connection, _host(connection), connection.admission is Admission.ADMIT)
+            admissions.left(connection, connection.peer.host, connection.admission is Admission.ADMIT)
             self._admit_later(asyncio.get_running_loop().time())
         if not self._connections:
             self._empty.set()
@@ -293,7 +293,3 @@ class Server:
 def _ticks(duration_ms: int, tick_s: float) -> int:
     """The time in whole ticks, rounded up by one: a deadline may be late by a tick, never early."""
     return int(duration_ms / 1000 / tick_s) + 1
-
-
-def _host(connection: Connection) -> str:
-    return connection.peer.host

@@ -75,8 +75,8 @@ class HttpServer:
     def __init__(
         self,
         views: Views,
-        protection: Protection = Protection(),
-        workers: Workers | None = None,
+        protection: Protection,
+        workers: Workers,
         report: FailureReport = log_failure,
     ) -> None:
         self._views = views

@@ -11,14 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, Protocol, TypeVar, TypeVarTuple
 
+from broker.fetch_sessions.session import Target
+from broker.partition.leading.delayed_operations import DelayedOperations, Watcher
+from broker.partition.readable import ReadableTier
 from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
 from hotstore.host.residency import Residency
 from hotstore.log.locator import LogSlice
+from hotstore.log.partition_log import PartitionLog
 from hotstore.log.segment import IndexNeeded
 from hotstore.log.timestamps import TimestampedOffset
+from logformat.leader_epochs import EpochEnd
 from seams.files.disk import FileRange
 from seams.loop.workers import Lane
 
@@ -94,3 +99,46 @@ class LocalReads:
     async def _load_index(self, needed: IndexNeeded) -> None:
         with suppress(DamagedLog):  # each later read raises it, and reports it to its client
             await self._call(needed.load)
+
+
+class LocalReadable(Protocol):
+    """Base of a `Readable` whose log is open on this broker, leader or follower."""
+
+    __slots__ = ()
+
+    waiters: DelayedOperations
+    log: PartitionLog
+
+    @property
+    def tier(self) -> ReadableTier: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset below which every transaction is decided, according to this log up to its high watermark (TX8).
+        Transactions of records that only the bucket has are decided (TX5, TX27). The aborted transactions of local
+        records are known only to this log, even if their markers are in the bucket already.
+        """
+        high_watermark = self.high_watermark
+        stable = self.log.last_stable_offset(high_watermark)
+        if stable < high_watermark:
+            bucket_only_end = min(self.tier.remote_end_offset, self.log.local_log_start_offset)
+            stable = min(max(stable, self.log_start_offset, bucket_only_end), high_watermark)
+        return stable
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """The end of an epoch, up to the log end. The high watermark is not the limit: after a restart a lower high
+        watermark would look like a truncation to a reader."""
+        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self.waiters.unwatch(watcher)
+
+    def tell_once(self, reader: Target) -> None:
+        self.waiters.tell_once(reader)
+
+    def forget(self, reader: Target) -> None:
+        self.waiters.forget(reader)

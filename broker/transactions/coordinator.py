@@ -372,7 +372,7 @@ class TransactionCoordinator:
         still ask for the outcome of a commit: such a state is marked, and keeps its producer id until the next
         InitProducerId (TX36)."""
         transaction = entry.transaction
-        if transaction is None or shard.is_unloaded:
+        if transaction is None or shard.is_dropped:
             return
         if transaction.state.is_prepared:
             marker = TransactionMarker(
@@ -397,7 +397,7 @@ class TransactionCoordinator:
         """Handle the result of a change that the coordinator began itself. A failed change is repeated later, until the
         role ends.
         """
-        if failure is not None and not shard.is_unloaded:
+        if failure is not None and not shard.is_dropped:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._follow_up, shard, entry)
 
     def _follow_up(self, shard: TransactionShard, entry: Entry) -> None:

@@ -51,7 +51,7 @@ class Ending:
     @property
     def is_current(self) -> bool:
         """Whether the id still has the decided state, and this role lasts."""
-        return not self.is_over and not self.shard.is_unloaded and self.entry.transaction is self.decided
+        return not self.is_over and not self.shard.is_dropped and self.entry.transaction is self.decided
 
 
 class Pair(NamedTuple):

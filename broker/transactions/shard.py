@@ -96,11 +96,14 @@ class TransactionShard:
         self._clock = clock
         self._losses = 0
         self.open_partitions = 0
-        self.is_unloaded = False
 
     @property
     def is_ready(self) -> bool:
         return self._shard.is_ready
+
+    @property
+    def is_dropped(self) -> bool:
+        return self._shard.is_dropped
 
     @property
     def coordinator_epoch(self) -> int:
@@ -152,7 +155,6 @@ class TransactionShard:
                 yield transaction_record(entry.transactional_id, entry.transaction)
 
     def unload(self) -> None:
-        self.is_unloaded = True
         self._owner.unloaded(self)
         self.entries.clear()
         self.ongoing.clear()
@@ -174,7 +176,7 @@ class TransactionShard:
 
         def done(failure: Exception | None) -> None:
             entry.is_pending = False
-            if failure is None and not self.is_unloaded:
+            if failure is None and not self.is_dropped:
                 before, entry.transaction = entry.transaction, to
                 entry.is_marked = to is not None and to.needs_fresh_id
                 self._note(entry, before)

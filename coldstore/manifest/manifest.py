@@ -109,6 +109,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether compaction replaced the object, and its grace is not over."""
         return any(each.uuid == uuid for each in self.replaced)
 
+    def bytes_between(self, start: int, end: int) -> int:
+        """Log bytes in [start, end). An object or page that is partly outside counts by its share of offsets."""
+        held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in self.tail]
+        held += [(page.first_offset, page.end_offset, page.log_bytes) for page in self.pages]
+        common = ((min(last, end) - max(first, start), last - first, size) for first, last, size in held)
+        return sum(size * offsets // span for offsets, span, size in common if offsets > 0)
+
     def tail_index(self, offset: int) -> int:
         """Index in `tail` of the first segment that ends above `offset`; the length of `tail` if there is none."""
         return bisect_right(self.tail, offset, key=lambda segment: segment.end_offset)

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -376,11 +377,7 @@ def _decode_transactions(payload: memoryview) -> tuple[DecidedTransaction, ...]:
                 f"segment footer: transaction of producer {producer_id} at {first} with marker {marker} is not valid"
             )
         decided.append(DecidedTransaction(producer_id, epoch, first, marker, TransactionOutcome(outcome)))
-    decided.sort(key=_marker_of)
+    decided.sort(key=attrgetter("marker_offset"))
     if any(before.marker_offset == after.marker_offset for before, after in pairwise(decided)):
         raise Corrupt("segment footer: two transactions have the same marker")
     return tuple(decided)
-
-
-def _marker_of(transaction: DecidedTransaction) -> int:
-    return transaction.marker_offset

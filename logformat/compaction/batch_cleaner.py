@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from crc32c import crc32c
 
 from logformat.compaction import layout as at
 from logformat.compaction.clean_kernel import clean_batches, finish_hole
@@ -17,15 +16,11 @@ from logformat.compaction.offset_map import OffsetMap, enter, enter_aborted, poi
 from logformat.compaction.rules import CleanRules, CleanStats
 from logformat.compression import compress
 from logformat.record_batch import (
-    ATTRIBUTES_AT,
     CODEC_MASK,
-    CRC_AT,
-    HEADER,
-    HEADER_SIZE,
     INT64_MAX,
-    LOG_OVERHEAD,
     Buffer,
     Codec,
+    batch_of,
     read_header,
 )
 
@@ -125,13 +120,9 @@ class BatchCleaner:
         records = self._kept.data[: state[at.KEPT_SIZE]]
         body = compress(_CODECS[header.attributes & CODEC_MASK], records)
         frame = header._replace(
-            length=HEADER_SIZE - LOG_OVERHEAD + len(body),
             attributes=state[at.BATCH_ATTRIBUTES],
             base_timestamp=state[at.BATCH_BASE_TIMESTAMP],
             max_timestamp=state[at.BATCH_MAX_TIMESTAMP],
             record_count=state[at.BATCH_COUNT],
         )
-        batch = bytearray(HEADER.pack(*frame))
-        batch += body
-        batch[CRC_AT:ATTRIBUTES_AT] = crc32c(memoryview(batch)[ATTRIBUTES_AT:]).to_bytes(4, "big")
-        return bytes(batch)
+        return bytes(batch_of(frame, body))

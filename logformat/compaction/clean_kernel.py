@@ -34,6 +34,7 @@ from logformat.kernels.record_kernel import READ_KEY, READ_VALUE, inlined, read_
 from logformat.kernels.refusals import Reason
 from logformat.record_batch import (
     ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
     BASE_TIMESTAMP_AT,
     CODEC_MASK,
     CONTROL_BIT,
@@ -42,6 +43,7 @@ from logformat.record_batch import (
     HEADER_SIZE,
     INT32_MAX,
     LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
     LENGTH_AT,
     LOG_OVERHEAD,
     MAGIC,
@@ -58,9 +60,7 @@ assert FILLER_KEY == b"\0\0ti", "the filler below is written byte by byte"
 
 GROWTH: Final = 12
 """Most bytes by which a record grows when its timestamp delta is rewritten: ten of the delta, two of the length."""
-_LEADER_EPOCH_AT: Final = 12
 _PRODUCER_EPOCH_AT: Final = PRODUCER_ID_AT + 8
-_BASE_SEQUENCE_AT: Final = PRODUCER_ID_AT + 10
 _DROPPED: Final = 0
 _STAYS: Final = 1
 _COUNT: Final = int(Reason.COUNT)
@@ -100,7 +100,7 @@ def _put_filler(state: int) -> None:
     delta = word(state, at_.HOLE_END) - 1 - first
     epoch = word(state, at_.HOLE_EPOCH)
     store_be64(batch, first)
-    store_be32(batch + _LEADER_EPOCH_AT, epoch)
+    store_be32(batch + LEADER_EPOCH_AT, epoch)
     store_u8(batch + MAGIC_AT, MAGIC)
     store_be16(batch + ATTRIBUTES_AT, CONTROL_BIT)
     store_be32(batch + LAST_OFFSET_DELTA_AT, delta)
@@ -108,7 +108,7 @@ def _put_filler(state: int) -> None:
     store_be64(batch + MAX_TIMESTAMP_AT, NO_TIMESTAMP)
     store_be64(batch + PRODUCER_ID_AT, -1)
     store_be16(batch + _PRODUCER_EPOCH_AT, -1)
-    store_be32(batch + _BASE_SEQUENCE_AT, -1)
+    store_be32(batch + BASE_SEQUENCE_AT, -1)
     store_be32(batch + RECORD_COUNT_AT, 1)
     # The record: length, attributes, timestamp delta, offset delta, key of 4 bytes, value of 6, no header.
     length_at = batch + HEADER_SIZE
@@ -156,7 +156,7 @@ def _opens_gap(state: int, batch: int) -> bool:
     if first < 0:
         return False
     last = load_be64(batch) + load_be32(batch + LAST_OFFSET_DELTA_AT)
-    return load_be32(batch + _LEADER_EPOCH_AT) != word(state, at_.HOLE_EPOCH) or last - first > INT32_MAX - 1
+    return load_be32(batch + LEADER_EPOCH_AT) != word(state, at_.HOLE_EPOCH) or last - first > INT32_MAX - 1
 
 
 _needs_filler: Final = inlined(_opens_gap)
@@ -166,7 +166,7 @@ def _vanish(state: int, batch: int) -> None:
     """Make the batch part of the hole."""
     if word(state, at_.HOLE_FIRST) < 0:
         put(state, at_.HOLE_FIRST, load_be64(batch))
-        put(state, at_.HOLE_EPOCH, load_be32(batch + _LEADER_EPOCH_AT))
+        put(state, at_.HOLE_EPOCH, load_be32(batch + LEADER_EPOCH_AT))
     put(state, at_.HOLE_END, load_be64(batch) + load_be32(batch + LAST_OFFSET_DELTA_AT) + 1)
 
 

@@ -88,7 +88,7 @@ class ColdForecast(msgspec.Struct, frozen=True):
 def forecast(manifest: Manifest, config: LogConfig, stale_share: float | None = None) -> ColdForecast:
     """Estimate from the root alone; no page is read. `stale_share`: measured by the last pass."""
     total = manifest.live.log_bytes
-    dirty = min(bytes_between(manifest, manifest.clean_end_offset, manifest.remote_end_offset), total)
+    dirty = min(manifest.bytes_between(manifest.clean_end_offset, manifest.remote_end_offset), total)
     if not dirty or not manifest.live.segments:
         return ColdForecast()
     share = STALE_SHARE if stale_share is None else stale_share
@@ -97,12 +97,3 @@ def forecast(manifest: Manifest, config: LogConfig, stale_share: float | None = 
     reads = (dirty + total) // min(READ_BYTES_MAX, average) + 1
     requests = reads + 2 * -(-kept // config.segment_bytes) + 2  # a PUT and a HEAD of each new object
     return ColdForecast(stale, requests, dirty + total + kept, dirty / total > config.min_cleanable_dirty_ratio)
-
-
-def bytes_between(manifest: Manifest, start: int, end: int) -> int:
-    """Log bytes in [start, end) by the root; an object or page that is partly outside counts by its share of
-    offsets."""
-    held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in manifest.tail]
-    held += [(page.first_offset, page.end_offset, page.log_bytes) for page in manifest.pages]
-    common = ((min(last, end) - max(first, start), last - first, size) for first, last, size in held)
-    return sum(size * offsets // span for offsets, span, size in common if offsets > 0)

@@ -9,6 +9,7 @@ transaction whose marker it lost (TX10).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from coldstore.segments.segment_object import DecidedTransaction, TransactionOutcome
@@ -51,8 +52,4 @@ def decided(
             found[producer_id, first_offset] = DecidedTransaction(
                 producer_id, epochs[producer_id], first_offset, marker[0], TransactionOutcome.COMMITTED
             )
-    return tuple(sorted(found.values(), key=_marker_of))
-
-
-def _marker_of(transaction: DecidedTransaction) -> int:
-    return transaction.marker_offset
+    return tuple(sorted(found.values(), key=attrgetter("marker_offset")))

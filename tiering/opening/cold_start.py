@@ -77,7 +77,8 @@ async def _state_at(
         if not is_below_start(manifests.manifest, entry):
             raise
         return ColdStart(LeaderEpochs(), ())
-    held_bytes = 0 if manifests.manifest is None else _held_between(manifests.manifest, since, offset)
+    root = manifests.manifest
+    held_bytes = 0 if root is None else root.bytes_between(max(since, root.coverage_start), offset)
     transactions = [
         (of.producer_id, of.producer_epoch, of.first_offset, of.marker_offset) for of in footer.transactions
     ]
@@ -126,12 +127,3 @@ async def claim_and_reserve(
         return manifest.reserve(min(end + block, INT64_MAX)) if block else manifest
 
     return await manifests.claim(leader_epoch, topic, configs, reserve), hole_end
-
-
-def _held_between(manifest: Manifest, start: int, end: int) -> int:
-    """Log bytes in [start, end). An object or page that is partly outside counts by its share of offsets."""
-    start = max(start, manifest.coverage_start)
-    held = [(segment.base_offset, segment.end_offset, segment.log_bytes) for segment in manifest.tail]
-    held += [(page.first_offset, page.end_offset, page.log_bytes) for page in manifest.pages]
-    common = ((min(last, end) - max(first, start), last - first, size) for first, last, size in held)
-    return sum(size * offsets // span for offsets, span, size in common if offsets > 0)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
-from seams.loop.tasks import FailureReport, Tasks
+from seams.loop.tasks import FailureReport, Tasks, failure_of_task
 from seams.loop.workers import Lane, Workers
 
 UNDER_WAY_MAX: Final = 1_000
@@ -125,9 +125,9 @@ class HandshakeTurns:
 
 
 class Handshakes:
-    """Runs steps in `workers`; without workers (in tests) a step runs at once, on the loop."""
+    """Runs steps in `workers`."""
 
-    def __init__(self, workers: Workers | None, report: FailureReport, turns: HandshakeTurns | None = None) -> None:
+    def __init__(self, workers: Workers, report: FailureReport, turns: HandshakeTurns | None = None) -> None:
         self._workers = workers
         self._tasks = Tasks(report)
         self._steps = 0
@@ -149,29 +149,12 @@ class Handshakes:
     def _go_on(self) -> None:
         while self._steps < STEPS_MAX and (session := self.turns.next()) is not None:
             self._steps += 1
-            if self._workers is None:
-                asyncio.get_running_loop().call_soon(self._step, session)
-            else:
-                work = self._workers.run(session.step, lane=Lane.HANDSHAKE)
-                self._tasks.spawn_with_callback("handshake", work, self._stepped_by(session))
+            work = self._workers.run(session.step, lane=Lane.HANDSHAKE)
+            self._tasks.spawn_with_callback("handshake", work, partial(self._done, session))
 
-    def _step(self, session: Handshaking) -> None:
-        failure: BaseException | None = None
-        try:
-            session.step()
-        except Exception as refused:  # noqa: BLE001 - it is the session's, as from a worker
-            failure = refused
-        self._done(session, failure)
-
-    def _stepped_by(self, session: Handshaking) -> Callable[[asyncio.Future[None]], None]:
-        def stepped(step: asyncio.Future[None]) -> None:
-            self._done(session, asyncio.CancelledError() if step.cancelled() else step.exception())
-
-        return stepped
-
-    def _done(self, session: Handshaking, failure: BaseException | None) -> None:
+    def _done(self, session: Handshaking, step: asyncio.Future[None]) -> None:
         self._steps -= 1
         try:
-            session.stepped(failure)
+            session.stepped(failure_of_task(step))
         finally:
             self._go_on()

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from broker.partition.leading.delayed_operations import DelayedOperations, Watchable, Watcher
-from broker.partition.local_reads import LocalReads
+from broker.partition.leading.delayed_operations import DelayedOperations, Watcher
+from broker.partition.local_reads import LocalReadable, LocalReads
 from broker.partition.log_failures import LogFailures
 from broker.replication.follower import Follower
 from hotstore.errors import DamagedLog
 from hotstore.host.lease import Lease
-from logformat.leader_epochs import EpochEnd
 from tiering.opening.cold_view import ColdView
 
 
-class FollowerFetch(Watchable):
+class FollowerFetch(LocalReadable):
     """Consumers' reads from one replica in one leader epoch. Every method runs on the loop."""
 
     __slots__ = (
@@ -51,7 +50,7 @@ class FollowerFetch(Watchable):
         self.lease = lease
         self.follower = follower
         self.leader_epoch = leader_epoch
-        self.tier = tier
+        self.tier: ColdView = tier
         self.local = LocalReads(lease, self._damaged)
         self.waiters = DelayedOperations()
         self.fetched_answers = self.fetched_bytes = 0
@@ -61,19 +60,6 @@ class FollowerFetch(Watchable):
     @property
     def high_watermark(self) -> int:
         return self.follower.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The last stable offset of the replica's own log, up to its own high watermark (TX8). Deleted segments have no
-        open transaction (TX27). The marker of a transaction that is open here may be above the high watermark, even if
-        the marker is in the bucket already.
-        """
-        high_watermark = self.follower.high_watermark
-        stable = self.log.last_stable_offset(high_watermark)
-        if stable < high_watermark:
-            bucket_only_end = min(self.tier.remote_end_offset, self.log.local_log_start_offset)
-            stable = min(max(stable, self.log_start_offset, bucket_only_end), high_watermark)
-        return stable
 
     @property
     def log_start_offset(self) -> int:
@@ -92,10 +78,6 @@ class FollowerFetch(Watchable):
         or the bucket holds them: an answer from the bucket may end above all that the leader reported."""
         is_committed = self.follower.knows_committed(offset) or offset <= self.tier.known_end_offset
         return offset > self.log.log_end_offset and is_committed
-
-    def epoch_end(self, epoch: int) -> EpochEnd:
-        """The end of `epoch` in this replica's log. Up to its end, this log agrees with the leader's log."""
-        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def advanced(self) -> None:
         """The replica applied a response: wake readers if an offset moved."""

@@ -149,23 +149,6 @@ class DelayedOperations:
                     reader.changed()
 
 
-class Watchable:
-    """Forwards a partition's readers to its `DelayedOperations`."""
-
-    __slots__ = ()
-
-    waiters: DelayedOperations
-
-    def unwatch(self, watcher: Watcher) -> None:
-        self.waiters.unwatch(watcher)
-
-    def tell_once(self, reader: Target) -> None:
-        self.waiters.tell_once(reader)
-
-    def forget(self, reader: Target) -> None:
-        self.waiters.forget(reader)
-
-
 class DelayedDeleteRecords:
     """DeleteRecords requests that wait until the replicas of one partition know its new log start (R7). Each request is
     notified once on the loop: when every active in-sync or proposed member fetched with that start, or when the

@@ -23,11 +23,10 @@ from broker.partition.leading.delayed_operations import (
     Acked,
     DelayedDeleteRecords,
     DelayedOperations,
-    Watchable,
     Watcher,
 )
 from broker.partition.leading.verification import VerificationGuard, VerificationGuards
-from broker.partition.local_reads import LocalReads
+from broker.partition.local_reads import LocalReadable, LocalReads
 from broker.partition.log_failures import LogFailures
 from broker.partition.readable import HostedReplica, Readable
 from broker.replication.in_sync import AppliedRow
@@ -44,7 +43,6 @@ from hotstore.host.lease import Lease
 from hotstore.log.log_append import MarkerResult, marker_runs
 from hotstore.log.partition_log import Appended, LogState
 from logformat.errors import Fenced, StorageFailed
-from logformat.leader_epochs import EpochEnd
 from logformat.record_batch import BASE_SEQUENCE, INT64_MAX, PRODUCER_EPOCH, PRODUCER_ID, Fields
 from logformat.transaction_marker import TransactionMarker
 from tiering.partition_tier import PartitionTier
@@ -58,7 +56,7 @@ OnMarker = Callable[[TransactionMarker, int], None]
 def _told_nobody(_: TransactionMarker, __: int) -> None: ...
 
 
-class LeaderReplica(Watchable):
+class LeaderReplica(LocalReadable):
     """The replica of a leader. While `leading`, it leads in `leader_epoch`. Otherwise it has resigned. Every method
     runs on the loop."""
 
@@ -142,7 +140,7 @@ class LeaderReplica(Watchable):
         """Set after a loss of records: no transaction begins before the ongoing ones are aborted (TX32)."""
         self.local = LocalReads(lease, self._damaged)
         self.leader_epoch = row.leader_epoch
-        self.tier = tier
+        self.tier: PartitionTier = tier
         self._reserve_at = 0
         self._mark_isr_pending()
         self.leader = Leader(
@@ -155,7 +153,8 @@ class LeaderReplica(Watchable):
         lease.listen(self)
         lease.saw_epoch(row.leader_epoch)
         # An unclean start may have truncated the log, or restarted it at the bucket's end.
-        self.flusher, self.high_watermark = self.opened.flusher, self.leader.high_watermark
+        self.flusher = self.opened.flusher
+        self.high_watermark: int = self.leader.high_watermark
         if log.leader_epoch <= row.leader_epoch:  # otherwise the log is read-only: each append is refused
             lease.begin_epoch(row.leader_epoch)
         state = tier.partition_state
@@ -222,18 +221,6 @@ class LeaderReplica(Watchable):
         return max(self.log.log_start_offset, self.tier.log_start_offset)
 
     @property
-    def last_stable_offset(self) -> int:
-        """Offset below which every transaction is decided. Transactions in the bucket are decided (TX5, TX27), but the
-        aborted transactions of local offsets are known only to the local log.
-        """
-        high_watermark = self.high_watermark
-        stable = self.log.last_stable_offset(high_watermark)
-        if stable < high_watermark:
-            bucket_only_end = min(self.tier.remote_end_offset, self.log.local_log_start_offset)
-            stable = min(max(stable, self.log_start_offset, bucket_only_end), high_watermark)
-        return stable
-
-    @property
     def is_end_known(self) -> bool:
         """Whether clients may get the log end. Before, they get OFFSET_NOT_AVAILABLE (KIP-207)."""
         return self.leader.is_end_known
@@ -241,11 +228,6 @@ class LeaderReplica(Watchable):
     def lacks(self, offset: int) -> bool:
         """Never: the leader has all records."""
         return False
-
-    def epoch_end(self, epoch: int) -> EpochEnd:
-        """The end of an epoch, up to the log end. The high watermark is not the limit: after a restart a lower high
-        watermark would look like a truncation to a reader."""
-        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def _damaged(self, damaged: DamagedLog) -> None:
         if self.leader.is_shared:  # another replica may have the records

@@ -180,10 +180,13 @@ class Pair:
 
 
 async def until(happened: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(60.0):
-        while not happened():
-            await asyncio.sleep(0.01)
-    assert happened(), what
+    """Wait for it, for a minute at most; AssertionError names `what`."""
+    try:
+        async with asyncio.timeout(60.0):
+            while not happened():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within a minute: {what}") from None
 
 
 async def both(*settings: str, replicas: tuple[int, ...] = (1, 2), **configs: str) -> Pair:

@@ -10,6 +10,7 @@ from broker.net.dispatch import Answer, AnswerFuture, CloseReason, Later, Part
 from broker.net.limits import NetLimits
 from broker.net.server import Bind, Server
 from tests.support.net.scripted_net import ScriptedDispatcher, ScriptedNet, frame
+from tests.support.workers import InlineWorkers
 
 MIB = 1 << 20
 
@@ -26,7 +27,7 @@ class House:
             self.dispatcher,
             limits or NetLimits(),
             lambda name, failure: self.reports.append(failure),
-            **options,
+            **{"workers": InlineWorkers(), **options},
         )
         self.futures: dict[bytes, AnswerFuture] = {}
 

@@ -127,6 +127,7 @@ class Rule:
 
     @property
     def name(self) -> str:
+        """As the counts name it."""
         return f"{self.kind} {self.status}" if self.kind == "status" else self.kind
 
 

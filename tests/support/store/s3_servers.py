@@ -33,6 +33,7 @@ from urllib.parse import unquote, urlsplit
 
 from tests.support.processes.ports import free_port
 from tests.support.repository import ROOT
+from tests.support.store.s3_proxy import Rule
 
 ACCESS_KEY = "thermocline-test"
 SECRET_KEY = "thermocline-secret"
@@ -169,25 +170,7 @@ def localstack_server() -> Iterator[S3Server]:
         _end(process)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One rule of the proxy; tests/support/store/s3_proxy.py describes the kinds."""
-
-    kind: str
-    operation: str = ""
-    method: str = ""
-    match: str = ""
-    after: int = 0
-    times: int = -1
-    rate: float = 1.0
-    status: int = 503
-    body: str = ""
-    seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """As `StoreProxy.counts` names it."""
-        return f"{self.kind} {self.status}" if self.kind == "status" else self.kind
+Fault = Rule  # as those who give it to the proxy know it
 
 
 @dataclass(frozen=True)

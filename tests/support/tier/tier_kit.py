@@ -232,13 +232,7 @@ class Life:
         data = bytearray(
             encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
         )
-        appended = opened.log.append_as_leader(*batches_of(data), self.epoch, now_ms)
-        opened.flusher.request()
-        if appended.last_offset >= opened.tier.reserve_at:
-            opened.tier.reserve_soon()
-        if appended.base_offset == opened.log.active_info().base_offset:
-            opened.tier.rolled()
-        return appended.base_offset
+        return self._append(opened, data, now_ms)
 
     def put(self, *records: tuple[bytes, bytes | None], partition: int = 0, timestamp: int | None = None) -> int:
         """One batch of keyed records; its first offset. None: a tombstone. Rolls as `append` does."""
@@ -246,6 +240,9 @@ class Life:
         now_ms = self.world.clock.wall_ms()
         stamp = now_ms if timestamp is None else timestamp
         data = bytearray(encode_batch([Record(at, stamp, key, value) for at, (key, value) in enumerate(records)]))
+        return self._append(opened, data, now_ms)
+
+    def _append(self, opened: Opened, data: bytearray, now_ms: int) -> int:
         appended = opened.log.append_as_leader(*batches_of(data), self.epoch, now_ms)
         opened.flusher.request()
         if appended.last_offset >= opened.tier.reserve_at:

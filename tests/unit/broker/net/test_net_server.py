@@ -24,6 +24,7 @@ from seams.files.posix_disk import PosixDisk
 from seams.net import SocketBuffers, TcpNet
 from tests.support.net.scripted_net import ScriptedDispatcher, frame
 from tests.support.scenario import by
+from tests.support.workers import InlineWorkers
 
 MIB = 1 << 20
 READ_S_MAX = 20.0
@@ -37,7 +38,11 @@ class House:
         self.complaints: list[str] = []
         self.address = ("", 0)
         self.server = Server(
-            TcpNet(), self.dispatcher, limits or NetLimits(), lambda name, e: self.complaints.append(repr(e)), **options
+            TcpNet(),
+            self.dispatcher,
+            limits or NetLimits(),
+            lambda name, e: self.complaints.append(repr(e)),
+            **{"workers": InlineWorkers(), **options},
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -357,8 +362,8 @@ def test_peers_of_several_listeners_know_theirs_and_share_the_bounds() -> None:
     """Each has an address of its own; connections are counted together, and both are closed at the end."""
 
     async def scenario() -> None:
-        dispatcher = ScriptedDispatcher()
-        server = Server(TcpNet(), dispatcher, NetLimits(connections_per_ip_max=3), lambda name, failure: None)
+        house = House(NetLimits(connections_per_ip_max=3))
+        dispatcher, server = house.dispatcher, house.server
         await server.bind([Bind("INNER", "127.0.0.1", 0), Bind("OUTER", "127.0.0.1", 0)])
         await server.accept()
         assert list(server.addresses) == ["INNER", "OUTER"]
@@ -388,7 +393,7 @@ def test_a_crowd_at_one_listener_keeps_nobody_out_of_one_that_is_apart() -> None
     """Of three connections in all, clients took three and two of them wait: brokers come in, three of four."""
 
     async def scenario() -> None:
-        server = Server(TcpNet(), ScriptedDispatcher(), NetLimits(connections_max=3), lambda name, failure: None)
+        server = House(NetLimits(connections_max=3)).server
         await server.bind([Bind("CLIENTS", "127.0.0.1", 0), Bind("OTHERS", "127.0.0.1", 0)])
         await server.bind([Bind("BROKERS", "127.0.0.1", 0, apart=True)])
         await server.accept()
@@ -418,7 +423,7 @@ def test_connections_of_brokers_leave_descriptors_free_too(
     monkeypatch.setattr(descriptors, "has_room", lambda _, share: taken < share)
 
     async def scenario() -> None:
-        server = Server(TcpNet(), ScriptedDispatcher(), NetLimits(), lambda name, failure: None)
+        server = House().server
         await server.bind([Bind("CLIENTS", "127.0.0.1", 0), Bind("BROKERS", "127.0.0.1", 0, apart=True)])
         await server.accept()
         for name in ("CLIENTS", "BROKERS"):
@@ -439,7 +444,7 @@ def test_a_listener_with_few_connections_of_its_own_keeps_nobody_out_of_another(
 
     async def scenario() -> None:
         limits = NetLimits(of_listener={"FEW": ListenerLimits(most=1)})
-        server = Server(TcpNet(), ScriptedDispatcher(), limits, lambda name, failure: None)
+        server = House(limits).server
         await server.bind([Bind("FEW", "127.0.0.1", 0), Bind("MANY", "127.0.0.1", 0)])
         await server.accept()
         few = [await open_at(server, "FEW") for _ in range(3)]
@@ -468,7 +473,7 @@ def test_when_one_address_is_taken_none_is_bound() -> None:
     """A start that is refused leaves the other ports to whoever comes next."""
 
     async def scenario() -> None:
-        server = Server(TcpNet(), ScriptedDispatcher(), NetLimits(), lambda name, failure: None)
+        server = House().server
         with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
             free = other.getsockname()
             other.close()

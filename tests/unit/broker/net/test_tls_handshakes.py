@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.net.tls.handshakes import Handshakes, HandshakeTurns, Handshaking
 from tests.support.net.net_house import settled
+from tests.support.workers import InlineWorkers
 
 
 @dataclass(eq=False)
@@ -90,7 +91,9 @@ def test_silent_addresses_do_not_hold_every_place_together() -> None:
 
 
 async def test_a_session_gives_way_to_another_address() -> None:
-    handshakes = Handshakes(None, lambda name, failure: None, HandshakeTurns(under_way_max=2, per_address_max=2))
+    handshakes = Handshakes(
+        InlineWorkers(), lambda name, failure: None, HandshakeTurns(under_way_max=2, per_address_max=2)
+    )
     silent, late = [Session("a"), Session("a")], Session("b")
     for session in (*silent, late):
         handshakes.ask(session)
@@ -140,7 +143,7 @@ def test_bounds_hold_and_nobody_is_forgotten(acts: list[tuple[str, int]]) -> Non
 
 
 async def test_a_failed_step_is_told_and_others_go_on() -> None:
-    handshakes = Handshakes(None, lambda name, failure: None)
+    handshakes = Handshakes(InlineWorkers(), lambda name, failure: None)
     sessions = [Session("a", failure=ValueError("no")), *(Session("b") for _ in range(5))]
     for session in sessions:
         handshakes.ask(session)

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.net.dispatch import CloseConnection
-from broker.observe.http import HttpServer, Views
+from broker.observe.http import HttpServer, Protection, Views
 from broker.observe.metrics.exposition import exposition
 from broker.observe.sources import Sources
 from broker.observe.status import Health
@@ -22,6 +22,7 @@ from broker.wire.apis import ApiKey
 from broker.wire.messages import MetadataRequest
 from logformat.errors import Retryable
 from tests.support.brokers.broker_kit import SMALL_SEGMENTS, Life, Place
+from tests.support.workers import InlineWorkers
 
 # cli.md, `tier status --json`.
 STATUS_FIELDS = [
@@ -218,7 +219,7 @@ def test_health_says_what_is_waited_for_and_what_failed_lately() -> None:
 
 def with_http(views: Views, scenario: Callable[[aiohttp.ClientSession, str], Awaitable[None]]) -> None:
     async def run() -> None:
-        server = HttpServer(views)
+        server = HttpServer(views, Protection(), InlineWorkers())
         await server.start("127.0.0.1", 0)
         try:
             async with aiohttp.ClientSession() as session:

@@ -19,6 +19,7 @@ from broker.security.http_secrets import HttpSecrets
 from seams.files import descriptors
 from seams.loop.workers import Lane, ThreadWorkers, Workers
 from tests.support.net.tls_peer import client_context, listener_tls
+from tests.support.workers import InlineWorkers
 from tests.unit.broker.observe.test_broker_observe import views
 
 TOKEN = "0123456789abcdef0123"
@@ -38,7 +39,7 @@ def with_http(
 
     async def run() -> None:
         protection = Protection(secrets, listener_tls().context if is_secured else None, metrics_open)
-        server = HttpServer(views(), protection, workers)
+        server = HttpServer(views(), protection, workers or InlineWorkers())
         await server.start("127.0.0.1", 0)
         try:
             connector = aiohttp.TCPConnector(ssl=client_context())

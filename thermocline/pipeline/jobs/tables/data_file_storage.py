@@ -30,16 +30,10 @@ class DataFileOutput:
         """Raises OSError from the storage."""
         self.location = location
         self._path = _local_path(location)
-        self.sink: pa.NativeFile
         if self._path is not None:
             make_folder(os.path.dirname(self._path))
-            self.sink = fs.LocalFileSystem().open_output_stream(self._path)
-        else:
-            from pyiceberg.io.pyarrow import PyArrowFileIO
-
-            io = PyArrowFileIO(dict(io_properties))
-            scheme, netloc, path = io.parse_location(location, io.properties)
-            self.sink = io.fs_by_scheme(scheme, netloc).open_output_stream(path)
+        system, path = _find(location, io_properties)
+        self.sink: pa.NativeFile = system.open_output_stream(path)
 
     def close(self) -> int:
         """Store everything. Returns the file's size."""
@@ -53,14 +47,20 @@ class DataFileOutput:
 
 def open_data_file(location: str, io_properties: Mapping[str, str]) -> pa.NativeFile:
     """A file to read. Raises OSError from the storage."""
+    system, path = _find(location, io_properties)
+    return system.open_input_file(path)
+
+
+def _find(location: str, io_properties: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+    """The file system of a location, and the path there."""
     path = _local_path(location)
     if path is not None:
-        return fs.LocalFileSystem().open_input_file(path)
+        return fs.LocalFileSystem(), path
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     io = PyArrowFileIO(dict(io_properties))
     scheme, netloc, place = io.parse_location(location, io.properties)
-    return io.fs_by_scheme(scheme, netloc).open_input_file(place)
+    return io.fs_by_scheme(scheme, netloc), place
 
 
 def _local_path(location: str) -> str | None:
