@@ -52,6 +52,7 @@ class FakeBroker:
         self._http = http_address
         self.topic_configs: dict[str, str] = {}
         self.topic_error = 0
+        self.is_copied = False  # the bucket has all of both partitions
         self._versions = versions or {key: (api.version_min, api.version_max) for key, api in APIS.items()}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -95,9 +96,12 @@ class FakeBroker:
             )
         if isinstance(request, ListOffsetsRequest):
             timestamp = request.topics[0].partitions[0].timestamp
+            offset = 99 if self.is_copied and timestamp == LATEST_TIERED else OFFSETS[timestamp]
             found = [
-                ListOffsetsResponsePartition(partition_index=0, offset=OFFSETS[timestamp]),
-                ListOffsetsResponsePartition(partition_index=1, error_code=6),
+                ListOffsetsResponsePartition(partition_index=0, offset=offset),
+                ListOffsetsResponsePartition(partition_index=1, offset=offset)
+                if self.is_copied
+                else ListOffsetsResponsePartition(partition_index=1, error_code=6),
             ]
             return ListOffsetsResponse(topics=[ListOffsetsResponseTopic("t", found)])
         if isinstance(request, DescribeConfigsRequest):
@@ -255,6 +259,10 @@ def test_tier_seal_posts_json_and_reports_a_refusal(
 ) -> None:
     """The content type is what keeps web pages out; a refusal is exit 1 with the broker's words."""
     bootstrap = f"127.0.0.1:{thermocline_broker.port}"
+    assert main(["tier", "seal", "-b", bootstrap, "--topic", "t", "--wait"]) == 1
+    assert "not all of t-0, t-1 is in the bucket" in capsys.readouterr().err
+    Http.seals.clear()
+    thermocline_broker.is_copied = True
     assert main(["tier", "seal", "-b", bootstrap, "--topic", "t", "--wait"]) == 0
     assert Http.seals == [("application/json", {"topic": "t", "wait": True})]
     assert "everything is in the bucket" in capsys.readouterr().err
