@@ -9,6 +9,7 @@ continues.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -147,7 +148,14 @@ class Expirer:
         if safe < wanted.offset:
             # Verified segments are deleted even in an outage: the disk needs it most then.
             safe, refused = await self._verified_end(max(sealed[0].base_offset, safe), wanted.offset)
-        await self._drop_local(min(wanted.offset, safe), due_by)
+
+        def still() -> bool:
+            # If tiering was switched off meanwhile, the log start moves to the local start. If compaction replaced
+            # objects, those that took their place may not be verified.
+            newest = partition.manifest
+            return partition.config == due_by and newest is not None and newest.replaced == manifest.replaced
+
+        await self._drop_local(min(wanted.offset, safe), still)
         self._is_behind = first_local_offset(local) < wanted.offset
         if refused is not None:
             raise refused
@@ -249,9 +257,8 @@ class Expirer:
         await self._drop_local(offset)
         self._is_behind = first_local_offset(partition.log) < offset
 
-    async def _drop_local(self, offset: int, due_by: TierConfig | None = None) -> None:
-        """Delete local segments below `offset`. `due_by`: the configs of a retention that does not move the log
-        start."""
+    async def _drop_local(self, offset: int, still: Callable[[], bool] = lambda: True) -> None:
+        """Delete local segments below `offset`. `still` returns whether they may go, by what changed meanwhile."""
         partition, lease = self._partition, self._partition.lease
         lease.check()
         start = partition.log.log_start_offset  # it may move during the checkpoint
@@ -260,8 +267,8 @@ class Expirer:
             await lease.checkpoint_start()
             lease.check()
             self._checkpointed_start = start
-        if due_by is not None and partition.config != due_by:
-            return  # if tiering was switched off meanwhile, the log start moves to the local start
+        if not still():
+            return
         dropped = lease.delete_local_before(offset)
         if not dropped and not partition.log.awaits_unlink:
             return

@@ -14,7 +14,7 @@ from coldstore.inspection.bucket_inspection import BucketInspector
 from coldstore.keys import SegmentKey, manifest_key
 from coldstore.manifest.manifest import Manifest
 from coldstore.manifest.manifest_entries import REPLACED_MAX
-from coldstore.object_store import Got, ObjectInfo
+from coldstore.object_store import Got, ObjectInfo, StoreUnavailable
 from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from hotstore.cleaning.engine import LocalEngine
 from logformat.record_batch import walk
@@ -549,4 +549,39 @@ async def test_a_pass_whose_configs_change_while_its_files_are_opened_ends(
     await settle(lambda: bool(opening), within_s=500)
     await asyncio.sleep(1000)
     assert (await house.manifest()).tail == before.tail and not house.failures
+    await life.stop()
+
+
+async def test_local_bytes_stay_if_their_verified_object_is_replaced_before_they_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: objects that a run of retention had verified were replaced while it verified later ones. It deleted
+    the local bytes, although the object that took their place was not verified."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    state, before = opened.tier.partition_state, (await house.manifest()).tail
+    keys = [str(entry.key(TOPIC_ID, 0)) for entry in before]
+    head, asked, goes_on = house.memory.head, asyncio.Event(), asyncio.Event()
+
+    async def head_late(key: str) -> ObjectInfo:
+        if key not in keys:
+            raise StoreUnavailable("the object that took their place is not verified")
+        if key == keys[2]:
+            asked.set()
+            await goes_on.wait()
+        return await head(key)
+
+    monkeypatch.setattr(house.memory, "head", head_late)
+    state.verified.forget_all()  # as after a change of leaders
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=1))
+    await asyncio.wait_for(asked.wait(), 700)
+    await passed(life)
+    goes_on.set()
+    await asyncio.sleep(5)
+    manifest = state.manifest
+    assert manifest is not None and manifest.was_replaced(before[0].uuid)
+    assert opened.log.local_log_start_offset == 0
     await life.stop()
