@@ -33,13 +33,6 @@ class AddressRates(Protocol):
         ...
 
 
-class NoAddressRates:
-    """`AddressRates` without limits."""
-
-    def arrived(self, address: str, now_s: float) -> float:
-        return 0.0
-
-
 class Allowance:
     """Bounds on open connections and on new connections per second. At most one second's worth of new connections may
     come at once. None: no limit.

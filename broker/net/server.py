@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.net.admission import AddressRates, Admission, ConnectionLimiter, Crowd, NoAddressRates
+from broker.net.admission import AddressRates, Admission, ConnectionLimiter, Crowd
 from broker.net.buffers import BufferPool, FrameBudget
 from broker.net.connection import Connection
 from broker.net.connection_timeouts import DeadlineWheel, Ticks
@@ -80,7 +80,7 @@ class Server:
         self._connection_id = 0
         self._apart: set[str] = set()
         self._admissions: dict[str, ConnectionLimiter[Connection]] = {}
-        self._address_rates: AddressRates = NoAddressRates()
+        self._address_rates: AddressRates | None = None
         self._delayed: dict[Connection, asyncio.TimerHandle] = {}  # at most `connections_waiting_max`
         self._admit_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -227,7 +227,7 @@ class Server:
         if not self._net.has_room(transport, share):
             log.warning("a connection is refused: %s", descriptors.shortage(share))
             return Admission.REFUSE
-        if not is_apart:
+        if not is_apart and self._address_rates is not None:
             delay_s = self._address_rates.arrived(connection.peer.host, now_s)
             if delay_s > 0:
                 return self._delay(connection, delay_s)

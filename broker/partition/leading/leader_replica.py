@@ -211,7 +211,7 @@ class LeaderReplica(LocalReadable):
         """A future that is done when every active in-sync or proposed replica knows a log start at or above `offset`;
         None: they know it already. Fails with Fenced when the leadership ends first."""
         if not self.leading:
-            raise Fenced(f"{self.topic}-{self.index}: leader epoch {self.leader_epoch} is over; refresh metadata")
+            raise self._is_over()
         return None if self.leader.all_know_start(offset) else self.delayed_delete_records.wait(offset)
 
     @property

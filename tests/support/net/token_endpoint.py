@@ -9,10 +9,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -27,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from tests.support.net.http_stand_in import QuietHandler, http_server
 from tests.support.processes.sasl_site import token
 
 CLIENT: Final = ("a-client", "its-secret")
@@ -71,7 +70,7 @@ def token_endpoint(folder: Path, user: str) -> Iterator[TokenEndpoint]:
     """One whose tokens are of `user`; key files are written to `folder`."""
     key = rsa.generate_private_key(65537, 2048)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             try:
@@ -97,15 +96,7 @@ def token_endpoint(folder: Path, user: str) -> Iterator[TokenEndpoint]:
             self._answer(200, {"access_token": given, "expires_in": int(_LIFE_S), "token_type": "Bearer"})
 
         def _answer(self, status: int, content: Mapping[str, object]) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.reply(status, json.dumps(content))
 
     def write(name: str, encryption: KeySerializationEncryption) -> Path:
         file = folder / name
@@ -114,12 +105,6 @@ def token_endpoint(folder: Path, user: str) -> Iterator[TokenEndpoint]:
 
     plain = write("client-key.pem", NoEncryption())
     encrypted = write("client-key-encrypted.pem", BestAvailableEncryption(KEY_PASSWORD.encode()))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        try:
-            yield TokenEndpoint(f"{url}/valid", f"{url}/malformed", f"{url}/expired", plain, encrypted)
-        finally:
-            server.shutdown()
-            serving.join()
+    with http_server(Handler) as port:
+        url = f"http://127.0.0.1:{port}"
+        yield TokenEndpoint(f"{url}/valid", f"{url}/malformed", f"{url}/expired", plain, encrypted)

@@ -10,8 +10,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -23,6 +21,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, Table
+
+from tests.support.net.http_stand_in import QuietHandler, http_server
 
 _STATUS = {
     NoSuchTableError: 404,
@@ -38,10 +38,7 @@ def rest_catalog(behind: Catalog) -> Iterator[str]:
     """Its URL."""
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *words: Any) -> None:
-            """Quiet."""
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             self._answer(None)
 
@@ -56,22 +53,10 @@ def rest_catalog(behind: Catalog) -> Iterator[str]:
                 status = next(code for kind, code in _STATUS.items() if isinstance(refused, kind))
                 error = {"message": str(refused), "type": type(refused).__name__, "code": status}
                 text = json.dumps({"error": error})
-            data = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.reply(status, text)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with http_server(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def _route(behind: Catalog, path: list[str], body: bytes | None) -> str:

@@ -10,9 +10,10 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
+
+from tests.support.net.http_stand_in import QuietHandler, http_server
 
 _PREFIX: Final = "kafka-"
 _SCRIPT: Final = """#!{python}
@@ -29,27 +30,16 @@ def docker_stand_in(folder: Path, actions: Mapping[str, Callable[[int], str]]) -
     what the program then prints."""
     one_at_a_time = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             _, verb, service = self.path.split("/")
             with one_at_a_time:
                 said = actions[verb](int(service.removeprefix(_PREFIX)))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(said.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.reply(200, said)
 
     folder.mkdir()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http_server(Handler) as port:
         script = folder / "docker"
-        script.write_text(_SCRIPT.format(python=sys.executable, port=server.server_port))
+        script.write_text(_SCRIPT.format(python=sys.executable, port=port))
         script.chmod(0o755)
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            yield folder
-        finally:
-            server.shutdown()
-            serving.join()
+        yield folder

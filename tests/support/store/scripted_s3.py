@@ -17,8 +17,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.net.http_stand_in import QuietHandler, http_server
 
 PAGE = 1000
 ERROR = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{}</Code><Message>scripted</Message></Error>'
@@ -60,12 +61,9 @@ class ScriptedS3:
         return sum(1 for sent, target in self.log if sent == method and match in target)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
     state: ScriptedS3
-
-    def log_message(self, *_: object) -> None:
-        return None
 
     def handle_any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -212,14 +210,5 @@ def scripted_s3() -> Iterator[ScriptedS3]:
     """A server on 127.0.0.1 until the block ends."""
     state = ScriptedS3()
     handler = type("Handler", (_Handler,), {"state": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with http_server(handler) as state.port:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)

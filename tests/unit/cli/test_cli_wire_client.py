@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
 import threading
@@ -36,6 +35,7 @@ from broker.wire.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.support.net.http_stand_in import QuietHandler, http_server
 from thermocline.cli.clients.bootstrap import bootstrap_addresses
 from thermocline.cli.clients.wire_client import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, BrokerUnreachable, WireClient
 from thermocline.cli.main import main
@@ -191,7 +191,7 @@ def test_tier_status_against_a_broker_without_http(fake_broker: FakeBroker, caps
     assert second["high_watermark"] is None and second["leader"] == 1
 
 
-class Http(http.server.BaseHTTPRequestHandler):
+class Http(QuietHandler):
     """`/status` and `/tier/seal`."""
 
     seals: ClassVar[list[tuple[str | None, dict[str, object]]]] = []
@@ -199,33 +199,22 @@ class Http(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         row = {"topic": "t", "partition": 0, "log_end_offset": 101, "cold_bytes": 5, "gaps": [[1, 3]], "new_field": 1}
-        self._reply(200, json.dumps([row]))
+        self.reply(200, json.dumps([row]))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.seals.append((self.headers["Content-Type"], body))
-        self._reply(503 if self.refuse else 200, "store away" if self.refuse else json.dumps({"done": body["wait"]}))
-
-    def _reply(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+        self.reply(503 if self.refuse else 200, "store away" if self.refuse else json.dumps({"done": body["wait"]}))
 
 
 @pytest.fixture
 def thermocline_broker() -> Iterator[FakeBroker]:
-    server = http.server.HTTPServer(("127.0.0.1", 0), Http)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    broker = FakeBroker(f"127.0.0.1:{server.server_port}")
-    Http.seals.clear()
-    Http.refuse = False
-    yield broker
-    broker.close()
-    server.shutdown()
-    server.server_close()
+    with http_server(Http) as port:
+        broker = FakeBroker(f"127.0.0.1:{port}")
+        Http.seals.clear()
+        Http.refuse = False
+        yield broker
+        broker.close()
 
 
 def test_tier_status_finds_http_through_describe_configs(
