@@ -52,6 +52,7 @@ class FakeBroker:
         self._http = http_address
         self.topic_configs: dict[str, str] = {}
         self.topic_error = 0
+        self.is_sealed = False  # whether `t` is partition 0 only, all of it in the bucket
         self._versions = versions or {key: (api.version_min, api.version_max) for key, api in APIS.items()}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -88,15 +89,16 @@ class FakeBroker:
             listed = [ApiVersionsResponseApi(key, low, high) for key, (low, high) in self._versions.items()]
             return ApiVersionsResponse(api_keys=listed)
         if key == ApiKey.METADATA:
-            partitions = [MetadataResponsePartition(partition_index=i, leader_id=1) for i in range(2)]
+            partitions = [MetadataResponsePartition(partition_index=i, leader_id=1) for i in range(2 - self.is_sealed)]
             return MetadataResponse(
                 brokers=[MetadataResponseBroker(1, "127.0.0.1", self.port)],
                 topics=[MetadataResponseTopic(name="t", partitions=partitions, error_code=self.topic_error)],
             )
         if isinstance(request, ListOffsetsRequest):
             timestamp = request.topics[0].partitions[0].timestamp
+            offset = OFFSETS[-1] - 1 if self.is_sealed and timestamp == LATEST_TIERED else OFFSETS[timestamp]
             found = [
-                ListOffsetsResponsePartition(partition_index=0, offset=OFFSETS[timestamp]),
+                ListOffsetsResponsePartition(partition_index=0, offset=offset),
                 ListOffsetsResponsePartition(partition_index=1, error_code=6),
             ]
             return ListOffsetsResponse(topics=[ListOffsetsResponseTopic("t", found)])
@@ -255,6 +257,7 @@ def test_tier_seal_posts_json_and_reports_a_refusal(
 ) -> None:
     """The content type is what keeps web pages out; a refusal is exit 1 with the broker's words."""
     bootstrap = f"127.0.0.1:{thermocline_broker.port}"
+    thermocline_broker.is_sealed = True
     assert main(["tier", "seal", "-b", bootstrap, "--topic", "t", "--wait"]) == 0
     assert Http.seals == [("application/json", {"topic": "t", "wait": True})]
     assert "everything is in the bucket" in capsys.readouterr().err
