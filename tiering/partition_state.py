@@ -115,7 +115,8 @@ class TieredPartition:
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()
-        self.withdraws = False  # a commit that withdraws all objects ended with an unknown outcome
+        self.withdraws = False  # a commit that withdraws all objects is under way, or ended with an unknown outcome
+        self.adds = False  # the same of a copy's commit
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive
@@ -158,7 +159,14 @@ class TieredPartition:
     def may_be_withdrawn(self) -> bool:
         """Whether a commit that withdraws all objects may still arrive: no object counts as verified, and none is
         compacted."""
-        return self.withdraws and not self.manifests.settled
+        return self.withdraws and self.manifests.pending
+
+    @property
+    def moves_start_in_root(self) -> bool:
+        """Whether the root has to name a log start before it moves on the disk: the topic is tiered, another broker may
+        lead next, or the root may name objects of the records, perhaps by a copy's commit without an answer."""
+        may_be_added = self.adds and self.manifests.pending
+        return self.config.enabled or not self.is_alone or self.is_in_bucket or may_be_added
 
     @property
     def log_start_offset(self) -> int:
@@ -261,10 +269,10 @@ class TieredPartition:
         if due_by != self.config:
             raise Retryable(f"{self.name}: the topic's configs were changed; due work is decided again")
 
-    def check_alone(self) -> None:
-        """Raise Retryable if other replicas are assigned by now: the root names a log start before it moves (R7)."""
-        if not self.is_alone:
-            raise Retryable(f"{self.name}: a replica was assigned meanwhile; the log start moves through the root")
+    def check_start_on_disk(self) -> None:
+        """Raise Retryable if the root has to name a log start by now (R7)."""
+        if self.moves_start_in_root:
+            raise Retryable(f"{self.name}: replicas or objects came meanwhile; the log start moves through the root")
 
     async def _fencing(self, committing: Coroutine[Any, Any, Manifest]) -> Manifest:
         try:

@@ -132,14 +132,13 @@ class PartitionTier:
         """Make offsets below `offset` unreadable; durable when this returns. Raises Retryable, Fenced, OSError;
         EditRefused for an internal topic with replicas whose snapshot does not reach `offset`."""
         partition = self.partition_state
-        # An unknown root may name objects of these records, although the topic is no longer tiered.
-        in_root = self.enabled or not partition.claimed or partition.remote_end_offset or not partition.is_alone
+        in_root = partition.moves_start_in_root
         # A start that the root has already may be missing in the local checkpoint: an earlier call failed in between.
         if in_root and offset > partition.log_start_offset:
             await partition.claim()
             await self.expirer.cold.move_start(offset)
         partition.lease.check()
-        await partition.lease.raise_log_start(offset, (lambda: None) if in_root else partition.check_alone)
+        await partition.lease.raise_log_start(offset, (lambda: None) if in_root else partition.check_start_on_disk)
         self._jobs.expire()
 
     # ── snapshots of internal topics ─────────────────────────────────────────────────────────────────────────────

@@ -115,6 +115,11 @@ class ManifestStore:
         """See `RootStore.settled`."""
         return self._root.settled
 
+    @property
+    def pending(self) -> bool:
+        """See `RootStore.pending`."""
+        return self._root.pending
+
     async def load(self) -> Manifest | None:
         """Read the root now; None if the partition has none. Raises the errors of `RootStore.load`."""
         root = await self._root.load()

@@ -100,6 +100,7 @@ class RootStore(Generic[T]):
         self._on_newer = on_newer
         self._known: Root[T] | None = None
         self._unsettled_version = 0
+        self._under_way: Commit[T] | None = None
         self._commits = asyncio.Lock()
         self._put_s = float("-inf")
         self._slow_until_s = float("-inf")  # until then PUTs are THROTTLED_S apart
@@ -115,8 +116,13 @@ class RootStore(Generic[T]):
 
     @property
     def settled(self) -> bool:
-        """Whether every attempt of this process is in `known`, or cannot arrive any more."""
+        """Whether every attempt of this process is in `known`, or cannot arrive any more, except one under way."""
         return self._unsettled_version == 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether an attempt of this process, perhaps one under way, may be stored without being in `known`."""
+        return not self.settled or (self._under_way is not None and self._under_way.unsettled_version is not None)
 
     def content_size(self, content: T) -> int:
         """Bytes of `content` in the root. Their sum with `ENVELOPE_BYTES_MAX` must not exceed `ROOT_BYTES_MAX`."""
@@ -182,7 +188,7 @@ class RootStore(Generic[T]):
             self._commits.release()
 
     async def _run(self, machine: Commit[T], deadline_s: float, may_send: Callable[[], None] | None) -> Root[T]:
-        effect = machine.start(self._known)
+        effect, self._under_way = machine.start(self._known), machine
         try:
             while not isinstance(effect, Done | Refused):
                 event = await self._perform(effect, deadline_s, may_send)
@@ -190,6 +196,7 @@ class RootStore(Generic[T]):
         finally:
             # This also runs after a cancellation or an error in the middle of a PUT.
             self._unsettled_version = max(self._unsettled_version, machine.unsettled_version or 0)
+            self._under_way = None
         if isinstance(effect, Refused):
             raise effect.error
         found = self._learn(effect.root)

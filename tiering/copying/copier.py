@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from coldstore.keys import SegmentKey
-from coldstore.manifest.manifest import EditRefused, RemoteSegment
+from coldstore.manifest.manifest import EditRefused, Manifest, RemoteSegment
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreUnavailable, Upload, answered_within
 from coldstore.segments.segment_sections import FooterOutgrown
 from logformat.errors import Corrupt, Retryable
@@ -104,13 +104,20 @@ class Copier:
         return body.entry
 
     async def _commit(self, entry: RemoteSegment) -> None:
-        # With the log start: all offsets that the copy skips are below it, and deleted records may be in the object.
         partition = self._partition
-        log_start = partition.log_start_offset
+
+        def name_it(manifest: Manifest) -> Manifest:
+            # With the log start: all offsets that the copy skips are below it, and deleted records may be in the
+            # object. The start may move on the disk alone until this attempt is made, but not while it is pending.
+            partition.adds = True
+            return manifest.set_log_start(partition.log_start_offset).add(entry)
+
         try:
-            await partition.commit(lambda m: m.set_log_start(log_start).add(entry))
+            await partition.commit(name_it)
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest changed meanwhile: {refused}") from refused
+        finally:
+            partition.adds &= partition.manifests.pending
 
     async def _source(self, wanted: CopyRange) -> SegmentSource:
         partition = self._partition

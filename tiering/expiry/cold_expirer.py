@@ -177,7 +177,8 @@ class ColdExpirer:
         assert manifest is not None
         start, self._check_due_s = manifest.log_start_offset, None
         if partition.config.enabled or partition.config.internal or not manifest.live.segments:
-            partition.withdraws &= not partition.manifests.settled
+            partition.withdraws &= partition.manifests.pending
+            partition.adds &= partition.manifests.pending
             self._begin_check()
             return
         is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
@@ -203,7 +204,7 @@ class ColdExpirer:
             raise Retryable(f"{partition.name}: {changed}") from changed
         finally:
             partition.verified.forget_all()
-            partition.withdraws &= not partition.manifests.settled
+            partition.withdraws &= partition.manifests.pending
         reach("expire.withdrawn")
         log.info("%s is no longer tiered: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]

@@ -239,19 +239,16 @@ class Expirer:
         return first_local_offset(self._partition.log) > start
 
     async def _start_at(self, offset: int, due_by: TierConfig) -> None:
-        """Move the root's start first if the log is tiered (G9), if another broker may lead next, or if the root names
-        objects. Otherwise the root's start follows at the next check (cold_expirer), so a store outage does not fill
-        the disk."""
+        """Move the root's start first if it has to name the start (G9). Otherwise the root's start follows at the next
+        check (cold_expirer), so a store outage does not fill the disk."""
         partition = self._partition
-        manifest = partition.manifest
-        is_in_root = partition.config.enabled or not partition.is_alone
-        if is_in_root or (manifest is not None and manifest.live.segments):
+        if partition.moves_start_in_root:
             await partition.move_start(lambda m: m.set_log_start(offset), due_by)
         else:
 
             def still() -> None:
                 partition.check_due(due_by)
-                partition.check_alone()
+                partition.check_start_on_disk()
 
             await partition.lease.raise_log_start(offset, still)
         await self._drop_local(offset)

@@ -9,8 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from coldstore.manifest.manifest import Manifest
+from coldstore.object_store import ObjectStore
 from coldstore.stores.operations import Operation
 from hotstore.errors import DamagedLog
+from hotstore.host.open_log import OpenLog
 from logformat.errors import Retryable
 from logformat.values import TopicPartition
 from seams import crash_points
@@ -581,3 +583,122 @@ async def test_records_deleted_before_the_topic_was_tiered_stay_deleted_on_a_new
     base = opened.log.active_info().base_offset
     await settle(lambda: opened.tier.remote_end_offset == base)
     assert await start_on_a_new_disk(house, life, TIER) == 7
+
+
+class HeldRoot(FaultyStore):
+    """While `holds`, a written root is stored, and the answer waits for `goes_on`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner, SeededRng(1))
+        self.holds = lambda: False
+        self.is_held, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        etag = await super().put_root(key, data, if_match)
+        if self.holds():
+            self.is_held.set()
+            await self.goes_on.wait()
+        return etag
+
+
+@pytest.mark.parametrize("by", ["retention", "DeleteRecords"])
+async def test_records_deleted_while_a_copys_commit_is_unanswered_stay_deleted_on_a_new_disk(by: str) -> None:
+    """Regression: tiering was switched off while the commit of the first copy waited for its answer. The known root
+    named no object, so the log start moved on the disk alone. The stored root had the object, with the log start of
+    before."""
+    house = House()
+    store = HeldRoot(house.memory)
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await settle(lambda: opened.tier.partition_state.claimed)
+    store.holds = lambda: True
+    await life.fill(60)
+    await asyncio.wait_for(store.is_held.wait(), 30)
+    assert (await house.manifest()).remote_end_offset > opened.tier.remote_end_offset == 0
+    opened.log.reconfigure(replace(LOG, tiered=False))
+    opened.tier.reconfigure(OFF if by == "DeleteRecords" else replace(OFF, retention_bytes=3000))
+    for operation in (Operation.GET, Operation.GET_IF_CHANGED):
+        store.script(operation, Fault.BEFORE, times=10**6)
+    work = opened.tier.delete_records(7) if by == "DeleteRecords" else asyncio.sleep(300)
+    deleting = asyncio.ensure_future(work)
+    await asyncio.wait([deleting])
+    assert opened.tier.remote_end_offset == 0, "the broker does not know that its commit was stored"
+    start = opened.log.log_start_offset
+    assert await start_on_a_new_disk(house, life, OFF) >= start
+
+
+async def test_records_deleted_while_the_topic_is_tiered_and_copied_stay_deleted_on_a_new_disk() -> None:
+    """Regression: DeleteRecords of a topic that was not tiered waited for its checkpoint. Meanwhile the topic was
+    tiered and copied, and the root named the deleted records."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True, tier=OFF)
+    opened.log.reconfigure(replace(LOG, tiered=False))
+    await life.fill(60)
+    goes_on, note = asyncio.Event(), life.logs._note_start
+    is_held = asyncio.Event()
+
+    async def slowly(of: OpenLog) -> None:
+        is_held.set()
+        await goes_on.wait()
+        await note(of)
+
+    life.logs._note_start = slowly  # type: ignore[method-assign]
+    deleting = asyncio.ensure_future(opened.tier.delete_records(7))
+    await asyncio.wait_for(is_held.wait(), 30)
+    opened.log.reconfigure(LOG)
+    opened.tier.reconfigure(TIER)
+    base = opened.log.active_info().base_offset
+    await settle(lambda: opened.tier.remote_end_offset == base)
+    opened.tier.partition_state._is_fresh = lambda: False  # the root's start does not move soon
+    goes_on.set()
+    await asyncio.wait([deleting])
+    start = opened.log.log_start_offset
+    assert await start_on_a_new_disk(house, life, TIER) >= start
+
+
+async def test_no_object_counts_as_verified_while_the_commit_that_withdraws_it_is_unanswered() -> None:
+    """Regression: only a commit that had ended could make an object doubtful. A new replica began above objects that
+    the stored root no longer named."""
+    house = House()
+    store = HeldRoot(house.memory)
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await life.fill(60)
+    await opened.tier.seal_and_copy()
+    state = opened.tier.partition_state
+    assert state.sure_end_offset == 60
+    store.holds = lambda: state.withdraws
+    switch_off(opened)
+    await asyncio.wait_for(store.is_held.wait(), 30)
+    assert (await house.manifest()).live.segments == 0
+    opened.log.reconfigure(LOG)
+    opened.tier.reconfigure(TIER)
+    state.is_alone = False
+    sealing = asyncio.ensure_future(opened.tier.seal_and_copy())
+    await asyncio.wait([sealing], timeout=5)
+    assert state.sure_end_offset == 0
+    sealing.cancel()
+    await life.kill()
+
+
+async def test_a_copy_that_waits_for_its_turn_names_its_object_with_the_log_start_of_its_commit() -> None:
+    """Regression: a copy read the log start before it waited for an earlier commit. Tiering was switched off
+    meanwhile, and the start moved on the disk alone."""
+    house = House()
+    store = HeldRoot(house.memory)
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    await settle(lambda: opened.tier.partition_state.claimed)
+    store.holds = lambda: True
+    opened.tier.reserve_soon(5000)
+    await asyncio.wait_for(store.is_held.wait(), 30)
+    await life.fill(60)
+    await settle(lambda: house.objects() != [])
+    await asyncio.sleep(1)
+    switch_off(opened)
+    await opened.tier.delete_records(7)
+    opened.tier.partition_state._is_fresh = lambda: False  # only the copy moves the root's start
+    store.goes_on.set()
+    await settle(lambda: opened.tier.remote_end_offset > 0)
+    assert await start_on_a_new_disk(house, life, OFF) >= 7
