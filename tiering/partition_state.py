@@ -151,9 +151,10 @@ class TieredPartition:
 
     @property
     def is_in_bucket(self) -> bool:
-        """Whether the bucket may hold records of this log, whatever the configs say."""
-        manifest = self.manifests.manifest
-        return manifest is None or not self.claimed or manifest.live.segments > 0
+        """Whether the bucket may hold records of this log, whatever the configs say, perhaps by a copy's commit without
+        an answer."""
+        manifest, may_be_added = self.manifests.manifest, self.adds and self.manifests.pending
+        return manifest is None or not self.claimed or may_be_added or manifest.live.segments > 0
 
     @property
     def may_be_withdrawn(self) -> bool:
@@ -164,9 +165,8 @@ class TieredPartition:
     @property
     def moves_start_in_root(self) -> bool:
         """Whether the root has to name a log start before it moves on the disk: the topic is tiered, another broker may
-        lead next, or the root may name objects of the records, perhaps by a copy's commit without an answer."""
-        may_be_added = self.adds and self.manifests.pending
-        return self.config.enabled or not self.is_alone or self.is_in_bucket or may_be_added
+        lead next, or the root may name objects of the records."""
+        return self.config.enabled or not self.is_alone or self.is_in_bucket
 
     @property
     def log_start_offset(self) -> int:

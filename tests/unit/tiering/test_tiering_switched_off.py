@@ -623,6 +623,7 @@ async def test_records_deleted_while_a_copys_commit_is_unanswered_stay_deleted_o
     deleting = asyncio.ensure_future(work)
     await asyncio.wait([deleting])
     assert opened.tier.remote_end_offset == 0, "the broker does not know that its commit was stored"
+    assert opened.tier.partition_state.is_in_bucket, "compaction must keep the tombstones of records that may be copied"
     start = opened.log.log_start_offset
     assert await start_on_a_new_disk(house, life, OFF) >= start
 
