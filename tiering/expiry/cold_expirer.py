@@ -194,9 +194,9 @@ class ColdExpirer:
         def withdrawn(newest: Manifest) -> Manifest:
             if partition.config.enabled or not partition.is_alone:  # changed while the pages were read
                 raise EditRefused("the partition is tiered again, or gets more replicas")
+            partition.verified.forget_all()  # a new replica must not begin above objects that may be deleted
             return newest.withdraw(live)
 
-        partition.verified.forget_all()  # a new replica must not begin above objects that may be deleted
         partition.withdraws = True
         try:
             await partition.commit(withdrawn, releases=True)
