@@ -117,6 +117,7 @@ class TieredPartition:
         self.verified = Verified()
         self.withdraws = False  # a commit that withdraws all objects is under way, or ended with an unknown outcome
         self.adds = False  # the same of a copy's commit
+        self._replaces: frozenset[UUID] = frozenset()  # objects that such a commit replaces by compacted ones
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive
@@ -158,9 +159,19 @@ class TieredPartition:
 
     @property
     def may_be_withdrawn(self) -> bool:
-        """Whether a commit that withdraws all objects may still arrive: no object counts as verified, and none is
-        compacted."""
+        """Whether a commit that withdraws all objects may still arrive: no object is verified or compacted."""
         return self.withdraws and self.manifests.pending
+
+    @property
+    def perhaps_replaced(self) -> frozenset[UUID]:
+        """Objects that a commit without an answer may have replaced: they do not count as verified."""
+        return self._replaces if self.manifests.pending else frozenset()
+
+    def forget_settled(self) -> None:
+        """Forget commits whose outcome is known by now. An edit notes its commit in the turn in which it is made."""
+        if not self.manifests.pending:
+            self.withdraws = self.adds = False
+            self._replaces = frozenset()
 
     @property
     def moves_start_in_root(self) -> bool:
@@ -254,7 +265,17 @@ class TieredPartition:
     ) -> Manifest:
         """See `ManifestStore.replace`; each send calls `check_fresh` and compares the configs. Raises as `commit`."""
         now_ms = self.world.clock.wall_ms()
-        return await self._fencing(self.manifests.replace(old, new, now_ms, self._may_send(due_by), also))
+
+        def replaced(manifest: Manifest) -> Manifest:
+            # Before the send: local bytes must not be deleted while the outcome is unknown.
+            self._replaces |= {entry.uuid for entry in old}
+            self.verified.forget_objects(self._replaces)
+            return manifest if also is None else also(manifest)
+
+        try:
+            return await self._fencing(self.manifests.replace(old, new, now_ms, self._may_send(due_by), replaced))
+        finally:
+            self.forget_settled()
 
     def _may_send(self, due_by: TierConfig | None) -> Callable[[], None]:
         def may_send() -> None:

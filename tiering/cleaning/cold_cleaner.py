@@ -340,7 +340,6 @@ class ColdCleaner:
         if old:
             await partition.replace(old, new, finish if is_last else None, due_by=work.config)
             reach("cold.committed")
-            partition.verified.forget_objects([entry.uuid for entry in old])
             work.unnamed.clear()
             shared.counters.replaced_objects += len(old)
             self.on_replaced()

@@ -117,7 +117,7 @@ class Copier:
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest changed meanwhile: {refused}") from refused
         finally:
-            partition.adds &= partition.manifests.pending
+            partition.forget_settled()
 
     async def _source(self, wanted: CopyRange) -> SegmentSource:
         partition = self._partition
@@ -207,9 +207,10 @@ class Copier:
 
     def _check_not_replaced(self, entry: RemoteSegment) -> None:
         """Raises ReplacedMeanwhile."""
-        manifest = self._partition.manifest
-        if manifest is not None and manifest.was_replaced(entry.uuid):
-            raise ReplacedMeanwhile(f"{self._partition.name}: {entry.uuid} was replaced while it was verified")
+        partition, manifest = self._partition, self._partition.manifest
+        is_replaced = manifest is not None and manifest.was_replaced(entry.uuid)
+        if is_replaced or entry.uuid in partition.perhaps_replaced:
+            raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
         partition = self._partition

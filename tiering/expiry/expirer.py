@@ -153,7 +153,8 @@ class Expirer:
             # If tiering was switched off meanwhile, the log start moves to the local start. If compaction replaced
             # objects, those that took their place may not be verified.
             newest = partition.manifest
-            return partition.config == due_by and newest is not None and newest.replaced == manifest.replaced
+            is_same = newest is not None and newest.replaced == manifest.replaced and not partition.perhaps_replaced
+            return partition.config == due_by and is_same
 
         await self._drop_local(min(wanted.offset, safe), still)
         self._is_behind = first_local_offset(local) < wanted.offset

@@ -585,3 +585,56 @@ async def test_local_bytes_stay_if_their_verified_object_is_replaced_before_they
     assert manifest is not None and manifest.was_replaced(before[0].uuid)
     assert opened.log.local_log_start_offset == 0
     await life.stop()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_local_bytes_stay_if_the_commit_that_replaced_their_objects_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Regression: objects stayed verified when the commit that replaced them was stored and not answered, also when the
+    root had been read again. Local bytes went, although the object that took their place was not verified."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    state, before = opened.tier.partition_state, (await house.manifest()).tail
+    assert state.sure_end_offset == before[-1].end_offset
+    keys = [str(entry.key(TOPIC_ID, 0)) for entry in before]
+    head, put, get, is_away = house.memory.head, house.memory.put_root, house.memory.get, False
+
+    async def head_old(key: str) -> ObjectInfo:
+        if key not in keys:
+            raise StoreUnavailable("the object that took their place is not verified")
+        return await head(key)
+
+    async def put_and_lose(key: str, data: bytes, if_match: str | None) -> str:
+        nonlocal is_away
+        if is_away:
+            raise StoreUnavailable("away")
+        etag = await put(key, data, if_match)
+        known = state.manifest
+        if known is None or known.replaced or not (await house.manifest()).replaced:
+            return etag
+        is_away = True
+        raise StoreUnavailable("the answer is lost")
+
+    async def get_or_not(key: str, start: int = 0, length: int | None = None) -> Got:
+        if is_away and key == manifest_key(TOPIC_ID, 0):
+            raise StoreUnavailable("away")
+        return await get(key, start, length)
+
+    monkeypatch.setattr(house.memory, "head", head_old)
+    monkeypatch.setattr(house.memory, "put_root", put_and_lose)
+    monkeypatch.setattr(house.memory, "get", get_or_not)
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await settle(lambda: is_away, within_s=700)
+    if is_known:
+        await asyncio.sleep(60)
+        is_away = False
+        await state.manifests.load()
+        assert state.manifest is not None and state.manifest.replaced
+    opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=1))
+    await asyncio.sleep(20)
+    assert opened.log.local_log_start_offset == 0
+    await life.stop()
