@@ -587,9 +587,9 @@ async def test_local_bytes_stay_if_their_verified_object_is_replaced_before_they
     await life.stop()
 
 
-@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("due", ["before the root is read", "afterwards", "all the time"])
 async def test_local_bytes_stay_if_the_commit_that_replaced_their_objects_has_no_answer(
-    monkeypatch: pytest.MonkeyPatch, is_known: bool
+    monkeypatch: pytest.MonkeyPatch, due: str
 ) -> None:
     """Regression: objects stayed verified when the commit that replaced them was stored and not answered, also when the
     root had been read again. Local bytes went, although the object that took their place was not verified."""
@@ -629,12 +629,14 @@ async def test_local_bytes_stay_if_the_commit_that_replaced_their_objects_has_no
     opened.log.reconfigure(COMPACT)
     opened.tier.reconfigure(COMPACT_TIER)
     await settle(lambda: is_away, within_s=700)
-    if is_known:
-        await asyncio.sleep(60)
+    if due != "afterwards":
+        opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=1))
+    await asyncio.sleep(60)
+    if due != "before the root is read":
         is_away = False
         await state.manifests.load()
         assert state.manifest is not None and state.manifest.replaced
-    opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=1))
+        opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=1))
     await asyncio.sleep(20)
     assert opened.log.local_log_start_offset == 0
     await life.stop()
