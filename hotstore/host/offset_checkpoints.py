@@ -177,7 +177,8 @@ class OffsetCheckpoints:
 
     def are_saved(self, names: tuple[str, ...]) -> bool:
         """Whether these files are durable and current. May be called on the loop or in a worker."""
-        return self._unsaved.isdisjoint(names) and self._saving.isdisjoint(names)
+        is_known = self._unsaved.isdisjoint(names) and self._saving.isdisjoint(names)
+        return is_known and self._unsaved.isdisjoint(names)  # a write may have failed between the two looks
 
     def lower_recovery_point(self, key: TopicPartition, offset: int) -> None:
         """Lower the checkpoints before a truncation to `offset`: records above it do not count as durable or committed

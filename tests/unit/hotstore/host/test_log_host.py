@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 from uuid import UUID
@@ -324,6 +325,43 @@ def test_a_checkpoint_that_is_being_written_is_not_written_yet() -> None:
     assert not job.is_done
     job.run()
     assert job.is_done and seen and not any(seen)
+
+
+def test_a_checkpoint_whose_write_fails_during_the_look_is_not_written() -> None:
+    """Regression: the worker of another log failed between the two looks of `are_saved`, and the name went from the
+    files that are being written to the outdated ones. A log start that no file has then counted as durable."""
+    disk = CrashDisk()
+    directory, log = new_log(disk, CONFIG)
+    append(log, batch(9))
+    flush(log)
+    log.advance_log_start(5)
+    job = directory.checkpoints.sample_start(log)
+    is_writing, fails = threading.Event(), threading.Event()
+
+    def refuse(kind: str, path: str) -> None:
+        if LOG_START_FILE not in path:
+            return  # the lock
+        is_writing.set()
+        assert fails.wait(5)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write() -> None:
+        with pytest.raises(OSError, match="No space"):
+            job.run()
+
+    class LookedAt(set[str]):
+        def isdisjoint(self, names: Iterable[object], /) -> bool:
+            fails.set()
+            writer.join(5)
+            return super().isdisjoint(names)
+
+    directory.checkpoints._saving = LookedAt()
+    disk.on_effect = refuse
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert is_writing.wait(5)
+    assert not job.is_done
+    assert not writer.is_alive()
 
 
 async def test_a_log_is_bare_until_somebody_puts_a_file_beside_it() -> None:
