@@ -117,6 +117,7 @@ class TieredPartition:
         self.verified = Verified()
         self.withdraws = False  # a commit that withdraws all objects is under way, or ended with an unknown outcome
         self.adds = False  # the same of a copy's commit
+        self.switch_offs = 0  # how often tiering was switched off in this epoch
         self._replaces: frozenset[UUID] = frozenset()  # objects that such a commit replaces by compacted ones
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
@@ -322,6 +323,7 @@ class TieredPartition:
 
     def reconfigure(self, config: TierConfig) -> None:
         """The topic's configs changed."""
+        self.switch_offs += self.config.enabled and not config.enabled
         self.config = config
         self.chooses_start |= config.enabled
 

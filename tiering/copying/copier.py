@@ -24,7 +24,7 @@ from logformat.errors import Corrupt, Retryable
 from seams.crash_points import reach
 from seams.loop.workers import Lane
 from tiering.copying.copy_plan import CopyRange
-from tiering.copying.segment_body import Body, ProvenBody, SegmentSource, checked_body, source_of
+from tiering.copying.segment_body import Body, ProvenBody, RangeChanged, SegmentSource, checked_body, source_of
 from tiering.partition_state import Block, TieredPartition
 
 log = logging.getLogger(__name__)
@@ -82,20 +82,21 @@ class Copier:
         key = SegmentKey(
             partition.topic_id, partition.partition, wanted.start_offset, partition.epoch, partition.world.rng.uuid()
         )
+        switch_offs = partition.switch_offs
         source = await self._source(wanted)
         try:
-            return await self._send(key, source, one_pass)
+            return await self._send(key, source, one_pass, switch_offs)
         finally:
             source.release_files()
 
-    async def _send(self, key: SegmentKey, source: SegmentSource, one_pass: bool) -> RemoteSegment:
+    async def _send(self, key: SegmentKey, source: SegmentSource, one_pass: bool, switch_offs: int) -> RemoteSegment:
         make: Callable[[SegmentKey, SegmentSource], Body | ProvenBody] = ProvenBody if one_pass else checked_body
         body = await self._partition.world.workers.run(make, key, source, lane=Lane.COPY)
         committed = False
         try:
             await self.upload(key, body.upload)
             reach("copy.uploaded")
-            await self._commit(body.entry)
+            await self._commit(body.entry, switch_offs)
             committed = True
         finally:
             if not committed:  # refused, cancelled or unknown: the object may exist, or appear later
@@ -103,10 +104,13 @@ class Copier:
         reach("copy.committed")
         return body.entry
 
-    async def _commit(self, entry: RemoteSegment) -> None:
+    async def _commit(self, entry: RemoteSegment, switch_offs: int) -> None:
         partition = self._partition
 
         def name_it(manifest: Manifest) -> Manifest:
+            if not partition.config.enabled or partition.switch_offs != switch_offs:
+                # Compaction may have removed tombstones of records in the object from the local log since (ADR 32).
+                raise RangeChanged(f"{partition.name}: tiering was switched off during the copy of {entry.base_offset}")
             # With the log start: all offsets that the copy skips are below it, and deleted records may be in the
             # object. The start may move on the disk alone until this attempt is made, but not while it is pending.
             partition.adds = True

@@ -4,6 +4,7 @@ is lost; switching it on again copies anew. Apache Kafka 4.3.1 does the same (KI
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from msgspec.structs import replace
@@ -683,9 +684,9 @@ async def test_no_object_counts_as_verified_while_the_commit_that_withdraws_it_i
     await life.kill()
 
 
-async def test_a_copy_that_waits_for_its_turn_names_its_object_with_the_log_start_of_its_commit() -> None:
-    """Regression: a copy read the log start before it waited for an earlier commit. Tiering was switched off
-    meanwhile, and the start moved on the disk alone."""
+async def test_a_copy_that_waits_for_its_turn_while_tiering_is_switched_off_is_not_named() -> None:
+    """Regression: a copy looked before it waited for an earlier commit. Tiering was switched off meanwhile, and the
+    start moved on the disk alone."""
     house = House()
     store = HeldRoot(house.memory)
     life = await house.start(store=store)
@@ -701,5 +702,78 @@ async def test_a_copy_that_waits_for_its_turn_names_its_object_with_the_log_star
     await opened.tier.delete_records(7)
     opened.tier.partition_state._is_fresh = lambda: False  # only the copy moves the root's start
     store.goes_on.set()
-    await settle(lambda: opened.tier.remote_end_offset > 0)
-    assert await start_on_a_new_disk(house, life, OFF) >= 7
+    await asyncio.sleep(60)
+    assert opened.tier.remote_end_offset == 0 == (await house.manifest()).remote_end_offset
+    await life.kill()
+
+
+@pytest.mark.parametrize("by", ["retention", "DeleteRecords"])
+async def test_a_start_that_moves_while_a_copy_may_be_named_stays_on_a_new_disk(
+    monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Regression: tiering was switched off while the commit of the first object was under way. The root did not name
+    the object yet, so the start moved on the disk alone; the commit, whose answer was lost, then named an object with
+    the deleted records below the old start."""
+    house = House()
+    store = FaultyStore(house.memory, SeededRng(1))
+    life = await house.start(store=store)
+    opened = await life.open(new=True)
+    is_uploaded = False
+
+    def reach(point: str) -> None:
+        nonlocal is_uploaded
+        if point == "copy.uploaded" and not is_uploaded:
+            is_uploaded = True
+            store.script(Operation.PUT_ROOT, Fault.LOST)
+            store.script(Operation.PUT_ROOT, Fault.BEFORE, times=10**6)
+            for read in (Operation.GET, Operation.GET_IF_CHANGED):
+                store.script(read, Fault.BEFORE, times=10**6)
+
+    monkeypatch.setattr("tiering.copying.copier.reach", reach)
+    await life.fill(60)
+    await settle(lambda: bool(store.hits[Fault.LOST]))
+    assert opened.tier.remote_end_offset == 0 < (await house.manifest()).remote_end_offset
+    assert opened.tier.partition_state.is_in_bucket
+    opened.log.reconfigure(replace(LOG, tiered=False))
+    if by == "retention":
+        opened.tier.reconfigure(replace(OFF, retention_bytes=2000))
+        await asyncio.sleep(60)
+    else:
+        opened.tier.reconfigure(OFF)
+        with suppress(Retryable):
+            await opened.tier.delete_records(7)
+    start = opened.log.log_start_offset
+    assert await start_on_a_new_disk(house, life, OFF) >= start
+
+
+@pytest.mark.parametrize("is_on_again", [False, True])
+async def test_a_copy_that_began_before_the_switch_is_not_named_after_it(
+    monkeypatch: pytest.MonkeyPatch, is_on_again: bool
+) -> None:
+    """Regression: while no object was named, compaction of the log that is no longer tiered could remove a tombstone.
+    The object that was under way, with the record that the tombstone deletes, was named afterwards."""
+    house = House()
+    life = await house.start()
+    opened = await life.open(new=True)
+    sent: list[str] = []
+
+    def reach(point: str) -> None:
+        if point == "copy.uploaded" and not sent:
+            sent.extend(house.objects())
+            opened.tier.reconfigure(OFF)
+            if is_on_again:
+                opened.tier.reconfigure(TIER)
+
+    monkeypatch.setattr("tiering.copying.copier.reach", reach)
+    await life.fill(60)
+    await settle(lambda: bool(sent))
+    if is_on_again:
+        base = opened.log.active_info().base_offset
+        await settle(lambda: opened.tier.remote_end_offset == base)
+    else:
+        await asyncio.sleep(60)
+        assert not opened.tier.partition_state.blocks and not life.service.copy_counters.copied_segments
+    manifest = await house.manifest()
+    assert (manifest.remote_end_offset > 0) is is_on_again
+    assert not {str(each.key(TOPIC_ID, 0)) for each in manifest.tail} & set(sent)
+    await life.kill()
