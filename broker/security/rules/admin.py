@@ -103,6 +103,12 @@ async def delete_topics(
     named = deletion_counts(request)
     rows: list[wire.DeleteTopicsResponseTopic] = []
 
+    def refused(name: str | None, topic_id: UUID, code: ErrorCode, message: str) -> bool:
+        rows.append(
+            wire.DeleteTopicsResponseTopic(name=name, topic_id=topic_id, error_code=code, error_message=message)
+        )
+        return False
+
     def may(name: str | None, topic_id: UUID) -> bool:
         if (name is not None and topic_id != wire.ZERO_UUID) or (name is None and topic_id == wire.ZERO_UUID):
             return True  # the handler refuses it for every client
@@ -111,37 +117,16 @@ async def delete_topics(
         known = topics.name_of(topic_id) if name is None else name
         if known is None:
             # The handler must not get the row: the image may have the topic before the handler reads it.
-            rows.append(
-                wire.DeleteTopicsResponseTopic(
-                    name=None,
-                    topic_id=topic_id,
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                    error_message=f"no topic has the id {topic_id}",
-                )
-            )
-            return False
+            return refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         describes = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, known)
         is_missing = describes and name is not None and topics.facts(name) is None
         if access.allows(Operation.DELETE, ResourceType.TOPIC, known, audited=not is_missing):
             return True
         if is_missing:
             # The handler must not get the row: a topic of the name may be created before the controller decides.
-            rows.append(
-                wire.DeleteTopicsResponseTopic(
-                    name=name,
-                    topic_id=topic_id,
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    error_message=f"there is no topic {name!r}",
-                )
-            )
-            return False
+            return refused(name, topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         shown = name if name is not None else (known if describes else None)
-        rows.append(
-            wire.DeleteTopicsResponseTopic(
-                name=shown, topic_id=topic_id, error_code=TOPIC, error_message=MESSAGES[TOPIC]
-            )
-        )
-        return False
+        return refused(shown, topic_id, TOPIC, MESSAGES[TOPIC])
 
     allowed, _ = await parted_by(request.topics, lambda topic: may(topic.name, topic.topic_id))
     names, _ = await parted_by(request.topic_names, lambda name: may(name, wire.ZERO_UUID))
