@@ -17,6 +17,7 @@ from uuid import UUID
 
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_store import ManifestStore
+from coldstore.manifest.unanswered import Unanswered
 from coldstore.object_store import ObjectStore
 from coldstore.roots.root import RootVanished
 from hotstore.flush.flusher import Flusher
@@ -115,16 +116,14 @@ class TieredPartition:
         self._on_fenced = on_fenced
         self.on_behind = on_behind
         self.verified = Verified()
-        self.withdraws = False  # a commit that withdraws all objects is under way, or ended with an unknown outcome
-        self.adds = False  # the same of a copy's commit
         self.switch_offs = 0  # how often tiering was switched off in this epoch
-        self._replaces: frozenset[UUID] = frozenset()  # objects that such a commit replaces by compacted ones
         self._is_parked = False
         self._needed_end = 0  # the greatest end of a waiting append
         self._released_from = 0  # the root's reserved end before a release that may still arrive
         self._claiming = asyncio.Lock()
         self._reserving = asyncio.Lock()
         manifests.on_newer = self._check_epoch
+        manifests.on_attempt = self._forget_verified
         if manifests.manifest is not None:
             self._check_epoch(manifests.manifest)
 
@@ -155,24 +154,15 @@ class TieredPartition:
     def is_in_bucket(self) -> bool:
         """Whether the bucket may hold records of this log, whatever the configs say, perhaps by a copy's commit without
         an answer."""
-        manifest, may_be_added = self.manifests.manifest, self.adds and self.manifests.pending
-        return manifest is None or not self.claimed or may_be_added or manifest.live.segments > 0
+        manifest = self.manifests.manifest
+        return manifest is None or not self.claimed or self.manifests.unanswered.adds or manifest.live.segments > 0
 
-    @property
-    def may_be_withdrawn(self) -> bool:
-        """Whether a commit that withdraws all objects may still arrive: no object is verified or compacted."""
-        return self.withdraws and self.manifests.pending
-
-    @property
-    def perhaps_replaced(self) -> frozenset[UUID]:
-        """Objects that a commit without an answer may have replaced: they do not count as verified."""
-        return self._replaces if self.manifests.pending else frozenset()
-
-    def forget_settled(self) -> None:
-        """Forget commits whose outcome is known by now. An edit notes its commit in the turn in which it is made."""
-        if not self.manifests.pending:
-            self.withdraws = self.adds = False
-            self._replaces = frozenset()
+    def _forget_verified(self, unanswered: Unanswered) -> None:
+        """An object that an attempt withdraws or replaces does not count as verified, from before the attempt is sent:
+        local bytes stay, and a new replica does not begin above it."""
+        if unanswered.withdraws:
+            self.verified.forget_all()
+        self.verified.forget_objects(unanswered.replaces)
 
     @property
     def moves_start_in_root(self) -> bool:
@@ -266,17 +256,7 @@ class TieredPartition:
     ) -> Manifest:
         """See `ManifestStore.replace`; each send calls `check_fresh` and compares the configs. Raises as `commit`."""
         now_ms = self.world.clock.wall_ms()
-
-        def replaced(manifest: Manifest) -> Manifest:
-            # Before the send: local bytes must not be deleted while the outcome is unknown.
-            self._replaces |= {entry.uuid for entry in old}
-            self.verified.forget_objects(self._replaces)
-            return manifest if also is None else also(manifest)
-
-        try:
-            return await self._fencing(self.manifests.replace(old, new, now_ms, self._may_send(due_by), replaced))
-        finally:
-            self.forget_settled()
+        return await self._fencing(self.manifests.replace(old, new, now_ms, self._may_send(due_by), also))
 
     def _may_send(self, due_by: TierConfig | None) -> Callable[[], None]:
         def may_send() -> None:

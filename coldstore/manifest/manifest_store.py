@@ -27,6 +27,7 @@ from coldstore.manifest.manifest_pages import (
 from coldstore.manifest.manifest_reader import check_manifest_root
 from coldstore.manifest.page_reader import PageCache, PageReader
 from coldstore.manifest.replacement import PageMove, replace_segments
+from coldstore.manifest.unanswered import NOTHING, Unanswered
 from coldstore.object_store import ObjectMissing, ObjectStore, StoreError, Upload, answered_within
 from coldstore.roots.root import ENVELOPE_BYTES_MAX, ROOT_BYTES_MAX, Root, RootStore, RootTooLarge
 from logformat.errors import Corrupt, Fenced, InvalidRequest
@@ -81,6 +82,9 @@ class ManifestStore:
         )
         self.on_newer: Callable[[Manifest], None] = lambda _: None
         """Called at once with each manifest that becomes the newest one read."""
+        self.on_attempt: Callable[[Unanswered], None] = lambda _: None
+        """Called with `unanswered` in the turn that makes an attempt, before it is sent."""
+        self._unanswered = NOTHING
         self._reader = PageReader(
             store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
         )
@@ -116,9 +120,9 @@ class ManifestStore:
         return self._root.settled
 
     @property
-    def pending(self) -> bool:
-        """See `RootStore.pending`."""
-        return self._root.pending
+    def unanswered(self) -> Unanswered:
+        """Changes to objects by attempts of this process that may be stored without being in `manifest`."""
+        return self._unanswered if self._root.pending else NOTHING
 
     async def load(self) -> Manifest | None:
         """Read the root now; None if the partition has none. Raises the errors of `RootStore.load`."""
@@ -280,6 +284,8 @@ class ManifestStore:
             edited = edit(manifest)
             if not claim and self._root.content_size(edited) > self._content_bytes_max:
                 raise RootTooLarge(f"{self._root.key}: the manifest outgrew its root")
+            self._unanswered = self.unanswered.and_also(manifest, edited)
+            self.on_attempt(self._unanswered)
             return edited
 
         if not self._root.settled:

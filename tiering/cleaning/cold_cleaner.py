@@ -118,7 +118,7 @@ class ColdCleaner:
             self.forget()
             return None  # woken by the claim, copies and config changes
         manifest = partition.manifest
-        if manifest is None or not partition.is_complete() or partition.may_be_withdrawn:
+        if manifest is None or not partition.is_complete() or partition.manifests.unanswered.withdraws:
             return CHECK_S
         place = (partition.topic_id, partition.partition)
         try:

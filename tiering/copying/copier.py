@@ -113,15 +113,12 @@ class Copier:
                 raise RangeChanged(f"{partition.name}: tiering was switched off during the copy of {entry.base_offset}")
             # With the log start: all offsets that the copy skips are below it, and deleted records may be in the
             # object. The start may move on the disk alone until this attempt is made, but not while it is pending.
-            partition.adds = True
             return manifest.set_log_start(partition.log_start_offset).add(entry)
 
         try:
             await partition.commit(name_it)
         except EditRefused as refused:
             raise Retryable(f"{partition.name}: the manifest changed meanwhile: {refused}") from refused
-        finally:
-            partition.forget_settled()
 
     async def _source(self, wanted: CopyRange) -> SegmentSource:
         partition = self._partition
@@ -164,7 +161,7 @@ class Copier:
         Raises ObjectMissing or Corrupt (which also block the partition), Retryable, Fenced."""
         partition = self._partition
         era = partition.verified.era
-        if partition.may_be_withdrawn:
+        if partition.manifests.unanswered.withdraws:
             raise Retryable(f"{partition.name}: a commit with unknown outcome may withdraw {entry.uuid}")
         try:
             async with asyncio.timeout(partition.limits.store_timeout_s):
@@ -213,7 +210,7 @@ class Copier:
         """Raises ReplacedMeanwhile."""
         partition, manifest = self._partition, self._partition.manifest
         is_replaced = manifest is not None and manifest.was_replaced(entry.uuid)
-        if is_replaced or entry.uuid in partition.perhaps_replaced:
+        if is_replaced or entry.uuid in partition.manifests.unanswered.replaces:
             raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:

@@ -177,7 +177,6 @@ class ColdExpirer:
         assert manifest is not None
         start, self._check_due_s = manifest.log_start_offset, None
         if partition.config.enabled or partition.config.internal or not manifest.live.segments:
-            partition.forget_settled()
             self._begin_check()
             return
         is_held = local.local_log_start_offset <= start and manifest.remote_end_offset <= local.flushed_end_offset
@@ -193,17 +192,12 @@ class ColdExpirer:
         def withdrawn(newest: Manifest) -> Manifest:
             if partition.config.enabled or not partition.is_alone:  # changed while the pages were read
                 raise EditRefused("the partition is tiered again, or gets more replicas")
-            partition.verified.forget_all()  # a new replica must not begin above objects that may be deleted
-            partition.withdraws = True
             return newest.withdraw(live)
 
         try:
             await partition.commit(withdrawn, releases=True)
         except EditRefused as changed:
             raise Retryable(f"{partition.name}: {changed}") from changed
-        finally:
-            partition.verified.forget_all()
-            partition.forget_settled()
         reach("expire.withdrawn")
         log.info("%s is no longer tiered: %d objects are deleted after the grace", partition.name, len(live))
         keys = [str(segment.key(partition.topic_id, partition.partition)) for segment in live]

@@ -149,14 +149,14 @@ class Expirer:
             # Verified segments are deleted even in an outage: the disk needs it most then.
             safe, refused = await self._verified_end(max(sealed[0].base_offset, safe), wanted.offset)
 
-        def still() -> bool:
-            # If tiering was switched off meanwhile, the log start moves to the local start. If compaction replaced
-            # objects, those that took their place may not be verified.
-            newest = partition.manifest
-            is_same = newest is not None and newest.replaced == manifest.replaced and not partition.perhaps_replaced
-            return partition.config == due_by and is_same
+        end = min(wanted.offset, safe)
 
-        await self._drop_local(min(wanted.offset, safe), still)
+        def still() -> bool:
+            # If tiering was switched off meanwhile, the log start moves to the local start. If objects were replaced or
+            # withdrawn, fewer are verified.
+            return partition.config == due_by and end <= max(start, partition.sure_end_offset)
+
+        await self._drop_local(end, still)
         self._is_behind = first_local_offset(local) < wanted.offset
         if refused is not None:
             raise refused

@@ -670,7 +670,7 @@ async def test_no_object_counts_as_verified_while_the_commit_that_withdraws_it_i
     await opened.tier.seal_and_copy()
     state = opened.tier.partition_state
     assert state.sure_end_offset == 60
-    store.holds = lambda: state.withdraws
+    store.holds = lambda: state.manifests.unanswered.withdraws
     switch_off(opened)
     await asyncio.wait_for(store.is_held.wait(), 30)
     assert (await house.manifest()).live.segments == 0
