@@ -20,6 +20,7 @@ from coldstore.manifest.manifest_pages import (
 from coldstore.manifest.manifest_reader import ManifestReader
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.manifest.page_reader import PageCache
+from coldstore.manifest.unanswered import NOTHING, Unanswered
 from coldstore.object_store import Got, ObjectMissing, PreconditionFailed, StoreUnavailable
 from coldstore.roots.root import ROOT_BYTES_MAX, RootCodec, RootMissing, RootStore, RootTooLarge, Unsettled
 from coldstore.stores.metered import MeteredStore
@@ -169,6 +170,30 @@ async def test_design_c03_nothing_is_deletable_while_an_attempt_may_land() -> No
     assert await mine.find(0) == segment
     await mine.commit(lambda m: m.add(segment))
     assert mine.manifest is not None and len(mine.manifest.tail) == 1
+
+
+async def test_all_attempts_in_doubt_count_until_a_later_root_is_read() -> None:
+    """Two commits got no answer: either may be stored. What both change counts, before the first byte is sent, until a
+    root of their version is read."""
+    store = LosingStore()
+    mine = await claimed(store, deadline_s=5.0)
+    (first, second) = await fill(mine, 2)
+    told: list[Unanswered] = []
+    mine.on_attempt = told.append
+    assert mine.unanswered == NOTHING
+    store.script = ["late"] * 1000
+    with pytest.raises(Unsettled):
+        await mine.replace((first, second), (remote_segment(0, 20, n=3),), now_ms=1)
+    replaces = Unanswered(replaces=frozenset({first.uuid, second.uuid}), adds=True)
+    assert told[0] == mine.unanswered == replaces
+    with pytest.raises(Unsettled):
+        await mine.commit(lambda m: m.withdraw([first, second]))
+    assert mine.unanswered == told[-1] == Unanswered(replaces=replaces.replaces, adds=True, withdraws=True)
+    store.script = []
+    await store.land()  # the first one
+    assert mine.unanswered.withdraws
+    await mine.load()
+    assert mine.unanswered == NOTHING and mine.manifest is not None and mine.manifest.was_replaced(first.uuid)
 
 
 async def test_who_commits_again_while_the_store_is_away_asks_it_once() -> None:
