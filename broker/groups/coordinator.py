@@ -60,10 +60,10 @@ class GroupCoordinator:
         *,
         topics: TopicLookup,
         names: Callable[[UUID], str | None],
+        in_session: Callable[[], bool],
+        is_complete: Callable[[], bool],
         leaving: Callable[[], Collection[str]] = tuple,
         keep_objects: Callable[[], None] = lambda: None,
-        in_session: Callable[[], bool] = lambda: True,
-        is_complete: Callable[[], bool] = lambda: True,
     ) -> None:
         """`topics`: the topics that allow commits. `names`: topic names by id. `leaving`: names of deleted topics that
         are still being removed. `keep_objects`: see `World.keep_objects`. `in_session`: whether this broker's session

@@ -174,6 +174,8 @@ class ReadOnlyStart(msgspec.Struct, frozen=True):
             self.tasks,
             topics=metadata.facts,
             names=metadata.name_of,
+            in_session=lambda: True,  # its positions are in memory, and no other broker has them
+            is_complete=lambda: True,
             leaving=metadata.leaving,
             keep_objects=world.keep_objects,
         )

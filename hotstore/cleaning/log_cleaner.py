@@ -69,7 +69,7 @@ class LogCleaner:
         world: World,
         config: Callable[[], CleanerConfig],
         make_engine: Callable[[], CleanerEngine],
-        is_complete: Callable[[], bool] = lambda: True,
+        is_complete: Callable[[], bool],
     ) -> None:
         self._host = host
         self._world = world

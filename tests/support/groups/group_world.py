@@ -77,6 +77,7 @@ class GroupWorld:
             self.tasks,
             topics=any_topic if self.topics is None else self.topics.get,
             names=lambda _: None,
+            in_session=lambda: True,
             leaving=lambda: self.leaving,
             is_complete=lambda: self.is_complete,
         )

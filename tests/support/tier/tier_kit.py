@@ -179,6 +179,8 @@ class Life:
             life.tasks,
             limits,
             report=lambda name, failure: house.failures.append((name, failure)),
+            is_fresh=lambda: True,
+            is_complete=lambda: True,
             ahead=ahead or ReadAhead(store, world, limits.store_timeout_s),
             engine=LocalEngine(SeededRng(epoch)),
         )

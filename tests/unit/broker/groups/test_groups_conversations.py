@@ -85,6 +85,8 @@ async def converse(name: str) -> list[tuple[str, Any]]:
         tasks,
         topics=lambda topic: TopicFacts(TOPIC_ID, 1) if topic == TOPIC else None,
         names={TOPIC_ID: TOPIC}.get,
+        in_session=lambda: True,
+        is_complete=lambda: True,
     )
     for index in range(offsets.partitions):
         coordinator.log.lead(offsets.shard_log(index))

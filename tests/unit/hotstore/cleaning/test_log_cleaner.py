@@ -66,7 +66,9 @@ class Scene:
         self.logs = LogHost(self.directory, self.world)
         self.engine = LocalEngine(SeededRng(2))
         self.config = cleaner or CleanerConfig()
-        self.cleaner = LogCleaner(self.logs, self.world, lambda: self.config, lambda: LocalEngine(SeededRng(3)))
+        self.cleaner = LogCleaner(
+            self.logs, self.world, lambda: self.config, lambda: LocalEngine(SeededRng(3)), lambda: True
+        )
 
     async def lent(self, place: TopicPartition = TABLE, config: LogConfig = CONFIG, topic_id: UUID = ID) -> Lease:
         opened = await self.logs.create(place, topic_id, config)
@@ -413,7 +415,9 @@ def reopened(scene: Scene, keep: float = 0.0) -> Scene:
     again.logs = LogHost(again.directory, again.world)
     again.engine = LocalEngine(SeededRng(2))
     again.config = scene.config
-    again.cleaner = LogCleaner(again.logs, again.world, lambda: again.config, lambda: LocalEngine(SeededRng(3)))
+    again.cleaner = LogCleaner(
+        again.logs, again.world, lambda: again.config, lambda: LocalEngine(SeededRng(3)), lambda: True
+    )
     return again
 
 
