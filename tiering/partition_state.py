@@ -419,7 +419,10 @@ class TieredPartition:
                 await self.write_local_reservation(self.log.reserved_end)
 
     async def write_local_reservation(self, reserved_end: int) -> None:
-        """Write the broker's copy; it is durable when this returns. Raises LeaseOver, OSError."""
+        """Write the broker's copy; it is durable when this returns. Raises as `commit`, and OSError."""
+        if self.claimed and not self.chooses_start and self.is_to_be_switched_off:
+            config = self.config  # with a reservation, the next start would choose the log's start
+            await self.commit(lambda m: m.switch_off(config.topic, dict(config.configs), m.log_start_offset))
         self.lease.check()
         value = LocalReservation(
             self.topic_id,

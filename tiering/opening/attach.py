@@ -227,7 +227,6 @@ class AttachedTiers:
             await tail.secure()
         else:
             await tail.begin_uncleanly(lead.unclean_after)
-        partition.chooses_start |= lead.is_alone and tail.is_own
         if opened.log.reserved_end <= opened.log.log_end_offset:
             await self._reserve_first(partition)
         is_gap_unanswered = False

@@ -66,7 +66,6 @@ class TailRecovery:
       lost after that report.
     - `hole_end`: the earlier reserved end, if the claim reserved anew already.
     - `lost`: the declared gap, [first, end).
-    - `is_own`: as far as the disk shows, only this broker led the log since it got the log's records.
     """
 
     partition: TieredPartition
@@ -77,7 +76,6 @@ class TailRecovery:
     reported: ReportedEnd | None = None
     hole_end: int | None = None
     lost: tuple[int, int] | None = None
-    is_own: bool = False
     _lease: Lease = field(init=False)
     _opened: OpenLog = field(init=False)
     _log: PartitionLog = field(init=False)
@@ -103,7 +101,8 @@ class TailRecovery:
             reservation = await self._lease.call(
                 read_reservation, self._log.directory, partition.topic_id, partition.partition
             )
-        self.is_own = reservation is not None  # a log that was copied from a leader has no reservation (R21)
+        # A log that was copied from a leader has no reservation (R21).
+        partition.chooses_start |= partition.is_alone and reservation is not None
         boot_id = world.clock.boot_id()
         match tail_of(reservation, new=self.new, boot_id=boot_id, clean=self.was_clean):
             case Tail.NEW:
@@ -290,8 +289,8 @@ class TailRecovery:
         start = manifest.bucket_end_offset
         if self._log.log_end_offset >= start:
             return
-        self.is_own = False
         of = self.partition
+        of.chooses_start = of.config.enabled
         begin = await begin_at_end(
             of.store, of.manifests, (of.topic_id, of.partition), manifest, of.epoch, of.limits.store_timeout_s
         )

@@ -777,3 +777,24 @@ async def test_a_copy_that_began_before_the_switch_is_not_named_after_it(
     assert (manifest.remote_end_offset > 0) is is_on_again
     assert not {str(each.key(TOPIC_ID, 0)) for each in manifest.tail} & set(sent)
     await life.kill()
+
+
+async def test_a_kill_soon_after_the_start_on_a_new_disk_costs_nothing_that_was_copied() -> None:
+    """Regression: tiering was switched off, and the disk was lost. The first start on the new disk ended before the
+    root had the switch. The second one found a reservation, so it took its local start, the bucket's end, for the log
+    start. All records in the bucket were lost."""
+    house = House()
+    life, opened = await half_local(house)
+    end = opened.tier.remote_end_offset
+    await life.kill()
+    house.lose_disk()
+    life = await house.start()
+    state = (await life.open(tier=OFF)).tier.partition_state
+    await settle(lambda: state.is_noted)
+    await life.kill()
+    life = await house.start()
+    opened = await life.open(tier=OFF)
+    await asyncio.sleep(3 * GRACE_S)
+    assert (await house.manifest()).log_start_offset == 0
+    assert set(range(end)) <= set(await read_everything(house, opened))
+    await life.kill()
