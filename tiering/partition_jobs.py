@@ -346,6 +346,7 @@ class PartitionJobs:
                 continue
         while not await self._all_verified():
             partition.check_not_fenced()
+            await asyncio.sleep(UNSTABLE_RETRY_S)  # a commit that replaces objects may wait for its answer
 
     async def _all_verified(self) -> bool:
         """Verify the bucket's objects of the local log. Returns False if compaction replaced some of them meanwhile;

@@ -421,6 +421,40 @@ async def test_a_seal_that_meets_replaced_objects_verifies_what_took_their_place
     await life.stop()
 
 
+async def test_a_seal_pauses_while_the_commit_that_replaced_its_objects_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: it asked for the replaced objects again and again, without a pause."""
+    house = House()
+    life = await house.start(limits=FAST)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=6)
+    put, head, is_held, heads = house.memory.put_root, house.memory.head, asyncio.Event(), 0
+
+    async def put_and_wait(key: str, data: bytes, if_match: str | None) -> str:
+        etag = await put(key, data, if_match)
+        if (await house.manifest()).replaced:
+            is_held.set()
+            await asyncio.Event().wait()
+        return etag
+
+    async def count(key: str) -> ObjectInfo:
+        nonlocal heads
+        heads += 1
+        return await head(key)
+
+    monkeypatch.setattr(house.memory, "put_root", put_and_wait)
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await asyncio.wait_for(is_held.wait(), 700)
+    monkeypatch.setattr(house.memory, "head", count)
+    sealing = asyncio.ensure_future(opened.tier.seal_and_copy())
+    await asyncio.wait([sealing], timeout=5)
+    assert 0 < heads < 100
+    sealing.cancel()
+    await life.kill()
+
+
 async def test_passes_follow_one_another_while_the_map_becomes_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waited for five minutes: a bucket with ten maps of keys was dirty for an hour."""
     begin = LocalEngine.begin
