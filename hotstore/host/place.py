@@ -86,7 +86,9 @@ class Place:
             raise
 
     def _report_late_failure(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (failure := task.exception()) is not None:
+        if task.cancelled() or (failure := task.exception()) is None:
+            return
+        if not isinstance(failure, Retryable):  # a refusal that nobody waits for any more
             self.report(f"late call in {self.name}", failure)
 
     # --- alone ----------------------------------------------------------------------------------------------------

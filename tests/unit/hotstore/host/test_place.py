@@ -91,6 +91,25 @@ async def test_the_failure_of_a_call_that_nobody_waits_for_is_reported() -> None
     assert told == [("late call in orders-0", "no such file")]
 
 
+async def test_a_refusal_of_a_call_that_nobody_waits_for_is_not_reported() -> None:
+    """Regression: a DeleteRecords was refused after its caller had gone, and the refusal was reported as a failure."""
+    told: list[str] = []
+    place, goes_on = Place(ORDERS, HeldWorkers(), lambda name, failure: told.append(name)), asyncio.Event()
+
+    async def refuses() -> None:
+        await goes_on.wait()
+        raise Retryable("later")
+
+    caller = asyncio.ensure_future(place.alone(refuses))
+    await turns()
+    caller.cancel()
+    await asyncio.wait([caller])
+    goes_on.set()
+    await place.settled()
+    await turns()
+    assert told == []
+
+
 async def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
     """One at a time, whatever topic they are for."""
     workers = HeldWorkers()
