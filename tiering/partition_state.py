@@ -413,7 +413,7 @@ class TieredPartition:
 
     async def note_reservation(self) -> None:
         """Write the local copy of the reservation that a leader reported, for the next start as the only replica.
-        Raises OSError."""
+        Raises as `write_local_reservation`."""
         async with self._reserving:
             if not self.is_noted and Block.BEHIND not in self.blocks:
                 await self.write_local_reservation(self.log.reserved_end)
