@@ -349,7 +349,7 @@ class PartitionJobs:
             await asyncio.sleep(UNSTABLE_RETRY_S)  # a commit that replaces objects may wait for its answer
 
     async def _all_verified(self) -> bool:
-        """Verify the bucket's objects of the local log. Returns False if compaction replaced some of them meanwhile;
+        """Verify the bucket's objects of the local log. Returns False if some of them were replaced or expired meanwhile;
         then call again."""
         partition = self._partition
         async for segment in partition.manifests.segments(partition.log.local_log_start_offset):

@@ -34,7 +34,8 @@ GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; gc deletes 
 
 
 class ReplacedMeanwhile(Retryable):
-    """Compaction replaced the object while it was verified: verify its replacement."""
+    """Compaction replaced the object, or its records were deleted, while it was verified: verify what the manifest names
+    now."""
 
 
 @dataclass(slots=True)
@@ -202,13 +203,15 @@ class Copier:
             await partition.manifests.reload_if_changed()
             named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
+        self._check_not_replaced(entry)  # an expired object is deleted before the root stops naming it
         if named is None or named.uuid != entry.uuid:
-            self._check_not_replaced(entry)
             raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
 
     def _check_not_replaced(self, entry: RemoteSegment) -> None:
         """Raises ReplacedMeanwhile."""
         partition, manifest = self._partition, self._partition.manifest
+        if entry.end_offset <= partition.log_start_offset:
+            raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was expired while it was verified")
         is_replaced = manifest is not None and manifest.was_replaced(entry.uuid)
         if is_replaced or entry.uuid in partition.manifests.unanswered.replaces:
             raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")

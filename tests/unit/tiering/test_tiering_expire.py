@@ -223,6 +223,60 @@ async def test_after_a_restart_objects_are_verified_again_before_local_bytes_go(
     await life.kill()
 
 
+class HeldHead(MemoryStore):
+    """Holds the HEAD of `held` back, before or after the store looked. `is_refusing`: no root is stored."""
+
+    def __init__(self, inner: MemoryStore, *, looks_first: bool) -> None:
+        super().__init__()
+        self.objects = inner.objects
+        self.held = ""
+        self.is_held = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.is_refusing = False
+        self._looks_first = looks_first
+
+    async def head(self, key: str) -> ObjectInfo:
+        seen = await super().head(key) if self._looks_first else None
+        if key == self.held:
+            self.is_held.set()
+            await self.goes_on.wait()
+        return seen or await super().head(key)
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        if self.is_refusing:
+            raise StoreUnavailable("503")
+        return await super().put_root(key, data, if_match)
+
+
+@pytest.mark.parametrize(("looks_first", "is_named"), [(True, False), (False, False), (False, True)])
+async def test_objects_that_expire_during_a_seal_are_not_reported_as_damaged(looks_first: bool, is_named: bool) -> None:
+    """Regression: a seal verifies the objects of an earlier manifest. Records were deleted, and their objects after the
+    grace, before their turn came: the seal failed, and the partition was reported as damaged."""
+    house = House()
+    store = HeldHead(house.memory, looks_first=looks_first)
+    life, opened = await filled(house, TIER)
+    await opened.tier.seal_and_copy()
+    await life.kill()
+    life = await house.start(store=store)
+    opened = await life.open()
+    await settle(lambda: opened.tier.partition_state.claimed)
+    objects, second = len(house.objects()), (await house.manifest()).tail[1]
+    store.held = house.objects()[0]
+    sealing = asyncio.ensure_future(opened.tier.seal_and_copy())
+    await asyncio.wait_for(store.is_held.wait(), 30)
+    await opened.tier.delete_records(second.end_offset)
+    store.is_refusing = is_named
+    await asyncio.sleep(8)  # the grace of 5 s is over, the store's time-out of 10 s is not
+    assert len(house.objects()) == objects - 2
+    assert ((await house.manifest()).deletion_cursor == 0) is is_named
+    store.goes_on.set()
+    await sealing
+    assert opened.tier.status().blocked_by is None
+    assert opened.tier.partition_state.sure_end_offset == 60
+    store.is_refusing = False
+    await life.stop()
+
+
 async def test_local_bytes_of_an_idle_log_go_when_its_damaged_object_is_whole_again() -> None:
     """Limited by size alone, so that no time makes it due: nothing looked again before the next append."""
     house = House()
