@@ -349,8 +349,8 @@ class PartitionJobs:
             await asyncio.sleep(UNSTABLE_RETRY_S)  # a commit that replaces objects may wait for its answer
 
     async def _all_verified(self) -> bool:
-        """Verify the bucket's objects of the local log. Returns False if some of them were replaced or expired meanwhile;
-        then call again."""
+        """Verify the bucket's objects of the local log. Returns False if some of them were replaced, or expired,
+        meanwhile; then call again."""
         partition = self._partition
         async for segment in partition.manifests.segments(partition.log.local_log_start_offset):
             if segment not in partition.verified:

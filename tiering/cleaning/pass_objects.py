@@ -7,7 +7,6 @@ does not decide which records stay.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
@@ -20,6 +19,7 @@ from logformat.errors import Retryable
 from seams.files.disk import File
 from tiering.cleaning.cold_rewrite import fetch_object
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
+from tiering.opening.cold_start import is_below_start
 from tiering.partition_state import TieredPartition
 
 
@@ -89,9 +89,10 @@ class PassObjects:
 
     async def _check_named(self, entry: RemoteSegment) -> None:
         partition = self._partition
-        async with asyncio.timeout(partition.limits.store_timeout_s):
+        async with answered_within(partition.limits.store_timeout_s, f"{partition.name}: reading the root"):
             await partition.manifests.reload_if_changed()
             named = await partition.manifests.find(entry.base_offset)
         partition.check_not_fenced()
-        if named is None or named.uuid != entry.uuid:
-            raise PolicyChanged(f"the manifest no longer names object {entry.uuid}")
+        # An expired object is deleted before the root stops naming it.
+        if named is None or named.uuid != entry.uuid or is_below_start(partition.manifest, entry):
+            raise PolicyChanged(f"object {entry.uuid} was replaced, or expired, during the pass")

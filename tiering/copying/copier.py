@@ -34,8 +34,7 @@ GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; gc deletes 
 
 
 class ReplacedMeanwhile(Retryable):
-    """Compaction replaced the object, or its records were deleted, while it was verified: verify what the manifest names
-    now."""
+    """The object was replaced by compaction, or expired, while it was verified: verify what the manifest names now."""
 
 
 @dataclass(slots=True)

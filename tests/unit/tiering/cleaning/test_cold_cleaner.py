@@ -19,6 +19,7 @@ from coldstore.roots.root import NewerFormat, RootCodec, RootFormat
 from hotstore.cleaning.engine import LocalEngine
 from logformat.record_batch import walk
 from logformat.records import iter_records
+from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.tier_kit import DATA, LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
 from tests.support.workers import LoopWorkers
 from tiering.cleaning import scratch
@@ -673,4 +674,51 @@ async def test_local_bytes_stay_if_the_commit_that_replaced_their_objects_has_no
         opened.tier.reconfigure(replace(COMPACT_TIER, local_retention_bytes=1))
     await asyncio.sleep(20)
     assert opened.log.local_log_start_offset == 0
+    await life.stop()
+
+
+class ExpiringStore(MemoryStore):
+    """Holds the GETs of `held` back. `is_refusing`: no root is stored."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__()
+        self.objects = inner.objects
+        self.held = ""
+        self.is_held = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.is_refusing = False
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        if key == self.held:
+            self.is_held.set()
+            await self.goes_on.wait()
+        return await super().get(key, start, length)
+
+    async def put_root(self, key: str, data: bytes, if_match: str | None) -> str:
+        if self.is_refusing:
+            raise StoreUnavailable("503")
+        return await super().put_root(key, data, if_match)
+
+
+async def test_an_object_that_expires_before_a_pass_reads_it_is_not_reported_as_missing() -> None:
+    """Regression: records were deleted during a pass, and the object after the grace, while the root still named it.
+    The pass was counted as failed, and the status said that an object is missing."""
+    house = House()
+    store = ExpiringStore(house.memory)
+    life = await house.start(limits=FAST, store=store)
+    opened = await life.open(new=True, log=replace(COMPACT, compacts=False), tier=TIER)
+    await put_until_copied(life, keys=5, rounds=12)
+    first, store.held = (await house.manifest()).tail[0], house.objects()[0]
+    opened.log.reconfigure(COMPACT)
+    opened.tier.reconfigure(COMPACT_TIER)
+    await asyncio.wait_for(store.is_held.wait(), 700)
+    await opened.tier.delete_records(first.end_offset)
+    store.is_refusing = True
+    await asyncio.sleep(8)  # the grace of 5 s is over, the store's time-out of 10 s is not
+    assert store.held not in house.objects() and (await house.manifest()).deletion_cursor == 0
+    store.goes_on.set()
+    await asyncio.sleep(1)
+    assert opened.tier.status().uncompacted_why == ""
+    store.is_refusing = False
+    await passed(life)
     await life.stop()
