@@ -204,7 +204,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         at = self.tail_index(cursor)
         dead = self.tail[:at]
-        if tuple(fresh[len(fresh) - len(dead) :]) != dead or (dead and len(fresh) < len(dead)):
+        is_replaced = at < len(self.tail) and self.tail[at].base_offset < cursor  # by a larger object
+        if is_replaced or tuple(fresh[len(fresh) - len(dead) :]) != dead or (dead and len(fresh) < len(dead)):
             raise EditRefused(f"{self._name}: expired segments up to {cursor} differ from the manifest's tail")
         self._check_oldest(fresh)
         self._check_whole_pages(fresh, cursor)

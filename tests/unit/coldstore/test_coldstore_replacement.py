@@ -84,6 +84,16 @@ def test_any_sequence_of_replacements_is_what_a_list_does(count: int, steps: lis
     assert forget_replaced(manifest, model.replaced).replaced == ()
 
 
+def test_entries_that_were_replaced_do_not_expire() -> None:
+    """Regression: the objects that replaced them reach above the log start. The edit took the old entries from the
+    totals, and the root could not be read any more."""
+    manifest = filled(4)
+    (first, *_) = old = manifest.tail
+    manifest = replace_segments(manifest, old, [segment(1000, 0, 20), segment(1001, 20, 40)], None, 5)
+    with pytest.raises(EditRefused, match="differ"):
+        manifest.set_log_start(10).expire([first])
+
+
 def test_it_refuses_a_range_below_the_log_start_a_foreign_epoch_and_a_full_list() -> None:
     manifest = filled(REPLACED_MAX + 4)
     old = manifest.tail[:2]
