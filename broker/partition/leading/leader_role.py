@@ -147,8 +147,9 @@ class LeaderRole:
 
     # ── changes of its row ───────────────────────────────────────────────────────────────────────────────────────
     def apply(self) -> None:
-        """Apply the image: the partition's row, its minimum or a replica's session changed."""
-        if self.partition is not None and self.is_visible and not self.is_over:
+        """Apply the image: the partition's row, its minimum or a replica's session changed. This also holds before the
+        partition is published, because its tier works already."""
+        if self.partition is not None and not self.is_over:
             topic, registry = self.topic, self._roles.registry
             self._apply(self.partition)
             if registry.is_starting(self.partition) and topic.rows[self.index].clean:
@@ -274,7 +275,9 @@ class LeaderRole:
         partition = self._leading(lease, tier, row, before)
         gaps = tier.partition_state.local_gaps or ()
         partition.found_gaps(gaps, is_unanswered=tier.is_gap_unanswered)
-        roles.configs.apply(self.topic, [partition])  # they may have changed meanwhile, and the tier starts now
+        # Configs and row may have changed meanwhile, and the tier starts now.
+        roles.configs.apply(self.topic, [partition])
+        self._apply(partition)
         return partition
 
     def _leading(

@@ -1,4 +1,4 @@
-"""A leader's tier begins with its topic's newest configs, however long its log opened."""
+"""A leader's tier begins with its topic's newest configs and row, however long its log opened."""
 
 from __future__ import annotations
 
@@ -34,4 +34,29 @@ async def test_a_tier_does_not_begin_with_the_configs_of_before_its_claim(monkey
     switch(pair, on=True, cleanup_policy="delete")
     await until(lambda: pair.leads(2), "it leads")
     assert begun == ["delete"]
+    await pair.stop()
+
+
+async def test_a_tier_does_not_begin_alone_after_a_replica_was_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: until the partition was published, with the topic's other partitions, its tier worked as that of the
+    only replica: it could withdraw objects from the root, or move the log start on its disk alone."""
+    pair = await both(replicas=(2,))
+    begun: list[bool] = []
+    start = PartitionTier.start
+
+    def starting(tier: PartitionTier) -> None:
+        if tier.partition_state.epoch == pair.row.leader_epoch:
+            begun.append(tier.partition_state.is_alone)
+        start(tier)
+
+    monkeypatch.setattr(PartitionTier, "start", starting)
+    pair.places[2].store.plan = FaultPlan(latency_s=(2.0, 2.0))
+    pair.elect(2, (2,))
+    pair.publish()
+    await asyncio.sleep(1.0)
+    assert not pair.leads(2) and not begun, "it waits for the bucket"
+    pair.change(target=(2, 1))
+    pair.publish()
+    await until(lambda: pair.leads(2), "it leads")
+    assert begun == [False]
     await pair.stop()
