@@ -195,9 +195,10 @@ class Life:
         log: LogConfig = LOG,
         tier: TierConfig = TIER,
         topic_id: UUID = TOPIC_ID,
+        is_alone: bool = True,
     ) -> Opened:
         """Opened and led, as the broker does it: what waits for the bucket stays open, what failed is closed."""
-        lead = Lead(self.epoch, tier, self.house.fenced.append, new)
+        lead = Lead(self.epoch, tier, self.house.fenced.append, new, is_alone=is_alone)
         place, config = TopicPartition(TOPIC, partition), replace(log, tiered=tier.enabled)
         open_log = await self.service.open_log(place, topic_id, config, lead)
         lease = self.logs.lend(open_log, f"leader epoch {self.epoch}")
