@@ -25,7 +25,7 @@ from logformat.checkpoints import MetaProperties
 from seams.files.disk import is_full
 from seams.loop.workers import Workers
 from seams.world import World
-from tiering.opening.reservation import remove_reservation
+from tiering.opening.reservation import note_older_copy
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,12 @@ async def _note(data_dir: DataDir, processes: tuple[Process, ...], workers: Work
 
 def _doubt(data_dir: DataDir) -> None:
     """Remove the reservations of a directory that is an older copy, because later offsets may have been assigned
-    elsewhere. Blocking. A log without a reservation asks the bucket before it assigns offsets. Records that only the
-    newer copy held become a declared gap, as after the loss of a disk.
+    elsewhere. Note in each log that it is an older copy. Blocking. A log without a reservation asks the bucket before
+    it assigns offsets. Records that only the newer copy held become a declared gap, as after the loss of a disk.
     """
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
-            remove_reservation(directory)
-            directory.sync()  # an earlier start may have removed it without making that durable
+            note_older_copy(directory)
 
 
 def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:

@@ -36,7 +36,7 @@ from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import TopicPartition
 from seams.loop.tasks import supervise
 from tiering.opening.log_starts import lacks_segments
-from tiering.opening.reservation import remove_reservation
+from tiering.opening.reservation import is_older_copy, remove_reservation
 
 log = logging.getLogger(__name__)
 
@@ -246,8 +246,11 @@ class FollowerRole:
         lost = log_failures.lost.get(of)
         is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
         joins = roles.node_id in row.adding
-        if lost is None and is_out and is_new and opened is not None and joins:
-            lost = lacks_segments(opened.log) or may_lack_tombstones(opened, row.leader_epoch)
+        if lost is None and is_out and is_new and opened is not None:
+            if joins:
+                lost = lacks_segments(opened.log) or may_lack_tombstones(opened, row.leader_epoch)
+            if opened.log.config.compacts and await opened.at.call(is_older_copy, opened.log.directory):
+                lost = "it is compacted and an older copy, so it may lack tombstones"
         if lost is not None:
             if is_out:
                 await self._begin_anew(lost)
