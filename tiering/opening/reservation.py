@@ -124,7 +124,7 @@ def note_older_copy(directory: Directory) -> None:
     """Note durably that the log is an older copy of itself, without a reservation. Blocking. Raises OSError."""
     remove_reservation(directory)
     directory.open(OLDER_COPY_FILE, write=True, create=True).close()
-    directory.sync()
+    directory.sync()  # an earlier start may have done this without making it durable
 
 
 def is_older_copy(directory: Directory) -> bool:
