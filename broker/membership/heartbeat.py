@@ -25,6 +25,7 @@ from broker.error_codes import ErrorCode
 from broker.errors import ApiError
 from broker.membership.broker_fitness import BrokerFitness
 from broker.membership.serving_gate import ServingGate
+from broker.metadata.cluster_content import ControllerAt
 from broker.metadata.cluster_root import ImageAt
 from broker.metadata.records import Node
 from broker.peers.links import Links
@@ -77,13 +78,18 @@ class Heartbeats:
         """Time of sending of the last heartbeat whose response proved that this broker's image is fresh; boot clock."""
         self.answered_s = float("-inf")
         """Time of sending of the last answered heartbeat, even if the answer was "store away"; boot clock."""
-        self.is_refused = False  # whether the controller's port refuses connections (D64)
+        self._refused: ControllerAt | None = None  # the controller whose port refused the last heartbeat
         self._answered = NEVER_ANSWERED
         self._after_pause: tuple[int, int] | None = None  # count of pauses; first lease counter after the last
 
     @property
     def is_heard(self) -> bool:
         return self._heard_s is not None and self._clock.monotonic_s() - self._heard_s <= self._times.heard_s
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the port of the controller, not of an earlier one, refuses connections (D64)."""
+        return self._refused is not None and self._refused == self._at().controller
 
     @property
     def heard_for_s(self) -> float:
@@ -124,16 +130,16 @@ class Heartbeats:
         try:
             answer = await self._ask(node, self._asked(own, at))
         except (ConnectionError, TimeoutError) as silent:
-            self.is_refused = isinstance(silent, ConnectionRefusedError)
+            self._refused = at.controller if isinstance(silent, ConnectionRefusedError) else None
             log.debug("the controller, broker %d, is silent: %s", node.node_id, silent)
             self._heard_s = self._heard_since_s = None
             self._lost()
             return False
         except (ApiError, Retryable) as refused:  # this image or the controller's is outdated; a poll shows which
-            self.is_refused = False
+            self._refused = None
             log.info("the controller, broker %d, refuses heartbeats: %s", node.node_id, refused)
             return False
-        self.is_refused = False
+        self._refused = None
         known = self._at().controller
         if known is not None and answer.controller_epoch < known.epoch:
             return False

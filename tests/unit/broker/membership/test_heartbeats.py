@@ -50,17 +50,24 @@ class Controller:
 async def nothing(*_: Any) -> None: ...
 
 
-def heartbeats_to(controller: Controller, observe: Callable[[bytes], Awaitable[None]] = nothing) -> Heartbeats:
+def image_at(epoch: int, controller: int) -> ImageAt:
+    nodes = [Node(node_id, node_id, "d", "ours" if node_id == 1 else "its", "boot", ()) for node_id in (1, 2, 3)]
+    return ImageAt(epoch, ClusterImage().with_records(nodes), ControllerAt(controller, "its", epoch))
+
+
+def heartbeats_to(
+    controller: Controller,
+    observe: Callable[[bytes], Awaitable[None]] = nothing,
+    at: Callable[[], ImageAt] = lambda: image_at(1, 2),
+) -> Heartbeats:
     clock, seams = FastClock(), cast("Any", controller)
-    nodes = [Node(node_id, node_id, "d", "ours" if node_id == 1 else "its", "boot", ()) for node_id in (1, 2)]
-    at = ImageAt(2, ClusterImage().with_records(nodes), ControllerAt(2, "its", 1))
     return Heartbeats(
         seams,
         SimpleNamespace(clock=clock, beats=Beats()),  # type: ignore[arg-type]
         ServingGate(clock.boottime_s, 5.0),
         1,
         "ours",
-        lambda: at,
+        at,
         observe,
         nothing,
         seams,
@@ -101,4 +108,20 @@ async def test_a_controller_that_takes_no_heartbeat_is_there() -> None:
     controller.listens = True
     await asyncio.sleep(3.0)
     assert not heartbeats.is_refused and not heartbeats.is_heard
+    keeping.cancel()
+
+
+async def test_the_refusal_of_an_earlier_controller_is_none_of_the_next() -> None:
+    """The port of broker 2 refused, and broker 3 claimed. Until broker 3 had answered once, it counted as gone too:
+    two bumps that came late were enough to replace it, although it was alive (D64)."""
+    controller, at = Controller(b"root"), image_at(1, 2)
+    heartbeats = heartbeats_to(controller, at=lambda: at)
+    keeping = asyncio.ensure_future(heartbeats.keep())
+    await asyncio.sleep(3.0)
+    assert heartbeats.is_refused
+    at, controller.listens = image_at(2, 3), True
+    assert not heartbeats.is_refused  # before the first answer, which is parked
+    controller.listens = False
+    await asyncio.sleep(3.0)
+    assert heartbeats.is_refused  # its own port
     keeping.cancel()

@@ -96,3 +96,19 @@ async def test_after_a_kill_of_all_each_returns_before_its_last_session_would_ha
         if 1 not in it.lives:
             await it.start(1)
         await until(lambda: set(it.sessions) == {1, 2, 3}, 30)
+
+
+async def test_a_controller_that_pauses_after_its_claim_keeps_its_lease() -> None:
+    """The port that refuses is the one of the controller before it: the third broker took the new controller for gone
+    too, and claimed after two bumps that did not come."""
+    async with house(3, *QUICK_LEASE) as it:
+        await watching_another(it, 1)
+        await it.kill(1)
+        await until(lambda: len(it.controllers) == 1 and it.controllers[0] != 1, 30)
+        (second,) = it.controllers
+        third = 5 - second
+        it.watched = third
+        it.stop(second)
+        took_s = await until(lambda: third in it.controllers, 30)
+        assert took_s > 4.0
+        it.go_on(second)
