@@ -244,7 +244,7 @@ class FollowerRole:
             remains = roles.logs.refused_log(place, damaged.offset)
             opened = None
         lost = log_failures.lost.get(of)
-        is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER and row.clean
+        is_out = roles.node_id not in row.in_sync and row.leader != NO_LEADER
         joins = roles.node_id in row.adding
         if lost is None and is_out and is_new and opened is not None:
             if joins:
@@ -252,7 +252,7 @@ class FollowerRole:
             if opened.log.config.compacts and await opened.at.call(is_older_copy, opened.log.directory):
                 lost = "it is compacted and an older copy, so it may lack tombstones"
         if lost is not None:
-            if is_out:
+            if is_out and row.clean:  # the next role begins when the unclean start is done
                 await self._begin_anew(lost)
                 opened = None
             elif row.leader != NO_LEADER:
