@@ -25,7 +25,8 @@ from logformat.checkpoints import MetaProperties
 from seams.files.disk import is_full
 from seams.loop.workers import Workers
 from seams.world import World
-from tiering.opening.reservation import note_older_copy
+from tiering.opening.older_copy_note import write_older_copy_note
+from tiering.opening.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ def _doubt(data_dir: DataDir) -> None:
     """
     for place in data_dir.partitions():
         with closing(data_dir.disk.open_dir(data_dir.log_path(*place))) as directory:
-            note_older_copy(directory)
+            remove_reservation(directory)
+            write_older_copy_note(directory)
 
 
 def _identity(data_dir: DataDir, config: BrokerConfig) -> DirectoryIdentity:

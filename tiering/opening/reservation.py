@@ -21,7 +21,6 @@ from crc32c import crc32c
 from seams.files.disk import Directory, read_in, replace_in
 
 RESERVATION_FILE: Final = "thermocline-reservation"
-OLDER_COPY_FILE: Final = "thermocline-older-copy"
 HOUR_MS: Final = 3_600_000
 SAMPLE_MS: Final = 300_000  # twelve samples an hour
 _BYTES_MAX: Final = 4096
@@ -118,25 +117,6 @@ def remove_reservation(directory: Directory) -> None:
             file.truncate(0)
             file.sync()
         directory.unlink(RESERVATION_FILE)
-
-
-def note_older_copy(directory: Directory) -> None:
-    """Note durably that the log is an older copy of itself, without a reservation. Blocking. Raises OSError."""
-    remove_reservation(directory)
-    directory.open(OLDER_COPY_FILE, write=True, create=True).close()
-    directory.sync()  # an earlier start may have done this without making it durable
-
-
-def is_older_copy(directory: Directory) -> bool:
-    """Whether `note_older_copy` was called for this log. Blocking."""
-    return directory.stat(OLDER_COPY_FILE) is not None
-
-
-def forget_older_copy(directory: Directory) -> None:
-    """The log begins to lead, so other replicas copy it. If the note returns after a power cut, the log is only copied
-    again. Blocking. Raises OSError."""
-    if is_older_copy(directory):
-        directory.unlink(OLDER_COPY_FILE)
 
 
 class AppendRate:

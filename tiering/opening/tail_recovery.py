@@ -31,13 +31,8 @@ from seams.crash_points import reach
 from seams.files.disk import is_full
 from tiering.opening.cold_start import begin_at_end
 from tiering.opening.log_starts import first_local_offset, is_held_below, start_at_least
-from tiering.opening.reservation import (
-    LocalReservation,
-    ReportedEnd,
-    forget_older_copy,
-    read_reservation,
-    remove_reservation,
-)
+from tiering.opening.older_copy_note import remove_older_copy_note
+from tiering.opening.reservation import LocalReservation, ReportedEnd, read_reservation, remove_reservation
 from tiering.partition_state import TieredPartition
 
 log = logging.getLogger(__name__)
@@ -215,7 +210,7 @@ class TailRecovery:
         # After the claim, because without the bucket the local log must not change.
         if not self._opened.is_bare:
             await self._lease.call(remove_reservation, self._log.directory)
-            await self._lease.call(forget_older_copy, self._log.directory)
+            await self._lease.call(remove_older_copy_note, self._log.directory)
         if unclean_after is not None:
             await self._cut_to_kept(unclean_after)
         await self._close_hole(manifest)

@@ -36,7 +36,8 @@ from logformat.leader_epochs import UNDEFINED_EPOCH
 from logformat.values import TopicPartition
 from seams.loop.tasks import supervise
 from tiering.opening.log_starts import lacks_segments
-from tiering.opening.reservation import is_older_copy, remove_reservation
+from tiering.opening.older_copy_note import has_older_copy_note
+from tiering.opening.reservation import remove_reservation
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ class FollowerRole:
         if lost is None and is_out and is_new and opened is not None:
             if joins:
                 lost = lacks_segments(opened.log) or may_lack_tombstones(opened, row.leader_epoch)
-            if opened.log.config.compacts and await opened.at.call(is_older_copy, opened.log.directory):
+            if opened.log.config.compacts and await opened.at.call(has_older_copy_note, opened.log.directory):
                 lost = "it is compacted and an older copy, so it may lack tombstones"
         if lost is not None:
             if is_out and row.clean:  # the next role begins when the unclean start is done
