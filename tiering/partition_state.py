@@ -321,6 +321,11 @@ class TieredPartition:
         await self.move_start(lambda m: m.switch_off(config.topic, dict(config.configs), start), config)
         log.info("%s is no longer tiered: its log starts at offset %d", self.name, self.log_start_offset)
 
+    async def _switch_off_at_roots_start(self) -> None:
+        """Record in the root that the topic is no longer tiered, and keep the root's log start. Raises as `commit`."""
+        config = self.config
+        await self.commit(lambda m: m.switch_off(config.topic, dict(config.configs), m.log_start_offset))
+
     def fence(self, why: Fenced) -> Fenced:
         """Stop tiering this partition in this epoch. Calls `on_fenced` unless only the topic was deleted."""
         vanished = isinstance(why, RootVanished)
@@ -421,8 +426,7 @@ class TieredPartition:
     async def write_local_reservation(self, reserved_end: int) -> None:
         """Write the broker's copy; it is durable when this returns. Raises as `commit`, and OSError."""
         if self.claimed and not self.chooses_start and self.is_to_be_switched_off:
-            config = self.config  # with a reservation, the next start would choose the log's start
-            await self.commit(lambda m: m.switch_off(config.topic, dict(config.configs), m.log_start_offset))
+            await self._switch_off_at_roots_start()  # with the copy, the next start would choose this log's start
         self.lease.check()
         value = LocalReservation(
             self.topic_id,

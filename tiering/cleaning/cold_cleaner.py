@@ -54,7 +54,7 @@ COMMIT_OBJECTS: Final = 8
 
 @dataclass(slots=True)
 class _Pass:
-    """`era`: see `Verified`; in a later era the objects were withdrawn. `end`: the pass reads up to this offset.
+    """`era`: see `Verified`; in a later era the objects may be withdrawn. `end`: the pass reads up to this offset.
     `map_end`: the map knows all keys of the bucket in [first dirty, map_end)."""
 
     config: TierConfig

@@ -18,7 +18,7 @@ VERIFIED_MAX: Final = 100_000
 
 @dataclass(slots=True, eq=False)
 class Verified:
-    """`era` grows when all objects were withdrawn: verifications of an earlier era do not count."""
+    """`era` grows with each attempt to withdraw all objects: verifications of an earlier era do not count."""
 
     era: int = 0
     _objects: dict[UUID, tuple[int, int]] = field(default_factory=dict)  # [base, end) offsets of the object
@@ -49,13 +49,13 @@ class Verified:
         return covered
 
     def forget_all(self) -> None:
-        """Forget all objects: the root no longer names them, and other objects may hold the same offsets later."""
+        """Forget all objects: the root may name none, and other objects may hold the same offsets later."""
         self.era += 1
         self._objects.clear()
         self._covered = (-1, -1)
 
     def forget_objects(self, uuids: Iterable[UUID]) -> None:
-        """Forget these objects: the root names their replacements."""
+        """Forget these objects: the root may name their replacements."""
         for uuid in uuids:
             self._objects.pop(uuid, None)
         self._covered = (-1, -1)
