@@ -83,7 +83,7 @@ class ManifestStore:
         self.on_newer: Callable[[Manifest], None] = lambda _: None
         """Called at once with each manifest that becomes the newest one read."""
         self.on_attempt: Callable[[Unanswered], None] = lambda _: None
-        """Called with `unanswered` in the turn that makes an attempt, before it is sent."""
+        """Called with `unanswered` at once when an attempt is made, before it is sent."""
         self._unanswered = NOTHING
         self._reader = PageReader(
             store, topic_id, partition, PageCache() if page_cache is None else page_cache, workers
@@ -284,7 +284,7 @@ class ManifestStore:
             edited = edit(manifest)
             if not claim and self._root.content_size(edited) > self._content_bytes_max:
                 raise RootTooLarge(f"{self._root.key}: the manifest outgrew its root")
-            self._unanswered = self.unanswered.and_also(manifest, edited)
+            self._unanswered = self.unanswered.with_attempt(manifest, edited)
             self.on_attempt(self._unanswered)
             return edited
 

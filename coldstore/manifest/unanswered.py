@@ -21,8 +21,8 @@ class Unanswered(msgspec.Struct, frozen=True):
     withdraws: bool = False
     replaces: frozenset[UUID] = frozenset()
 
-    def and_also(self, before: Manifest, after: Manifest) -> Unanswered:
-        """With the change of one more attempt."""
+    def with_attempt(self, before: Manifest, after: Manifest) -> Unanswered:
+        """These changes, and those of one more attempt, which makes `after` of `before`."""
         replaces = self.replaces
         if after.replaced != before.replaced:
             replaces |= {each.uuid for each in after.replaced} - {each.uuid for each in before.replaced}
