@@ -16,7 +16,7 @@ from tests.unit.broker.partition.test_returned_replica_of_a_compacted_log import
     brings_nothing_back,
     moved_away_while_deleted,
 )
-from tiering.opening.reservation import note_older_copy
+from tiering.opening.older_copy_note import write_older_copy_note
 
 
 @pytest.mark.parametrize("is_joining", [False, True], ids=["older copy", "moved away"])
@@ -31,7 +31,7 @@ async def test_an_old_log_brings_no_deleted_record_back_after_an_unclean_start(*
     else:
         pair.change(replicas=(1, 2))
         with closing(pair.places[2].disk.open_dir("/data/a/log-0")) as directory:
-            note_older_copy(directory)
+            write_older_copy_note(directory)
     pair.renew(2)
     pair.publish()
     await asyncio.sleep(5)
