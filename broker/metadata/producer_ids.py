@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-PER_EPOCH: Final = 1 << 36  # 2**27 sessions of 2**36 ids fill an int64
+PER_EPOCH: Final = 1 << 36
+BROKER_EPOCHS: Final = 1 << 27  # sessions whose ids fit an int64
 
 
 class ProducerIds:

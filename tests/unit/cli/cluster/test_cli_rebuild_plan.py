@@ -10,11 +10,12 @@ from uuid import UUID
 import pytest
 
 from broker.metadata.image import check
+from broker.metadata.producer_ids import PER_EPOCH, ProducerIds
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, is_rebuilt, said_to_hold
 from broker.metadata.records import NO_LEADER, Endpoint, Node
 from coldstore.keys import MetadataKey, PageKey, SegmentKey, manifest_key
 from coldstore.manifest.manifest import Manifest, new_manifest
-from logformat.record_batch import INT32_MAX
+from logformat.record_batch import INT32_MAX, INT64_MAX
 from tests.support.pipeline.history_bucket import HistoryBucket
 from tests.support.store.keys import ring_of, sealed_bytes, write_key_file
 from thermocline.cli.cluster.restore.rebuild_plan import EPOCH_MAX, Found, check_keys, epochs_in, rebuild_plan
@@ -80,8 +81,8 @@ def test_keys_tell_epochs() -> None:
     [
         manifest_key(A, 10_000),
         str(SegmentKey(A, INT32_MAX, 0, 4, C)),
-        str(SegmentKey(A, 0, 0, 1 << 30, C)),
-        str(PageKey(A, 1, 0, 9, (1 << 30) - EPOCHS_ABOVE, C)),
+        str(SegmentKey(A, 0, 0, 1 << 27, C)),
+        str(PageKey(A, 1, 0, 9, (1 << 27) - EPOCHS_ABOVE, C)),
         str(MetadataKey(1, INT32_MAX, C)),
     ],
 )
@@ -137,7 +138,10 @@ def test_an_epoch_that_no_cluster_comes_to_is_refused_wherever_it_stands() -> No
     ):
         with pytest.raises(CommandFailed, match=f"^{where}.* has epoch {EPOCH_MAX + 1}, "):
             rebuild_plan(partitions, {}, controller)
-    check(rebuild_plan([found(A, "log", epoch=EPOCH_MAX)], {}, EPOCH_MAX).image())
+    image = rebuild_plan([found(A, "log", epoch=EPOCH_MAX)], {}, EPOCH_MAX).image()
+    check(image)
+    last_session = image.next_broker_epoch + EPOCHS_ABOVE - 2
+    assert ProducerIds(last_session).give() + PER_EPOCH - 1 <= INT64_MAX
 
 
 def test_what_is_damaged_or_missing_is_named() -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from broker.controller.decisions.topics import PARTITIONS_PER_TOPIC_MAX
 from broker.metadata.image import ClusterImage, Topic
+from broker.metadata.producer_ids import BROKER_EPOCHS
 from broker.metadata.rebuilt import EPOCHS_ABOVE, UNKNOWN_REPLICA, unknown_replica
 from broker.metadata.records import NO_LEADER, Row
 from coldstore.keys import (
@@ -29,11 +30,11 @@ from coldstore.keys import (
     partition_prefix,
 )
 from coldstore.manifest.manifest import Manifest
-from logformat.record_batch import INT32_MAX
 from thermocline.cli.terminal.outcome import CommandFailed
 
-EPOCH_MAX: Final = INT32_MAX // 2 - EPOCHS_ABOVE
-"""Highest epoch that the bucket may show; as many remain for the rebuilt cluster."""
+EPOCH_MAX: Final = BROKER_EPOCHS - 2 * EPOCHS_ABOVE
+"""Highest epoch that the bucket may show. 2^20 epochs remain for the rebuilt cluster. The producer ids of later ones
+would not fit an int64."""
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 Names = Mapping[UUID, str | None]
 """Topic names by id, from a person; None: leave it out."""
