@@ -19,7 +19,7 @@ from logformat.record_batch import INT64_MAX
 from seams.files.disk import is_full
 from seams.loop.workers import Lane
 from tiering.cleaning.cold_cleaner import ColdCleaner
-from tiering.copying.copier import Copier, ReplacedMeanwhile
+from tiering.copying.copier import Copier, NoLongerLive
 from tiering.copying.copy_plan import CopyRange, NoCopy, next_copy, seal_in_ms
 from tiering.copying.segment_body import RangeChanged
 from tiering.expiry.collector import AGAIN_S, Collector
@@ -356,6 +356,6 @@ class PartitionJobs:
             if segment not in partition.verified:
                 try:
                     await self._copier.verify(segment)
-                except ReplacedMeanwhile:
+                except NoLongerLive:
                     return False
         return True

@@ -18,7 +18,7 @@ from uuid import UUID
 from coldstore.manifest.manifest import Manifest, RemoteSegment
 from coldstore.manifest.manifest_store import ManifestStore
 from coldstore.manifest.unanswered import Unanswered
-from coldstore.object_store import ObjectStore
+from coldstore.object_store import ObjectStore, answered_within
 from coldstore.roots.root import RootVanished
 from hotstore.flush.flusher import Flusher
 from hotstore.host.lease import Lease, LeaseOver
@@ -26,6 +26,7 @@ from logformat.errors import Fenced, Retryable
 from logformat.record_batch import INT64_MAX
 from seams.crash_points import reach
 from seams.world import World
+from tiering.opening.cold_start import is_below_start
 from tiering.opening.log_starts import first_local_offset, start_at_least
 from tiering.opening.reservation import (
     AppendRate,
@@ -467,7 +468,17 @@ class TieredPartition:
                 self._released_from = 0
             return True
 
-    # ── verified objects ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── objects ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def is_live(self, entry: RemoteSegment) -> bool:
+        """Read the root: whether it names the object, and the object is not expired. Only then a missing object is
+        damage. Raises Fenced if a newer leader wrote the root, because that leader may have deleted the object (T4);
+        Retryable."""
+        async with answered_within(self.limits.store_timeout_s, f"{self.name}: reading the root"):
+            await self.manifests.reload_if_changed()
+            named = await self.manifests.find(entry.base_offset)
+        self.check_not_fenced()
+        return named is not None and named.uuid == entry.uuid and not is_below_start(self.manifest, entry)
+
     @property
     def sure_end_offset(self) -> int:
         """Local segments that end at or below it may be deleted at once: they are below the root's log start, or in

@@ -1,8 +1,8 @@
 """Objects of one pass: gives each as a local file, or only its footer.
 
 Before and after each read the pass checks that it may continue. Objects that are read twice stay in the scratch
-directory while there is room. An object that is missing is damage only if the newest root still names it. This module
-does not decide which records stay.
+directory while there is room. An object that is missing is damage only if it is still live. This module does not
+decide which records stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from logformat.errors import Retryable
 from seams.files.disk import File
 from tiering.cleaning.cold_rewrite import fetch_object
 from tiering.cleaning.scratch import ColdCleaning, ScratchFiles
-from tiering.opening.cold_start import is_below_start
 from tiering.partition_state import TieredPartition
 
 
@@ -68,7 +67,7 @@ class PassObjects:
             async with answered_within(partition.limits.store_timeout_s, f"GET {key}"):
                 footer = await fetch_committed_footer(partition.store, key, entry)
         except ObjectMissing:
-            await self._check_named(entry)
+            await self._check_still_live(entry)
             raise
         self._shared.counters.read_bytes += size
         await self._shared.took(size)
@@ -81,18 +80,12 @@ class PassObjects:
         try:
             footer = await fetch_object(shared, partition.store, key, entry, file, partition.limits.upload_timeout_s)
         except ObjectMissing:
-            await self._check_named(entry)
+            await self._check_still_live(entry)
             raise
         await shared.took(entry.object_bytes)
         self._check()
         return footer
 
-    async def _check_named(self, entry: RemoteSegment) -> None:
-        partition = self._partition
-        async with answered_within(partition.limits.store_timeout_s, f"{partition.name}: reading the root"):
-            await partition.manifests.reload_if_changed()
-            named = await partition.manifests.find(entry.base_offset)
-        partition.check_not_fenced()
-        # An expired object is deleted before the root stops naming it.
-        if named is None or named.uuid != entry.uuid or is_below_start(partition.manifest, entry):
+    async def _check_still_live(self, entry: RemoteSegment) -> None:
+        if not await self._partition.is_live(entry):
             raise PolicyChanged(f"object {entry.uuid} was replaced, or expired, during the pass")

@@ -33,7 +33,7 @@ READ_BACK_BYTES: Final = 8 << 20
 GARBAGE_MAX: Final = 100  # failed attempts remembered for deletion; gc deletes the others
 
 
-class ReplacedMeanwhile(Retryable):
+class NoLongerLive(Retryable):
     """The object was replaced by compaction, or expired, while it was verified: verify what the manifest names now."""
 
 
@@ -170,7 +170,7 @@ class Copier:
                 named = await partition.manifests.find(entry.base_offset)
             partition.check_not_fenced()  # an object that a newer leader expired is not damaged
             if named is None or named.uuid != entry.uuid:
-                self._check_not_replaced(entry)
+                self._check_live(entry)
                 if partition.verified.era != era:
                     raise Retryable(f"{partition.name}: {entry.uuid} was withdrawn while it was verified")
                 raise Corrupt(f"{partition.name}: the manifest does not name {entry.uuid} at {entry.base_offset}")
@@ -186,34 +186,30 @@ class Copier:
             raise StoreUnavailable(f"{partition.name}: verifying {entry.uuid} took too long") from late
         except (Corrupt, ObjectMissing) as damaged:
             if isinstance(damaged, ObjectMissing):
-                await self._check_named(entry)
+                await self._check_still_live(entry)
             partition.blocks[Block.DAMAGED] = str(damaged)
             raise
-        self._check_not_replaced(entry)  # otherwise it would count as verified, and its replacement may be damaged
+        self._check_live(entry)  # otherwise it would count as verified, and its replacement may be damaged
         partition.verified.note(entry, era)
         partition.on_verified()
         self._counters.verified_segments += 1
 
-    async def _check_named(self, entry: RemoteSegment) -> None:
-        """Check that a missing object is damage: the newest root still names it, and no newer leader wrote that root.
-        Otherwise a newer leader may have deleted the object (T4). Raises Fenced, Retryable, ReplacedMeanwhile."""
-        partition = self._partition
-        async with answered_within(partition.limits.store_timeout_s, f"{partition.name}: reading the root"):
-            await partition.manifests.reload_if_changed()
-            named = await partition.manifests.find(entry.base_offset)
-        partition.check_not_fenced()
-        self._check_not_replaced(entry)  # an expired object is deleted before the root stops naming it
-        if named is None or named.uuid != entry.uuid:
-            raise Retryable(f"{partition.name}: {entry.uuid} was expired while it was verified")
+    async def _check_still_live(self, entry: RemoteSegment) -> None:
+        """Check that a missing object is damage. Raises as `TieredPartition.is_live`, Retryable, NoLongerLive."""
+        is_live = await self._partition.is_live(entry)
+        self._check_live(entry)
+        if not is_live:
+            raise Retryable(f"{self._partition.name}: the manifest no longer names {entry.uuid}")
 
-    def _check_not_replaced(self, entry: RemoteSegment) -> None:
-        """Raises ReplacedMeanwhile."""
+    def _check_live(self, entry: RemoteSegment) -> None:
+        """Check that the object was not replaced, and is not expired, as far as this process knows. Raises
+        NoLongerLive."""
         partition, manifest = self._partition, self._partition.manifest
         if entry.end_offset <= partition.log_start_offset:
-            raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was expired while it was verified")
+            raise NoLongerLive(f"{partition.name}: {entry.uuid} was expired while it was verified")
         is_replaced = manifest is not None and manifest.was_replaced(entry.uuid)
         if is_replaced or entry.uuid in partition.manifests.unanswered.replaces:
-            raise ReplacedMeanwhile(f"{partition.name}: {entry.uuid} was replaced while it was verified")
+            raise NoLongerLive(f"{partition.name}: {entry.uuid} was replaced while it was verified")
 
     async def _verify_whole(self, key: str, entry: RemoteSegment) -> None:
         partition = self._partition

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from coldstore.object_store import AccessRefused, ObjectMissing
 from hotstore.log.local_retention import active_expired, expirable
 from logformat.errors import Corrupt, Retryable
-from tiering.copying.copier import Copier, ReplacedMeanwhile
+from tiering.copying.copier import Copier, NoLongerLive
 from tiering.expiry.cold_expirer import ColdExpirer, ExpireCounters, Forget
 from tiering.opening.log_starts import first_local_offset
 from tiering.partition_state import Block, TieredPartition
@@ -177,7 +177,7 @@ class Expirer:
                 covered = segment.end_offset
         except (Corrupt, ObjectMissing) as damaged:
             log.error("%s: local segments are not deleted: %s", partition.name, damaged)
-        except ReplacedMeanwhile:
+        except NoLongerLive:
             return covered, None  # the next run verifies the replacement
         except (Retryable, AccessRefused) as refused:
             return covered, refused

@@ -23,7 +23,7 @@ from tests.support.store.memory_store import MemoryStore
 from tests.support.tier.tier_kit import DATA, LIMITS, LOG, TIER, TOPIC_ID, House, Life, cold_bytes, settle
 from tests.support.workers import LoopWorkers
 from tiering.cleaning import scratch
-from tiering.copying.copier import ReplacedMeanwhile
+from tiering.copying.copier import NoLongerLive
 
 COMPACT = replace(LOG, compacts=True, segment_bytes=2000, min_cleanable_dirty_ratio=0.0, delete_retention_ms=60_000)
 COMPACT_TIER = replace(TIER, configs={"remote.storage.enable": "true", "cleanup.policy": "compact"})
@@ -512,7 +512,7 @@ async def test_an_object_that_was_replaced_during_its_verification_does_not_coun
     opened.tier.reconfigure(COMPACT_TIER)
     await passed(life)
     may_answer.set()
-    with pytest.raises(ReplacedMeanwhile):
+    with pytest.raises(NoLongerLive):
         await verifying
     assert entry not in partition.verified
     await life.stop()
