@@ -40,6 +40,7 @@ from logformat.errors import ThermoclineError
 from logformat.record_batch import INT64_MAX, walk
 from logformat.records import iter_records
 from seams.rng import SeededRng
+from tests.support.disk.hotstore_kit import RecordingOwner
 from tests.support.fast_loop import run_fast
 from tests.support.store.faulty_store import Fault, FaultyStore
 from tests.support.tier.tier_kit import LIMITS, LOG, TIER, TOPIC_ID, House, Life, Opened, local_bytes, settle
@@ -56,32 +57,35 @@ FILLERS: Final = 1500
 Record: TypeAlias = "tuple[bytes, bytes | None]"
 
 
+# hold: a PUT of the root waits, or its answer is lost; release: it continues; land: late PUTs of the root arrive.
+# stale: the broker's metadata image is stale; damage: compacted objects are damaged; recover: all of this ends.
 STORIES: Final = (
     # what happens in what order; each word is left out at times, and others come between
     "fill, wait, kill|stop|power cut, put, delete|configs, wait, check",
     "fill, wait, hold|store, configs, delete|put, replica|wait, kill|new disk, check",
     "fill, seal, wait, configs, configs, wait, new disk",
     # a life that does not get its claim
-    "fill, wait, deaf, blind, kill|stop, off|configs, delete, wait, new disk",
-    "on, fill, wait, deaf, blind, kill|stop, off, due, wait, wait, wait, new disk",
+    "fill, wait, no puts, no gets, kill|stop, off|configs, delete, wait, new disk",
+    "on, fill, wait, no puts, no gets, kill|stop, off, due, wait, wait, wait, new disk",
     # a copy whose commit has no answer, when tiering is switched off
-    "hold|store, blind|wait, fill, wait, off, delete|due, wait, new disk|go on, check",
-    "off, fill, on, well, hold, reserve|put, fill, wait, off, delete|due, wait, stale|wait, go on, wait, new disk",
+    "hold|store, no gets|wait, fill, wait, off, delete|due, wait, new disk|release, check",
+    "off, fill, on, recover, hold, reserve|put, fill, wait, off, delete|due, wait, stale|wait, release, wait, new disk",
     # a start that only the disk knows, when tiering is switched on
-    "off, fill, wait, delete|due, wait, stale|deaf, on, wait, wait, new disk",
+    "off, fill, wait, delete|due, wait, stale|no puts, on, wait, wait, new disk",
     "off, fill, slow disk, delete|due, on, wait, stale|wait, wait, wait, new disk",
-    "compact, off, fill, on, well, hold, reserve, fill, wait, off, fill, wait, go on, wait, on, seal, wait, new disk",
+    "compact, off, fill, on, recover, hold, reserve, fill, wait, off, fill, wait, release, wait, on, seal, wait, "
+    "new disk",
     # a withdrawal whose commit has no answer, when tiering is switched on again
-    "on, fill, seal, wait, hold, off, wait, on, replica, seal, wait, begin, go on|land, wait, begin, kill|new disk",
+    "on, fill, seal, wait, hold, off, wait, on, replica, seal, wait, begin, release|land, wait, begin, kill|new disk",
     # compaction whose commit has no answer, when local segments are due
-    "on, fill, wait, rot, slow store|wait, no heads|wait, compact, fill, local, wait, wait, check",
-    "on, fill, fill, wait, rot, hold, blind, deaf|wait, compact, wait, local, wait, well, wait, check",
-    "on, fill, compact, slow disk|slow store, rot, no heads|wait, local, wait, fill, local, wait, check",
+    "on, fill, wait, damage, slow store|wait, no heads|wait, compact, fill, local, wait, wait, check",
+    "on, fill, fill, wait, damage, hold, no gets, no puts|wait, compact, wait, local, wait, recover, wait, check",
+    "on, fill, compact, slow disk|slow store, damage, no heads|wait, local, wait, fill, local, wait, check",
 )
 ANYTHING: Final = (
-    "put, put, fill, delete, delete, seal, begin, replica, store, well, go on, land, roll, reserve, on, off, compact, "
-    "local, due, configs, configs, hold, blind, deaf, slow disk, slow store, stale, no heads, stop, kill, power cut, "
-    "wait, wait, wait, check"
+    "put, put, fill, delete, delete, seal, begin, replica, store, recover, release, land, roll, reserve, on, off, "
+    "compact, local, due, configs, configs, hold, no gets, no puts, slow disk, slow store, stale, no heads, stop, "
+    "kill, power cut, wait, wait, wait, check"
 )
 
 
@@ -98,8 +102,8 @@ class Configs(msgspec.Struct, frozen=True):
     local_retention_bytes: int = -1
 
 
-class RootStore(FaultyStore):
-    """Each PUT of a root takes the next of `modes`; a stored object may be damaged from the first moment (`rots`)."""
+class FaultyRoots(FaultyStore):
+    """Each PUT of a root takes the next of `modes`; a stored object is damaged with the chance `damages`."""
 
     def __init__(self, inner: ObjectStore, rng: random.Random) -> None:
         super().__init__(inner, SeededRng(rng.random()))
@@ -107,10 +111,10 @@ class RootStore(FaultyStore):
         self.modes: list[str] = []
         self.usual = "answered"
         self.late: list[tuple[str, bytes, str | None]] = []
-        self.goes_on = asyncio.Event()
-        self.rots = 0.0
+        self.released = asyncio.Event()
+        self.damages = 0.0
         self.last_base = -1
-        self.rotten: set[str] = set()
+        self.damaged: set[str] = set()
         self.copies: set[str] = set()  # as far as they were not sent twice
         self.named: set[str] = set()  # objects that an attempt at a root named, stored or not
 
@@ -124,7 +128,7 @@ class RootStore(FaultyStore):
             raise StoreUnavailable(f"PUT {key}: made up (stored late, perhaps)")
         if mode == "on its way":
             try:
-                await self.goes_on.wait()
+                await self.released.wait()
             except asyncio.CancelledError:
                 self.late.append((key, data, if_match))
                 raise
@@ -132,7 +136,7 @@ class RootStore(FaultyStore):
         if mode == "lost":
             raise StoreUnavailable(f"PUT {key}: made up (the answer was lost)")
         if mode == "held":
-            await self.goes_on.wait()
+            await self.released.wait()
         return etag
 
     async def put_segment(self, key: str, body: Upload) -> ObjectInfo:
@@ -142,18 +146,18 @@ class RootStore(FaultyStore):
             self.copies.add(key)
             self.last_base = base
         info = await super().put_segment(key, body)
-        if is_compacted and self.random.random() < self.rots:
+        if is_compacted and self.random.random() < self.damages:
             memory = self._inner
             stored = memory.objects[key]  # type: ignore[attr-defined]
             data = stored.data[:70] + bytes([stored.data[70] ^ 1]) + stored.data[71:]
             memory.objects[key] = replace(stored, data=data, crc32c=crc32c(data))  # type: ignore[attr-defined]
-            self.rotten.add(key)
+            self.damaged.add(key)
         return info
 
     def release(self) -> None:
-        """Whoever waits goes on."""
-        self.goes_on.set()
-        self.goes_on = asyncio.Event()
+        """Let the waiting PUTs continue."""
+        self.released.set()
+        self.released = asyncio.Event()
 
     async def land(self) -> None:
         """Roots that are late arrive; their conditions hold or not."""
@@ -167,36 +171,25 @@ class RootStore(FaultyStore):
         for operation in (Operation.GET, Operation.GET_IF_CHANGED):
             self.script(operation, Fault.BEFORE, match=match, times=10**6)
 
-    def be_well(self) -> None:
+    def recover(self) -> None:
         self.calm()
         self.modes.clear()
         self.usual = "answered"
         self.release()
 
 
-class Owner:
+class Owner(RecordingOwner):
     """The log's owner, as `LeaderReplica` without followers."""
 
     def __init__(self, lease: Lease, partition: TieredPartition) -> None:
+        super().__init__()
         self._lease = lease
         self._partition = partition
 
-    def flushed(self, stable_end: int) -> None: ...
-
-    def failed(self, why: object) -> None: ...
-
-    def awaits_flush(self) -> bool:
-        return True
-
-    def start_moved(self) -> None: ...
-
-    def cleaned(self) -> None: ...
-
     def cleanable_end(self) -> int:
         log = self._lease.log
-        return (
-            min(log.stable_end_offset, self._partition.sure_end_offset) if log.config.tiered else log.stable_end_offset
-        )
+        end = log.stable_end_offset
+        return min(end, self._partition.sure_end_offset) if log.config.tiered else end
 
     def tombstones_end(self) -> int:
         return INT64_MAX if self._partition.is_alone else 0
@@ -222,7 +215,7 @@ class Program:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.house = House(seed=seed)
-        self.store = RootStore(self.house.memory, rng)
+        self.store = FaultyRoots(self.house.memory, rng)
         self.configs = Configs(
             is_on=rng.random() < 0.7,
             compacts=rng.random() < 0.4,
@@ -231,7 +224,7 @@ class Program:
         )
         self.was_compacted = self.configs.compacts
         self.is_alone = True
-        self.can_rot = rng.random() < 0.5
+        self.can_damage = rng.random() < 0.5
         self.limits = replace(
             FAST,
             gc_grace_ms=rng.choice([300, 5000]),
@@ -279,7 +272,7 @@ class Program:
                 assert attempt < 20, refused
                 self.say("refused", refused)
                 if attempt == 5:
-                    self.store.be_well()
+                    self.store.recover()
                 await asyncio.sleep(1)
         lease = self.opened.open_log.lease
         assert lease is not None
@@ -315,7 +308,7 @@ class Program:
             root = CODEC.decode(key, Got(stored.data, stored.etag, len(stored.data))).content
             for each in root.tail:
                 first = max(each.base_offset, log.local_log_start_offset, log.log_start_offset)
-                if first < min(each.end_offset, offset) and str(each.key(TOPIC_ID, 0)) in self.store.rotten:
+                if first < min(each.end_offset, offset) and str(each.key(TOPIC_ID, 0)) in self.store.damaged:
                     self.wrong.append(f"local bytes of {first} go, but its object is damaged")
             return delete(offset)
 
@@ -332,35 +325,26 @@ class Program:
         )
 
     def _tier_config(self) -> TierConfig:
-        of = self.configs
-        configs = {name: str(value) for name, value in msgspec.structs.asdict(of).items()}
-        configs["remote.storage.enable"] = "true" if of.is_on else "false"
-        if not of.is_on:
+        fields = msgspec.structs.asdict(self.configs)
+        is_on = fields.pop("is_on")
+        configs = {name: str(value) for name, value in fields.items()}
+        configs["remote.storage.enable"] = "true" if is_on else "false"
+        if not is_on:
             configs["remote.log.delete.on.disable"] = "true"
-        return replace(
-            TIER,
-            enabled=of.is_on,
-            copy_disable=of.copy_disable,
-            compacts=of.compacts,
-            delete_retention_ms=of.delete_retention_ms,
-            retention_ms=of.retention_ms,
-            retention_bytes=of.retention_bytes,
-            local_retention_ms=of.local_retention_ms,
-            local_retention_bytes=of.local_retention_bytes,
-            configs=configs,
-        )
+        return replace(TIER, enabled=is_on, configs=configs, **fields)
 
     async def end(self, how: str) -> None:
         for work in tuple(self.works):
             work.cancel()
         await asyncio.gather(*self.works, return_exceptions=True)
-        self.look()
+        self.check_start()
         was_on, is_same_disk = self.configs.is_on, how != "new disk"
         if how == "stop":
             state, end = self.opened.tier.partition_state, self.opened.log.log_end_offset
-            is_sealed = state.config.copies and not (state.switch_offs or self.store.rotten) and self.rng.random() < 0.3
+            may_seal = state.config.copies and not (state.switch_offs or self.store.damaged)
+            is_sealed = may_seal and self.rng.random() < 0.3
             if is_sealed:
-                self.store.be_well()
+                self.store.recover()
                 self.is_fresh = True
             await self.life.stop(seal=is_sealed)
             self.sealed = max(self.sealed, end * is_sealed)
@@ -412,9 +396,9 @@ class Program:
                 end = segment.end_offset
             key = str(segment.key(TOPIC_ID, 0))
             assert key not in self.outdated, f"{key} is named, though tiering was switched off during its copy"
-            if key not in self.store.rotten and (segment.end_offset > first or key in self.house.memory.objects):
+            if key not in self.store.damaged and (segment.end_offset > first or key in self.house.memory.objects):
                 found |= self._records_of(key)
-            elif key in self.store.rotten:  # whose sound sources stay
+            elif key in self.store.damaged:  # whose sound sources stay
                 for each in manifest.replaced:
                     source = str(each.key(TOPIC_ID, 0))
                     if segment.base_offset <= each.base_offset < segment.end_offset:
@@ -424,13 +408,13 @@ class Program:
     def _records_of(self, key: str) -> dict[int, Record]:
         """An object's records; none if it is damaged or deleted."""
         stored = self.house.memory.objects.get(key)
-        if stored is None or key in self.store.rotten:
+        if stored is None or key in self.store.damaged:
             return {}
         return keyed(stored.data[: footer_start(stored.data, len(stored.data))], key)
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def look(self) -> None:
+    def check_start(self) -> None:
         """What retention made due under the configs in force, and that the start has a reason."""
         of, log = self.configs, self.opened.log
         now_ms = self.life.world.clock.wall_ms()
@@ -462,9 +446,9 @@ class Program:
         for offset in below:
             del self.acked[offset]
 
-    async def glance(self) -> None:
+    async def check_always(self) -> None:
         """What holds at any time, whatever the store does."""
-        self.look()
+        self.check_start()
         assert not self.wrong, self.wrong
         local = self.opened.log.local_log_start_offset
         _, root, end = await self.cold()
@@ -474,14 +458,14 @@ class Program:
             assert self.begun <= max(start, end), f"a replica began at {self.begun}, but the bucket ends at {end}"
 
     async def check(self) -> None:
-        self.store.be_well()
+        self.store.recover()
         self.slow_s, self.is_fresh = 0.0, True
         opened = self.opened
         await settle(lambda: opened.tier.partition_state.claimed, within_s=300)
         await asyncio.sleep(self.rng.choice([0.0, 0.5, 3.0]))
         found: dict[int, Record] = {}
         for _ in range(200):
-            self.look()
+            self.check_start()
             root = await self.house.manifest()
             found = await self.read()
             if root == await self.house.manifest():
@@ -493,10 +477,10 @@ class Program:
         assert below >= max(self.shown, self.hidden), f"{below} is shown again: the log began at {self.shown}"
         for offset, record in found.items():
             assert self.given.get(offset) == record, f"offset {offset} holds {record}, not {self.given.get(offset)}"
-        self.look()
+        self.check_start()
         wanted = {o: each for o, each in self.acked.items() if o >= start}
         self.compare(wanted, found, "in the log")
-        if not self.store.rotten:
+        if not self.store.damaged:
             fetched, local = await self.fetched(start)
             hot = {offset: record for offset, record in found.items() if offset >= local}
             self.compare(wanted, fetched | hot, "as it is fetched")
@@ -629,7 +613,7 @@ class Program:
         return of
 
     def configure(self, to: Configs) -> None:
-        self.look()
+        self.check_start()
         was_on, self.configs = self.configs.is_on, to
         self.was_compacted |= to.compacts
         self.say("configs", self.configs)
@@ -659,8 +643,8 @@ class Program:
     async def break_store(self) -> None:
         rng, store = self.rng, self.store
         kinds = ["answered", "lost", "lost", "not stored", "late", "held", "on its way"]
-        kind = ["roots"] * 5 + ["usual", "reads", "heads", "deletes", "slow disk", "latency", "latency", "rot", "stale"]
-        match rng.choice(kind):
+        others = "usual, reads, heads, deletes, slow disk, latency, latency, damage, stale"
+        match rng.choice(["roots"] * 5 + others.split(", ")):
             case "roots":
                 store.modes = [rng.choice(kinds) for _ in range(rng.randrange(1, 5))]
                 store.usual = rng.choice(["answered", "answered", "not stored"])
@@ -681,7 +665,7 @@ class Program:
             case "latency":
                 store.plan = replace(store.plan, latency_s=rng.choice([(0.0, 0.0), (0.0, 0.3), (0.2, 1.0)]))
             case _:
-                store.rots = rng.choice([0.0, 0.3]) if self.can_rot else 0.0
+                store.damages = rng.choice([0.0, 0.3]) if self.can_damage else 0.0
         self.say("store", store.modes, store.usual, store.plan.latency_s, self.slow_s, len(store._scripts))
 
     async def wait(self) -> None:
@@ -691,19 +675,19 @@ class Program:
         self.say(name)
         store, of = self.store, self.configs
         match name:
-            case "well":
-                store.be_well()
+            case "recover":
+                store.recover()
                 self.is_fresh = True
-            case "go on":
+            case "release":
                 store.release()
             case "land":
                 await store.land()
             case "hold":
                 before = ["answered"] * self.rng.choice([0, 0, 1])
                 store.modes = [*before, self.rng.choice(["held", "held", "on its way", "lost", "late"])]
-            case "blind":
+            case "no gets":
                 store.fail_reads("manifest.json")
-            case "deaf":
+            case "no puts":
                 store.usual = "not stored"
             case "no heads":
                 store.script(Operation.HEAD, Fault.BEFORE, times=self.rng.choice([1, 3, 1000]))
@@ -711,8 +695,8 @@ class Program:
                 self.slow_s = self.rng.choice([0.5, 5.0])
             case "slow store":
                 store.plan = replace(store.plan, latency_s=self.rng.choice([(0.0, 0.3), (0.2, 1.0)]))
-            case "rot":
-                store.rots = 0.4 if self.can_rot else 0.0
+            case "damage":
+                store.damages = 0.4 if self.can_damage else 0.0
             case "stale":
                 self.is_fresh = False
             case "roll":
@@ -731,7 +715,7 @@ class Program:
             case "configs":
                 self.configure(self._drawn_configs())
             case "stop" | "kill" | "power cut" | "new disk":
-                if name != "new disk" or not store.rotten:
+                if name != "new disk" or not store.damaged:
                     await self.end(name)
             case _:
                 plain: dict[str, Callable[[], Awaitable[None]]] = {
@@ -739,7 +723,7 @@ class Program:
                     "begin": self.begin, "replica": self.replica, "store": self.break_store, "check": self.check,
                 }  # fmt: skip
                 await plain[name]()
-        await self.glance()
+        await self.check_always()
 
     async def run(self, episodes: int) -> None:
         """Each episode is one of the stories, disturbed."""
@@ -756,7 +740,7 @@ class Program:
         await self.check()
         await self.end("kill")
         await self.check()
-        if not store.rotten:
+        if not store.damaged:
             await asyncio.sleep(rng.choice([0.0, 5.0, 30.0]))
             await self.end("new disk")
             await self.check()
